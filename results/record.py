@@ -1,0 +1,223 @@
+"""The record of one trial: what was asked, what ran, what it cost.
+
+A record is one immutable JSON file. It is the only thing `analysis` reads, so whatever a
+figure needs stands here, with its unit in its name. Files appear whole or not at all.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from results.codec import CodecError, from_jsonable, to_jsonable
+
+SCHEMA_VERSION = 1
+
+
+class RecordError(ValueError):
+    """A record file that cannot be read: names the file, what is wrong and what to do."""
+
+
+class Status(StrEnum):
+    """How a trial ended. Everything but OK carries a reason; no outcome is dropped."""
+
+    OK = "ok"
+    SKIPPED = "skipped"
+    ERROR = "error"
+    TIMEOUT = "timeout"
+    DIVERGED = "diverged"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankTimes:
+    """Raw step times of one rank in seconds, in order, warm-up apart."""
+
+    rank: int
+    warmup_s: tuple[float, ...]
+    steps_s: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CurvePoint:
+    """Training state after `step` steps and `time_s` seconds of training (evaluation excluded)."""
+
+    step: int
+    time_s: float
+    loss: float
+    accuracy: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Phases:
+    """Mean seconds a step on the slowest rank.
+
+    `compute_s` forward + backward + update; `communication_s` the time in which at least one
+    message was under way; `exposed_s` the time the loop waited for messages; `turn_wait_s` the
+    time it waited for the device; `compress_s` the time spent in compressors; `cpu_s` processor
+    time of the whole process. `None` where a system does not let us see it.
+    """
+
+    compute_s: float | None = None
+    communication_s: float | None = None
+    exposed_s: float | None = None
+    turn_wait_s: float | None = None
+    compress_s: float | None = None
+    cpu_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobResult:
+    """One job of the trial. `wire_bytes` are bytes a rank sent a step, by tag, counted by the
+    engine (empty for systems that are not ours); `interface_bytes` are bytes a host sent a step
+    by its interface counters, TCP/IP headers included (None where the fabric has no counters)."""
+
+    name: str
+    workload: str
+    system: str
+    strategy: str
+    device: str
+    batch_size: int
+    num_steps: int
+    num_parameters: int = 0
+    ranks: tuple[RankTimes, ...] = ()
+    phases: Phases = Phases()
+    num_messages: float | None = None
+    wire_bytes: Mapping[str, float] = field(default_factory=dict)
+    interface_bytes: float | None = None
+    curve: tuple[CurvePoint, ...] = ()
+    weights_digest: str = ""
+    peak_memory_bytes: int = 0
+    start_s: float = 0.0
+    end_s: float = 0.0
+
+    def step_times_s(self) -> tuple[float, ...]:
+        """Step times of the slowest rank, step by step. Empty if nothing was measured."""
+        return tuple(max(times) for times in zip(*(r.steps_s for r in self.ranks), strict=False))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FabricFacts:
+    """The network the ranks ran over. `label` is one of measured, emulated, replay, simulated.
+
+    `equivalent_rate_bps` = size_scale · rate_bps: what the link stands for when tensors are
+    `size_scale` times smaller. `alpha_s`, `beta_s_per_byte`: all-reduce time = α + β · bytes,
+    with `fit_residual` the largest relative error of that fit.
+    """
+
+    kind: str
+    label: str
+    num_hosts: int
+    rate_bps: float | None = None
+    equivalent_rate_bps: float | None = None
+    size_scale: int = 1
+    alpha_s: float | None = None
+    beta_s_per_byte: float | None = None
+    fit_residual: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prediction:
+    """The theory beside the measurement: period T* of one step of every job, and the gain
+    Σt/T* over running them one after the other, from measured c, m, t."""
+
+    source: str
+    step_time_s: float | None = None
+    period_s: float | None = None
+    gain: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Environment:
+    """Where and from what a record came."""
+
+    commit: str = ""
+    dirty: bool = False
+    started_at: str = ""
+    machine: str = ""
+    num_cores: int = 0
+    memory_bytes: int = 0
+    device: str = "cpu"
+    versions: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """One trial. `cell` names the question (repeats of one cell share it); `trial` is the
+    resolved trial as plain JSON, enough to run it again."""
+
+    id: str
+    suite: str
+    cell: str
+    repeat: int
+    seed: int
+    status: Status
+    reason: str = ""
+    sharing: str = "none"
+    fabric: FabricFacts
+    jobs: tuple[JobResult, ...] = ()
+    makespan_s: float | None = None
+    prediction: Prediction | None = None
+    trial: Mapping[str, Any] = field(default_factory=dict)
+    environment: Environment = Environment()
+    schema: int = SCHEMA_VERSION
+
+
+def write_record(record: Record, folder: Path) -> Path:
+    """Write `record` to `folder/<id>.json` atomically and return the path.
+
+    Raises: OSError where the folder cannot be written.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{record.id}.json"
+    text = json.dumps(to_jsonable(record), indent=1, allow_nan=False)
+    handle, temporary = tempfile.mkstemp(dir=folder, prefix=".", suffix=".part")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+    return path
+
+
+def read_record(path: Path) -> Record:
+    """Read one record.
+
+    Raises: RecordError if the file is not JSON, has another schema version or a wrong field.
+    """
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise RecordError(f"{path}: not a readable record ({error}); delete it and run the trial again") from error
+    version = data.get("schema") if isinstance(data, dict) else None
+    if version != SCHEMA_VERSION:
+        raise RecordError(
+            f"{path}: schema version {version!r}, this checkout reads {SCHEMA_VERSION}; "
+            "run the trial again or use the checkout that wrote it"
+        )
+    try:
+        return from_jsonable(Record, data)
+    except CodecError as error:
+        raise RecordError(f"{path}: {error}; the file was changed or is incomplete, run the trial again") from error
+
+
+def read_records(folders: Iterable[Path]) -> Iterator[Record]:
+    """Read every record below `folders`, in order of path.
+
+    Raises: RecordError for the first unreadable record, or a folder that does not exist.
+    """
+    for folder in folders:
+        if not folder.exists():
+            raise RecordError(f"{folder}: no such folder of records; run a suite first, e.g. make bench-quick")
+        paths = [folder] if folder.is_file() else sorted(folder.rglob("*.json"))
+        for path in paths:
+            yield read_record(path)
