@@ -1,0 +1,1 @@
+"""Compression: how a message is written."""

@@ -1,0 +1,71 @@
+"""Error feedback: what compression lost in one step is added to the next gradient.
+
+Paper: Seide et al., 1-bit SGD, Interspeech 2014; Karimireddy et al., ICML 2019. With residual e:
+a = g + e; send C(a); e ← a − C(a), where C(a) is this rank's part as it *really* entered the
+sum, an outer rounding included. Conservation: Σ_t C(a_t) + e_T = Σ_t g_t on every rank.
+
+The residual is not scaled by the learning rate. It is kept by parameter name, so that it
+survives another packing and a checkpoint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from baselines.api import Card, Compressor, Context, How, Message, Reduced, Reduction, Scope, Slot, State
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorFeedback:
+    inner: Compressor
+    card: ClassVar[Card] = Card(
+        name="error-feedback",
+        slot=Slot.COMPRESSION,
+        summary="adds what was lost to the next gradient",
+        paper="Seide et al., Interspeech 2014; Karimireddy et al., ICML 2019",
+        wraps=True,
+    )
+    lossy: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if not self.inner.lossy:
+            raise ValueError(f"error-feedback around {self.inner.card.name}: nothing is lost, so nothing can be fed back")
+
+    @property
+    def scope(self) -> Scope:
+        return self.inner.scope
+
+    @property
+    def how(self) -> How:
+        return self.inner.how
+
+    def init(self, name: str, parameter: Tensor) -> State:
+        residual = torch.zeros(parameter.numel(), dtype=torch.float32, device=parameter.device)
+        return {"residual": residual, **self.inner.init(name, parameter)}
+
+    def reduce(self, grad: Tensor, states: Mapping[str, State], ctx: Context) -> Reduction:
+        for residual, part in _pairs(states, grad, ctx.message):
+            part.add_(residual)
+        corrected = grad.clone()  # [numel]; the inner compressor may overwrite grad
+        reduced = yield from self.inner.reduce(grad, states, replace(ctx, wants_contribution=True))
+        assert reduced.contributed is not None, "a compressor must say what it contributed when asked"
+        corrected.sub_(reduced.contributed)
+        for residual, part in _pairs(states, corrected, ctx.message):
+            residual.copy_(part)
+        return Reduced(reduced.value, reduced.contributed)
+
+    def wire_bytes(self, numel: int) -> float:
+        return self.inner.wire_bytes(numel)
+
+
+def _pairs(states: Mapping[str, Any], flat: Tensor, message: Message) -> Iterator[tuple[Tensor, Tensor]]:
+    """Each segment's residual beside its part of the flat message."""
+    offset = 0
+    for segment in message.segments:
+        yield states[segment.name]["residual"][segment.start : segment.stop], flat[offset : offset + segment.numel]
+        offset += segment.numel

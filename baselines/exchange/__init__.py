@@ -1,0 +1,1 @@
+"""Exchange: how ranks combine what they send."""

@@ -1,0 +1,51 @@
+"""All-reduce: sums by the library's ring, everything else by all-gather.
+
+Ring all-reduce (Patarasuk and Yuan, JPDC 2009): reduce-scatter and all-gather, 2(P−1) steps in
+which a rank sends 2(P−1)/P · n elements. Payloads that cannot be summed on the way are gathered:
+P−1 payloads a rank, after a size header of 8 bytes where sizes may differ over ranks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from baselines.api import (
+    Aggregate,
+    Aggregated,
+    AllGather,
+    AllReduce,
+    Card,
+    ExchangeRun,
+    How,
+    Slot,
+    as_bytes,
+    from_bytes,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RingAllReduce:
+    card: ClassVar[Card] = Card(
+        name="all-reduce",
+        slot=Slot.EXCHANGE,
+        summary="ring all-reduce; all-gather for what cannot be summed",
+        paper="Patarasuk and Yuan, JPDC 2009",
+    )
+    sums_only: ClassVar[bool] = False
+
+    def run(self, aggregate: Aggregate, rank: int, world: int) -> ExchangeRun:
+        if aggregate.how is How.SUM:
+            (tensor,) = aggregate.payload
+            return Aggregated((((yield AllReduce(tensor))[0],),))
+        data = as_bytes(aggregate.payload)
+        sizes = [data.numel()] * world
+        if not aggregate.equal_sizes:
+            header = torch.tensor([data.numel()], dtype=torch.int64)
+            sizes = [int(size) for size in (yield AllGather(header))]
+        padded = torch.nn.functional.pad(data, (0, max(sizes) - data.numel()))
+        gathered = yield AllGather(padded)
+        parts = zip(gathered, sizes, strict=True)
+        return Aggregated(tuple(from_bytes(part[:size], aggregate.payload) for part, size in parts))

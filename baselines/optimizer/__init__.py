@@ -1,0 +1,1 @@
+"""Optimizer: what a step does."""

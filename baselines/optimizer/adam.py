@@ -1,0 +1,31 @@
+"""Adam with decoupled weight decay, as in torch.
+
+Paper: Kingma and Ba, ICLR 2015; Loshchilov and Hutter, ICLR 2019.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from baselines.api import Card, Slot
+
+
+@dataclass(frozen=True, slots=True)
+class Adam:
+    card: ClassVar[Card] = Card(
+        name="adam",
+        slot=Slot.OPTIMIZER,
+        summary="Adam with decoupled weight decay",
+        paper="Kingma and Ba, ICLR 2015; Loshchilov and Hutter, ICLR 2019",
+    )
+    element_wise: ClassVar[bool] = True
+    lr: float = 0.001
+    weight_decay: float = 0.01
+
+    def build(self, parameters: Iterable[Tensor]) -> torch.optim.Optimizer:
+        return torch.optim.AdamW(parameters, lr=self.lr, weight_decay=self.weight_decay)

@@ -1,0 +1,29 @@
+"""Stochastic gradient descent with momentum, as in torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from baselines.api import Card, Slot
+
+
+@dataclass(frozen=True, slots=True)
+class Sgd:
+    card: ClassVar[Card] = Card(
+        name="sgd",
+        slot=Slot.OPTIMIZER,
+        summary="SGD with momentum",
+        paper="Sutskever et al., ICML 2013",
+    )
+    element_wise: ClassVar[bool] = True
+    lr: float = 0.05
+    momentum: float = 0.9
+    weight_decay: float = 0.0
+
+    def build(self, parameters: Iterable[Tensor]) -> torch.optim.Optimizer:
+        return torch.optim.SGD(parameters, lr=self.lr, momentum=self.momentum, weight_decay=self.weight_decay)

@@ -1,0 +1,1 @@
+"""Ordering: which message goes next."""

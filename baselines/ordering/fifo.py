@@ -1,0 +1,32 @@
+"""First in, first out: messages go in the order in which they were made. The null of ordering.
+
+With `depth` 2, one message's last hop overlaps the next one's first, as with gloo's two worker
+threads under DDP.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from baselines.api import Card, Message, Slot
+
+
+@dataclass(frozen=True, slots=True)
+class Fifo:
+    card: ClassVar[Card] = Card(
+        name="fifo",
+        slot=Slot.ORDERING,
+        summary="messages in the order in which they were made",
+        paper="textbook queue",
+    )
+    rank_invariant: ClassVar[bool] = True
+    depth: int = 2
+
+    def __post_init__(self) -> None:
+        if self.depth < 1:
+            raise ValueError(f"depth is {self.depth}; at least one message must be allowed in flight")
+
+    def pick(self, pending: Sequence[Message], in_flight: Sequence[Message], now_s: float) -> Message | None:
+        return pending[0] if pending else None

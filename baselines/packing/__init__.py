@@ -1,0 +1,1 @@
+"""Packing: which ready gradients travel as one message."""

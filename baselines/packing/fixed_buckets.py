@@ -1,0 +1,52 @@
+"""Fixed buckets: the layout of torch DistributedDataParallel.
+
+Paper: Li et al., PyTorch Distributed, VLDB 2020, section 4.2. Parameters are laid into buckets
+in the order in which their gradients become ready; a bucket closes when it has reached its
+limit: 1 MiB for the first, so that communication starts early, then 25 MiB. A bucket travels
+when all of its gradients are ready, in the order of the buckets.
+
+DDP starts from the reverse registration order and rebuilds its buckets after the first step, in
+the order seen on rank 0; our engine does the same with every rank-invariant packing. With 2
+ranks the weights equal DDP's bit for bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from baselines.api import Card, Packed, Segment, Slot
+
+MIB = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class FixedBuckets:
+    """`bucket_bytes` may be passed by the last tensor of a bucket, as in DDP."""
+
+    card: ClassVar[Card] = Card(
+        name="fixed-buckets",
+        slot=Slot.PACKING,
+        summary="torch DDP's bucket layout: 1 MiB, then 25 MiB",
+        paper="Li et al., PyTorch Distributed, VLDB 2020",
+    )
+    rank_invariant: ClassVar[bool] = True
+    slices: ClassVar[bool] = False
+    bucket_bytes: int = 25 * MIB
+    first_bucket_bytes: int = MIB
+
+    def __post_init__(self) -> None:
+        if min(self.bucket_bytes, self.first_bucket_bytes) < 1:
+            raise ValueError(f"bucket_bytes is {self.bucket_bytes}; use at least 1 (unfused sends each tensor alone)")
+
+    def pack(self, ready: Sequence[Segment], now_s: float) -> Packed:
+        groups: list[tuple[Segment, ...]] = []
+        bucket: list[Segment] = []
+        for segment in ready:
+            bucket.append(segment)
+            limit = self.bucket_bytes if groups else self.first_bucket_bytes
+            if sum(s.nbytes for s in bucket) >= limit:
+                groups.append(tuple(bucket))
+                bucket = []
+        return Packed((*groups, tuple(bucket)) if bucket else tuple(groups))
