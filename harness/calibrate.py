@@ -1,0 +1,70 @@
+"""All-reduce times on the default process group, and the α–β model fitted to them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from time import perf_counter
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from scipy.optimize import nnls
+
+CALIBRATION_BYTES = (4_096, 65_536, 262_144, 1_048_576, 4_194_304)
+LINE_RATE_BYTES = 25_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkModel:
+    """All-reduce time = α + β · bytes; `residual` is the largest relative error over the sizes."""
+
+    alpha_s: float
+    beta_s_per_byte: float
+    residual: float
+
+    def all_reduce_s(self, num_bytes: float) -> float:
+        return self.alpha_s + self.beta_s_per_byte * num_bytes
+
+
+def time_all_reduces(num_bytes: Sequence[int], num_repeats: int) -> tuple[tuple[float, ...], ...]:
+    """Seconds of `num_repeats` all-reduces of each size, in order, after one that is not counted."""
+    times_s = []
+    for size in num_bytes:
+        tensor = torch.zeros(max(1, size // 4))
+        dist.all_reduce(tensor)
+        times_s.append(tuple(_timed_all_reduce(tensor) for _ in range(num_repeats)))
+    return tuple(times_s)
+
+
+def _timed_all_reduce(tensor: torch.Tensor) -> float:
+    dist.barrier()
+    start_s = perf_counter()
+    dist.all_reduce(tensor)
+    return perf_counter() - start_s
+
+
+def slowest_median_s(times_s: Sequence[Sequence[float]]) -> float:
+    """Median over repeats of the slowest rank; `times_s` [rank][repeat]."""
+    return median(max(repeat) for repeat in zip(*times_s, strict=True))
+
+
+def fit_link(times_s: Mapping[int, float]) -> LinkModel:
+    """Fit α, β ≥ 0 to times by bytes, each size weighted alike (least relative squares).
+
+    Raises: ValueError with fewer than two sizes.
+    """
+    if len(times_s) < 2:
+        raise ValueError(f"{len(times_s)} size(s) measured; α and β need at least two")
+    sizes = np.array(sorted(times_s), dtype=float)
+    times = np.array([times_s[int(size)] for size in sizes])
+    matrix = np.stack([1.0 / times, sizes / times], axis=1)
+    (alpha_s, beta_s_per_byte), _ = nnls(matrix, np.ones_like(times))
+    residual = float(np.max(np.abs(matrix @ np.array([alpha_s, beta_s_per_byte]) - 1.0)))
+    return LinkModel(alpha_s=float(alpha_s), beta_s_per_byte=float(beta_s_per_byte), residual=residual)
+
+
+def share_of_line_rate(num_bytes: int, time_s: float, world: int, rate_bps: float) -> float:
+    """Bus bandwidth, 2(P−1)/P · bytes / t (nccl-tests' definition), over the line rate."""
+    return 2 * (world - 1) / world * num_bytes * 8 / time_s / rate_bps

@@ -1,0 +1,132 @@
+"""The training loop: the only one. Every system, workload, device and sharing goes through it.
+
+    for each step:
+        batch           ready before the turn is asked for, so no loader holds the device
+        session.wait    the previous step's messages are complete, so no link holds it either
+        ┌ turn ──────────────────────────────────────────────────────────────────────┐
+        │ session.update (previous step) → forward → backward → device idle          │
+        └────────────────────────────────────────────────────────────────────────────┘
+        messages travel while other jobs have their turns, or the next step's start waits
+
+Without sharing a turn costs nothing and this is synchronous SGD, step for step; with sharing the
+arithmetic is the same, so each job's weights equal those of its run alone.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from time import perf_counter, process_time
+
+import torch
+from torch import Tensor
+
+from crossover import TurnTaking
+from harness.systems.api import Session
+from harness.trace import Recorder
+from models.workload import Evaluation, Workload
+
+OnStep = Callable[[int], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schedule:
+    """How long, how warm, how often to evaluate (0: never)."""
+
+    num_warmup: int
+    num_steps: int
+    evaluate_every: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluated:
+    """Held-out loss and accuracy after `step` steps, `time_s` seconds of training in."""
+
+    step: int
+    time_s: float
+    loss: float
+    accuracy: float
+
+
+@dataclass(slots=True)
+class Run:
+    """What one rank's loop saw. `ends_s[k]` is when step k ended, evaluation time taken out."""
+
+    start_s: float = 0.0
+    ends_s: list[float] = field(default_factory=list)
+    losses: list[Tensor] = field(default_factory=list)
+    evaluated: list[Evaluated] = field(default_factory=list)
+    measured_from_s: float = 0.0
+    measured_from_cpu_s: float = 0.0
+    end_s: float = 0.0
+    end_cpu_s: float = 0.0
+
+    def step_times_s(self) -> list[float]:
+        """Seconds from the end of one step to the end of the next, the first from the start."""
+        return [end - start for start, end in itertools.pairwise([self.start_s, *self.ends_s])]
+
+
+def train(
+    session: Session,
+    workload: Workload,
+    turns: TurnTaking,
+    schedule: Schedule,
+    *,
+    rank: int,
+    world: int,
+    seed: int,
+    recorder: Recorder,
+    on_step: OnStep,
+    evaluate: Callable[[], Evaluation | None],
+) -> Run:
+    """Train `schedule.num_warmup + num_steps` steps and leave the weights as after the last one."""
+    run = Run(start_s=perf_counter())
+    batches = workload.batches(rank, world, seed)
+    paused_s = 0.0
+    for step in range(schedule.num_warmup + schedule.num_steps):
+        if step == schedule.num_warmup:
+            run.measured_from_s, run.measured_from_cpu_s = perf_counter(), process_time()
+        batch = next(batches)
+        session.wait()
+        with recorder.span("turn", "wait"):
+            lease = turns.acquire()
+        if step == 0:
+            run.start_s = perf_counter()
+        with recorder.span("compute", "update"):
+            session.update()
+        with recorder.span("compute", "forward"):
+            loss = workload.loss(session.model, batch)
+        with recorder.span("compute", "backward"):
+            session.backward(loss)
+            _until_idle(loss)
+        if turns.holds_through_communication:
+            session.wait()
+        turns.release(lease)
+        run.losses.append(loss.detach())
+        run.ends_s.append(perf_counter() - paused_s)
+        on_step(step)
+        if schedule.evaluate_every and (step + 1) % schedule.evaluate_every == 0:
+            paused_s += _evaluate(run, session, evaluate)
+    session.wait()
+    with turns.turn():
+        session.finish()
+    run.end_s, run.end_cpu_s = perf_counter(), process_time()
+    return run
+
+
+def _until_idle(loss: Tensor) -> None:
+    """Released means that the device is idle, not that Python returned."""
+    if loss.is_cuda:
+        torch.cuda.synchronize(loss.device)
+
+
+def _evaluate(run: Run, session: Session, evaluate: Callable[[], Evaluation | None]) -> float:
+    """Evaluate with all gradients applied; returns the seconds it took, which are not training."""
+    start_s = perf_counter()
+    session.finish()
+    trained_s = run.ends_s[-1] - run.start_s
+    evaluation = evaluate()
+    if evaluation is not None:
+        run.evaluated.append(Evaluated(len(run.ends_s), trained_s, evaluation.loss, evaluation.accuracy))
+    return perf_counter() - start_s

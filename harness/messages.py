@@ -1,0 +1,105 @@
+"""What launcher, lab and ranks say to each other: JSON lines of these values. No pickle."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from fabric.api import FabricSpec
+from harness.rank import RankResult
+from harness.trial import Trial
+from results.codec import from_jsonable, to_jsonable
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkTimes:
+    """Raw all-reduce times of one rank in seconds, by bytes."""
+
+    rank: int
+    num_bytes: tuple[int, ...]
+    times_s: tuple[tuple[float, ...], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkQuestion:
+    """Time all-reduces of these sizes over a fabric, `num_repeats` times each."""
+
+    fabric: FabricSpec
+    num_bytes: tuple[int, ...]
+    num_repeats: int = 5
+    timeout_s: float = 120.0
+
+
+class Ending(StrEnum):
+    """How a task ended in the lab."""
+
+    DONE = "done"
+    FAILED = "failed"
+    TIMEOUT = "timeout"
+    UNAVAILABLE = "unavailable"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """The lab's answer to one task. `reason` names the rank and host where it did not end well."""
+
+    ending: Ending
+    reason: str = ""
+    ranks: tuple[RankResult, ...] = ()
+    links: tuple[LinkTimes, ...] = ()
+    sent_bytes: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """Exactly one of the two."""
+
+    trial: Trial | None = None
+    links: LinkQuestion | None = None
+
+    @property
+    def fabric(self) -> FabricSpec:
+        question = self.trial or self.links
+        assert question is not None
+        return question.fabric
+
+    @property
+    def timeout_s(self) -> float:
+        question = self.trial or self.links
+        assert question is not None
+        return question.timeout_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """One line from a rank to the lab, or from the lab to the launcher."""
+
+    kind: str  # ready | step | result | links | error | answer | began
+    step: int = 0
+    message: str = ""
+    result: RankResult | None = None
+    links: LinkTimes | None = None
+    answer: Answer | None = None
+
+
+def to_line(value: Task | Event) -> bytes:
+    """One line of JSON."""
+    return json.dumps(to_jsonable(value), allow_nan=False).encode() + b"\n"
+
+
+def task_from(line: bytes) -> Task:
+    """Raises: CodecError."""
+    return from_jsonable(Task, _loads(line))
+
+
+def event_from(line: bytes) -> Event:
+    """Raises: CodecError."""
+    return from_jsonable(Event, _loads(line))
+
+
+def _loads(line: bytes) -> Mapping[str, Any]:
+    data: Mapping[str, Any] = json.loads(line)
+    return data

@@ -1,0 +1,219 @@
+"""One rank: from a seat in a trial to its result. Runs in a process of its own on its host."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import resource
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from crossover import Alone, Participant, TurnTaking
+from fabric.api import Host
+from harness.loop import Evaluated, Run, Schedule, train
+from harness.systems import system_of
+from harness.systems.api import Seat, Session
+from harness.trace import Recorder, Span, covered_s
+from harness.traffic import Traffic
+from harness.trial import Trial
+from models.device import VirtualDevice
+from models.workload import Device, Workload, open_workload
+from results.record import Phases
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where this process sits: job and rank, its host, where rank 0 listens, the host's sockets."""
+
+    job: int
+    rank: int
+    host: Host
+    rendezvous_address: str
+    rendezvous_port: int
+    arbiter_socket: str = ""
+    device_socket: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredCosts:
+    """Seconds a step alone: compute without communication, communication without compute, both."""
+
+    compute_s: float
+    communication_s: float
+    solo_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankResult:
+    """What one rank reports; plain values."""
+
+    job: int
+    rank: int
+    step_times_s: tuple[float, ...]
+    losses: tuple[float, ...]
+    evaluated: tuple[Evaluated, ...]
+    phases: Phases
+    num_messages: float | None
+    wire_bytes: Mapping[str, float]
+    weights_digest: str
+    num_parameters: int
+    peak_memory_bytes: int
+    start_s: float
+    end_s: float
+    costs: MeasuredCosts | None = None
+    spans: tuple[Span, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Signals:
+    """How a rank talks to the lab: `ready` blocks until every rank of the trial is."""
+
+    ready: Callable[[], None]
+    step: Callable[[int], None] = field(default=lambda step: None)
+
+
+def join_group(place: Place, world: int, timeout_s: float, backend: str = "gloo") -> None:
+    """Bring up the default process group; gloo listens on the host's own interface."""
+    os.environ["GLOO_SOCKET_IFNAME"] = place.host.interface
+    store = dist.TCPStore(
+        place.rendezvous_address,
+        place.rendezvous_port,
+        world,
+        is_master=place.rank == 0,
+        timeout=timedelta(seconds=timeout_s),
+        wait_for_workers=False,
+    )
+    dist.init_process_group(
+        backend, store=store, rank=place.rank, world_size=world, timeout=timedelta(seconds=timeout_s)
+    )
+
+
+def run_rank(trial: Trial, place: Place, signals: Signals) -> RankResult:
+    """Train one job's rank of `trial` and report. The process group must be up."""
+    job = trial.jobs[place.job]
+    torch.manual_seed(trial.seed * 1_000_003 + place.rank)
+    workload = _open(trial, place)
+    model = workload.build_model(trial.seed)
+    recorder = Recorder()
+    seat = Seat(
+        rank=place.rank,
+        world=trial.world,
+        host=place.host,
+        seed=trial.seed,
+        strategy=job.resolve(),
+        recorder=recorder,
+    )
+    session = system_of(job.system).prepare(model, seat)
+    turns = Participant(place.arbiter_socket, job.name) if place.arbiter_socket else Alone()
+    with turns:
+        signals.ready()
+        schedule = Schedule(
+            num_warmup=trial.num_warmup, num_steps=trial.num_steps, evaluate_every=trial.evaluate_every
+        )
+        run = train(
+            session,
+            workload,
+            turns,
+            schedule,
+            rank=place.rank,
+            world=trial.world,
+            seed=trial.seed,
+            recorder=recorder,
+            on_step=signals.step,
+            evaluate=lambda: workload.evaluate(model),
+        )
+        digest, traffic = weights_digest(model), _copy(session.traffic)
+        times_s = run.step_times_s()
+        costs = _measure_costs(trial, session, workload, turns, times_s[trial.num_warmup :], place)
+    result = RankResult(
+        job=place.job,
+        rank=place.rank,
+        step_times_s=tuple(times_s),
+        losses=tuple(float(loss) for loss in run.losses),
+        evaluated=tuple(run.evaluated),
+        phases=_phases(run, recorder, trial.num_steps, ours=traffic is not None),
+        num_messages=traffic.num_messages / len(times_s) if traffic else None,
+        wire_bytes={t: n / len(times_s) for t, n in traffic.wire_bytes.items()} if traffic else {},
+        weights_digest=digest,
+        num_parameters=sum(p.numel() for p in model.parameters()),
+        peak_memory_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        start_s=run.start_s,
+        end_s=run.end_s,
+        costs=costs,
+        spans=tuple(recorder.spans) if trial.trace else (),
+    )
+    session.close()
+    return result
+
+
+def _open(trial: Trial, place: Place) -> Workload:
+    spec = trial.jobs[place.job].workload
+    shared = spec.device is Device.REPLAY and place.device_socket
+    return open_workload(spec, device=VirtualDevice.connect(Path(place.device_socket)) if shared else None)
+
+
+def _copy(traffic: Traffic | None) -> Traffic | None:
+    return Traffic(traffic.num_messages, dict(traffic.wire_bytes)) if traffic else None
+
+
+def _phases(run: Run, recorder: Recorder, num_steps: int, *, ours: bool) -> Phases:
+    """Mean seconds a step over the measured steps."""
+    since_s = run.measured_from_s
+    lanes = [s for s in recorder.spans if s.track.startswith("lane") and since_s <= s.start_s <= run.end_s]
+    return Phases(
+        compute_s=recorder.total_s("compute", since_s=since_s) / num_steps,
+        communication_s=covered_s(lanes) / num_steps if ours else None,
+        exposed_s=recorder.total_s("loop", "exposed", since_s) / num_steps if ours else None,
+        turn_wait_s=recorder.total_s("turn", "wait", since_s) / num_steps,
+        compress_s=recorder.total_s("codec", since_s=since_s) / num_steps if ours else None,
+        cpu_s=(run.end_cpu_s - run.measured_from_cpu_s) / num_steps,
+    )
+
+
+def weights_digest(model: nn.Module) -> str:
+    """SHA-256 over the parameters' bytes, in order of name. Buffers (BatchNorm statistics) are local."""
+    digest = hashlib.sha256()
+    for name, parameter in sorted(model.named_parameters()):
+        digest.update(name.encode())
+        digest.update(parameter.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
+
+
+def _measure_costs(
+    trial: Trial, session: Session, workload: Workload, turns: TurnTaking, times_s: list[float], place: Place
+) -> MeasuredCosts | None:
+    """c, m and t of this job alone, after its training; keeps the turn so that nobody computes beside it."""
+    if not trial.num_cost_steps:
+        return None
+    batches = workload.batches(place.rank, trial.world, trial.seed)
+    lease = turns.acquire()
+    exchange_s = _times(session.exchange_once, trial.num_cost_steps)
+    session.mute(True)
+
+    def compute() -> None:
+        session.update()
+        session.backward(workload.loss(session.model, next(batches)))
+
+    compute_s = _times(compute, trial.num_cost_steps)
+    session.mute(False)
+    turns.release(lease)
+    return MeasuredCosts(
+        compute_s=median(compute_s[1:]), communication_s=median(exchange_s[1:]), solo_s=median(times_s)
+    )
+
+
+def _times(action: Callable[[], None], count: int) -> list[float]:
+    times_s = []
+    for _ in range(count + 1):
+        start_s = perf_counter()
+        action()
+        times_s.append(perf_counter() - start_s)
+    return times_s

@@ -1,0 +1,53 @@
+"""One message's way through compressor and exchange, as a generator of primitives: no I/O here.
+
+The engine drives one such generator a message against a process group; lockstep drives P of
+them together in one process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from baselines.api import (
+    Compressor,
+    Context,
+    Exchange,
+    Payload,
+    Primitive,
+    Reduced,
+    State,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Tagged:
+    """A primitive and the tag under which its bytes are counted."""
+
+    primitive: Primitive
+    tag: str
+
+
+MessageRun = Generator[Tagged, Payload, Reduced]
+
+
+def reduce_message(
+    compressor: Compressor, exchange: Exchange, grad: Tensor, states: Mapping[str, State], ctx: Context
+) -> MessageRun:
+    """Combine `grad` [numel of the message] over all ranks; returns what the compressor returns."""
+    compression = compressor.reduce(grad, states, ctx)
+    try:
+        aggregate = next(compression)
+        while True:
+            exchanging = exchange.run(aggregate, ctx.rank, ctx.world)
+            try:
+                primitive = next(exchanging)
+                while True:
+                    answer = yield Tagged(primitive, aggregate.tag)
+                    primitive = exchanging.send(answer)
+            except StopIteration as end:
+                aggregate = compression.send(end.value)
+    except StopIteration as end:
+        return end.value  # type: ignore[no-any-return]

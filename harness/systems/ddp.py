@@ -1,0 +1,38 @@
+"""torch DistributedDataParallel as itself: the baseline everybody has.
+
+`find_unused_parameters` stays off and BatchNorm statistics stay local (`broadcast_buffers` off),
+as they do in Horovod and in our engine. `bucket_mb` 0 means torch's own default: 25 MiB after a
+first bucket of 1 MiB.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+from torch.nn.parallel import DistributedDataParallel
+
+from harness.systems.api import PlainSession, Seat, Session, SystemCard
+
+
+@dataclass(frozen=True, slots=True)
+class TorchDdp:
+    card: ClassVar[SystemCard] = SystemCard(
+        name="torch-ddp",
+        summary="torch DistributedDataParallel, default buckets",
+        source="Li et al., PyTorch Distributed, VLDB 2020",
+    )
+    bucket_mb: float = 0.0
+    fp16: bool = False
+
+    def why_unavailable(self) -> str | None:
+        return None if dist.is_available() else "torch.distributed is not in this torch; install a build that has it"
+
+    def prepare(self, model: nn.Module, seat: Seat) -> Session:
+        wrapped = DistributedDataParallel(model, broadcast_buffers=False, bucket_cap_mb=self.bucket_mb or None)
+        if self.fp16:
+            wrapped.register_comm_hook(None, default_hooks.fp16_compress_hook)
+        return PlainSession(wrapped, seat.strategy.optimizer.build(model.parameters()))

@@ -1,0 +1,126 @@
+"""Our engine with a strategy: the system in which baselines are compared."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from baselines.api import OptimizerSpec, UpdatePoint
+from harness.engine import Engine
+from harness.systems.api import PlainSession, Seat, Session, SystemCard
+from harness.traffic import Traffic
+from harness.transport import ProcessGroupTransport
+
+
+@dataclass(frozen=True, slots=True)
+class Ours:
+    card: ClassVar[SystemCard] = SystemCard(
+        name="ours", summary="our engine with a strategy of plug-ins", source="harness/engine.py"
+    )
+
+    def why_unavailable(self) -> str | None:
+        return None
+
+    def prepare(self, model: nn.Module, seat: Seat) -> Session:
+        transport = ProcessGroupTransport(seat.strategy.ordering.depth)
+        engine = Engine(model, seat.strategy, transport, recorder=seat.recorder, seed=seat.seed)
+        if seat.strategy.update_point is UpdatePoint.AT_PRE_HOOK:
+            return EagerSession(model, seat.strategy.optimizer, engine)
+        return EngineSession(model, seat.strategy.optimizer, engine)
+
+
+class EngineSession(PlainSession):
+    """Update after all messages are complete."""
+
+    def __init__(self, model: nn.Module, optimizer: OptimizerSpec, engine: Engine) -> None:
+        super().__init__(model, optimizer.build(model.parameters()))
+        self._engine = engine
+        self._muted = False
+
+    @property
+    def traffic(self) -> Traffic | None:
+        return self._engine.traffic
+
+    def wait(self) -> None:
+        if self._due:
+            self._engine.wait()
+
+    def backward(self, loss: Tensor) -> None:
+        if self._muted:
+            super().backward(loss)
+            return
+        self._engine.begin_step()
+        super().backward(loss)
+        self._engine.end_backward()
+
+    def mute(self, muted: bool) -> None:
+        self._muted = muted
+        self._engine.mute(muted)
+
+    def exchange_once(self) -> None:
+        self._engine.exchange_once()
+
+    def close(self) -> None:
+        self._engine.close()
+
+
+class EagerSession(EngineSession):
+    """Update at the next forward's pre-hooks: a module waits for its own parameters only.
+
+    One optimizer a parameter, which for element-wise rules gives the same weights. A parameter
+    shared by modules is updated before the first of them; what no module's forward touched is
+    updated before backward.
+    """
+
+    def __init__(self, model: nn.Module, optimizer: OptimizerSpec, engine: Engine) -> None:
+        super().__init__(model, optimizer, engine)
+        self._optimizers = {name: optimizer.build([parameter]) for name, parameter in engine.parameters.items()}
+        self._pending: dict[str, None] = {}
+        self._first = True
+        names = {id(parameter): name for name, parameter in engine.parameters.items()}
+        for module in model.modules():
+            own = [names[id(p)] for p in module.parameters(recurse=False) if id(p) in names]
+            if own:
+                module.register_forward_pre_hook(self._pre_hook(own))
+
+    def _pre_hook(self, own: list[str]) -> Callable[[nn.Module, object], None]:
+        def apply(_: nn.Module, __: object) -> None:
+            for name in own:
+                self._apply(name)
+
+        return apply
+
+    def _apply(self, name: str) -> None:
+        if name in self._pending:
+            self._engine.wait_for(name)
+            with torch.no_grad():
+                self._optimizers[name].step()
+            self._optimizers[name].zero_grad()
+            del self._pending[name]
+
+    def _apply_all(self) -> None:
+        for name in list(self._pending):
+            self._apply(name)
+
+    def wait(self) -> None:
+        if self._due and self._first:  # the engine agrees on its layout after the first step
+            self._engine.wait()
+            self._first = False
+
+    def update(self) -> None:
+        """Left to the pre-hooks."""
+
+    def backward(self, loss: Tensor) -> None:
+        self._apply_all()
+        super().backward(loss)
+        self._pending = dict.fromkeys(reversed(self._engine.parameters))
+
+    def finish(self) -> None:
+        if self._due:
+            self._engine.wait()
+        self._apply_all()
+        self._due = False
