@@ -1,0 +1,126 @@
+"""What a record is about: its group, its label, the conditions under which it may be compared, its step time."""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from analysis.wording import rate
+from results.record import FabricFacts, JobResult, Record, Status
+
+LOCAL = "local"
+OURS = "ours"
+
+
+class Group(StrEnum):
+    """What kind of evidence a cell is: real compute, replayed compute, or jobs that share devices."""
+
+    REAL = "real"
+    REPLAY = "replay"
+    SHARING = "sharing"
+
+
+@dataclass(frozen=True, slots=True)
+class FabricKey:
+    """What makes two networks comparable; fitted α and β are results and stay out."""
+
+    kind: str
+    label: str
+    num_hosts: int
+    rate_bps: float | None
+    equivalent_rate_bps: float | None
+    size_scale: int
+
+    def describe(self) -> str:
+        """One line for titles, such as `4 hosts, 200 Mbit/s standing for 10 Gbit/s`."""
+        hosts = f"{self.num_hosts} host{'s' if self.num_hosts != 1 else ''}"
+        if self.rate_bps is None:
+            return f"{hosts}, rate not set"
+        if self.size_scale > 1 and self.equivalent_rate_bps is not None:
+            return f"{hosts}, {rate(self.rate_bps)} standing for {rate(self.equivalent_rate_bps)}"
+        return f"{hosts}, {rate(self.rate_bps)}"
+
+
+@dataclass(frozen=True, slots=True)
+class SettingKey:
+    """Cells with equal keys answer the same question and may stand in one figure."""
+
+    group: Group
+    workload: str
+    device: str
+    batch_size: int
+    fabric: FabricKey
+
+
+def group_of(record: Record) -> Group:
+    """The group, from the record's fields."""
+    if len(record.jobs) > 1:
+        return Group.SHARING
+    replayed = record.fabric.label == "replay" or any(job.device == "replay" for job in record.jobs)
+    return Group.REPLAY if replayed else Group.REAL
+
+
+def fabric_key(facts: FabricFacts) -> FabricKey:
+    """The comparable part of the fabric's facts."""
+    return FabricKey(
+        facts.kind, facts.label, facts.num_hosts, facts.rate_bps, facts.equivalent_rate_bps, facts.size_scale
+    )
+
+
+def setting_key(record: Record) -> SettingKey:
+    """The setting of a one-job record."""
+    job = record.jobs[0]
+    return SettingKey(group_of(record), job.workload, job.device, job.batch_size, fabric_key(record.fabric))
+
+
+def label_of(job: JobResult) -> str:
+    """What figures call a job: its strategy, led by its system where that is not ours."""
+    if not job.strategy:
+        return job.system
+    if job.system == OURS or job.strategy.startswith(job.system):
+        return job.strategy
+    return f"{job.system} {job.strategy}"
+
+
+def num_ranks(record: Record, job: JobResult) -> int:
+    """Ranks that trained `job`; the number of hosts where no rank wrote its times."""
+    return len(job.ranks) or record.fabric.num_hosts
+
+
+def is_measured(record: Record) -> bool:
+    """Whether the trial ended well and every job has step times."""
+    return record.status is Status.OK and bool(record.jobs) and all(job.step_times_s() for job in record.jobs)
+
+
+def step_time_s(job: JobResult) -> float:
+    """Mean step time of the slowest rank: the mean, since throughput pays for slow steps too."""
+    return statistics.fmean(job.step_times_s())
+
+
+def cells(records: Iterable[Record]) -> list[list[Record]]:
+    """Records that repeat one question, in order of repeat: same cell on the same fabric."""
+    groups: dict[tuple[str, FabricKey], list[Record]] = {}
+    for record in sorted(records, key=lambda r: (r.cell, r.repeat, r.environment.started_at, r.id)):
+        groups.setdefault((record.cell, fabric_key(record.fabric)), []).append(record)
+    return list(groups.values())
+
+
+def shared_repeats(a: Sequence[Record], b: Sequence[Record]) -> list[tuple[Record, Record]]:
+    """Pairs of records with the same repeat number: run near each other, so they may be divided.
+
+    Where several runs hold the same repeat, the first meets the first, the second the second.
+    """
+    others = _by_occurrence(b)
+    return [(record, others[key]) for key, record in _by_occurrence(a).items() if key in others]
+
+
+def _by_occurrence(records: Sequence[Record]) -> dict[tuple[int, int], Record]:
+    seen: Counter[int] = Counter()
+    found = {}
+    for record in records:
+        found[record.repeat, seen[record.repeat]] = record
+        seen[record.repeat] += 1
+    return found

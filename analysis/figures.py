@@ -1,0 +1,141 @@
+"""Which figures a summary holds, and writing them: PNG and PDF for papers, SVG for the report."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from analysis.rows import PairRow, SettingRow, Summary
+from analysis.summary import summarise
+from analysis.training import Baseline
+from results.record import Record
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+PNG_DPI = 220
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drawing:
+    """A figure with the words and the records that belong to it. `topic` is the report's section."""
+
+    name: str
+    topic: str
+    caption: str
+    figure: Figure
+    record_ids: tuple[str, ...]
+
+
+def draw_all(records: Iterable[Record], folder: Path, *, baseline: Baseline | None = None) -> list[Path]:
+    """Draw every figure the records can fill, each as PNG and PDF, and return the paths.
+
+    The files' metadata name the records they were made from. Raises: NoRecordsError, OSError.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    return [path for drawing in drawings(summarise(records, baseline=baseline)) for path in save(drawing, folder)]
+
+
+def save(drawing: Drawing, folder: Path) -> list[Path]:
+    """Write one drawing as PNG and PDF."""
+    from analysis import look
+
+    sources = "records: " + ", ".join(drawing.record_ids)
+    png, pdf = folder / f"{drawing.name}.png", folder / f"{drawing.name}.pdf"
+    with look.style():
+        drawing.figure.savefig(
+            png, dpi=PNG_DPI, facecolor="white", metadata={"Description": drawing.caption, "Source": sources}
+        )
+        drawing.figure.savefig(
+            pdf, metadata={"Title": drawing.name, "Subject": drawing.caption, "Keywords": sources, "CreationDate": None}
+        )
+    return [png, pdf]
+
+
+def drawings(summary: Summary) -> Iterator[Drawing]:
+    """Every figure, in the report's order. What was not recorded is not drawn. Names are unique."""
+    from analysis import look
+
+    stems = _stems(summary.settings)
+    with look.style():
+        for setting, stem in zip(summary.settings, stems, strict=True):
+            yield from _setting_drawings(setting, stem)
+        for place, key in enumerate(dict.fromkeys(pair.key for pair in summary.pairs)):
+            yield from _gain_drawing(f"sharing-gain-{place + 1}", [pair for pair in summary.pairs if pair.key == key])
+        for place, pair in enumerate(summary.pairs):
+            yield from _pair_drawings(f"sharing-breakdown-{place + 1}", pair)
+
+
+def _gain_drawing(name: str, pairs: list[PairRow]) -> Iterator[Drawing]:
+    from analysis import plots
+
+    figure = plots.sharing(pairs)
+    if figure is not None:
+        ids = tuple(i for pair in pairs for row in pair.rows for i in row.record_ids)
+        yield Drawing(name=name, topic="sharing", caption=_SHARING, figure=figure, record_ids=ids)
+
+
+_SHARING = (
+    "Bars: aggregate normalised throughput Σ solo step time / shared step time, with 95 % interval. "
+    "Diamonds: makespan of exclusive over makespan here. "
+    "Upright orange mark: the bound Σt/T* predicted from measured c, m, t."
+)
+
+
+def _setting_drawings(setting: SettingRow, stem: str) -> Iterator[Drawing]:
+    from analysis import look, plots
+
+    palette = look.colours(sorted(row.label for row in setting.competitors), setting.baseline)
+    where = f"{setting.title}, {setting.evidence}"
+    candidates = (
+        ("throughput", plots.throughput(setting, palette), _throughput_caption(setting)),
+        ("loss", plots.curves(setting, palette, accuracy=False), "Loss against training time"),
+        ("accuracy", plots.curves(setting, palette, accuracy=True), "Accuracy against training time"),
+        ("breakdown", plots.breakdown(setting), "Where a step's time goes, on the slowest rank"),
+        ("bytes", plots.sent_bytes(setting), "Bytes sent a step: the engine's count by tag beside the interface's"),
+    )
+    ids = tuple(i for row in setting.cells for i in row.record_ids)
+    for topic, figure, caption in candidates:
+        if figure is not None:
+            name, note = f"{topic}-{stem}", _CURVE_NOTE if topic in ("loss", "accuracy") else ""
+            yield Drawing(name=name, topic=topic, caption=f"{caption}. {where}.{note}", figure=figure, record_ids=ids)
+
+
+_CURVE_NOTE = " Lines: medians; bands: all repeats. Evaluation is not on the clock."
+
+
+def _throughput_caption(setting: SettingRow) -> str:
+    return f"Throughput with 95 % interval over repeats, and speed-up over {setting.baseline}"
+
+
+def _pair_drawings(name: str, pair: PairRow) -> Iterator[Drawing]:
+    from analysis import plots
+
+    figure = plots.shared_breakdown(pair)
+    if figure is not None:
+        yield Drawing(
+            name=name,
+            topic="sharing",
+            caption=f"Where each job's step goes. {pair.title}, {pair.evidence}.",
+            figure=figure,
+            record_ids=tuple(i for row in pair.rows for i in row.record_ids),
+        )
+
+
+def _stems(settings: Sequence[SettingRow]) -> list[str]:
+    """File names by workload, with the fabric where one workload has several settings, numbered if still equal."""
+    workloads = Counter(setting.key.workload for setting in settings)
+    stems: list[str] = []
+    for setting in settings:
+        key = setting.key
+        stem = _slug(key.workload if workloads[key.workload] == 1 else f"{key.workload}-{key.fabric.describe()}")
+        stems.append(stem if stem not in stems else f"{stem}-{len(stems) + 1}")
+    return stems
+
+
+def _slug(text: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")

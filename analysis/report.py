@@ -1,0 +1,125 @@
+"""One self-contained HTML page: figures are inline SVG in the text's colour, nothing is fetched, no script runs."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import tempfile
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from analysis import wording
+from analysis.figures import Drawing, drawings
+from analysis.rows import Summary
+from analysis.stats import FEWEST_FOR_LEVEL
+from analysis.summary import summarise
+from analysis.training import Baseline
+from results.record import Record
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+    from markupsafe import Markup
+
+TEMPLATE = "report.html"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inline:
+    """A drawing as markup that may stand in the page."""
+
+    name: str
+    topic: str
+    caption: str
+    svg: Markup
+    record_ids: tuple[str, ...]
+
+
+def write_report(records: Iterable[Record], folder: Path, *, baseline: Baseline | None = None) -> Path:
+    """Write `folder/report.html`, whole or not at all, and return its path. Raises: NoRecordsError, OSError."""
+    page = render_page(summarise(records, baseline=baseline))
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "report.html"
+    handle, temporary = tempfile.mkstemp(dir=folder, prefix=".", suffix=".part")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(page)
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+    return path
+
+
+def render_page(summary: Summary) -> str:
+    """The page as text."""
+    figures = [_inline(drawing) for drawing in drawings(summary)]
+    template = _environment().get_template(TEMPLATE)
+    return template.render(
+        summary=summary,
+        figures=figures,
+        thin=_thin_counts(summary),
+        fewest=FEWEST_FOR_LEVEL,
+        tags=sorted({tag for setting in summary.settings for row in setting.cells for tag in row.wire_bytes}),
+    )
+
+
+def _environment() -> Environment:
+    import jinja2
+
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("analysis"),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+    )
+    environment.filters |= {
+        "number": wording.number,
+        "interval": wording.interval,
+        "factor": wording.factor,
+        "size": wording.size,
+        "duration": wording.duration,
+        "rate": wording.rate,
+    }
+    environment.globals["plural"] = wording.plural
+    return environment
+
+
+def _thin_counts(summary: Summary) -> Sequence[int]:
+    """The numbers of repeats that are too few for a 95 % interval, in order."""
+    counts = {row.num_repeats for setting in summary.settings for row in setting.cells}
+    counts |= {row.num_repeats for pair in summary.pairs for row in pair.rows}
+    return sorted(count for count in counts if count < FEWEST_FOR_LEVEL)
+
+
+def _inline(drawing: Drawing) -> Inline:
+    from markupsafe import Markup
+
+    return Inline(
+        name=drawing.name,
+        topic=drawing.topic,
+        caption=drawing.caption,
+        svg=Markup(inline_svg(drawing)),  # our own drawing; matplotlib escapes the text in it
+        record_ids=drawing.record_ids,
+    )
+
+
+def inline_svg(drawing: Drawing) -> str:
+    """The figure as an `<svg>` element: ink in `currentColor`, ids unique to it, named for screen readers."""
+    from analysis import look
+
+    buffer = io.StringIO()
+    with look.style():
+        drawing.figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
+    text = buffer.getvalue()
+    svg = text[text.index("<svg") :].strip()
+    svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
+    svg = svg.replace(look.INK, "currentColor")
+    svg = re.sub(r'\bid="', f'id="{drawing.name}-', svg)
+    svg = re.sub(r'(xlink:href="#|url\(#)', rf"\g<1>{drawing.name}-", svg)
+    svg = re.sub(r' width="[\d.]+pt"| height="[\d.]+pt"', "", svg, count=2)
+    return svg.replace("<svg", f'<svg role="img" aria-labelledby="caption-{drawing.name}"', 1)

@@ -1,0 +1,220 @@
+"""The values that tables, figures and the report are made of. One source, so that they cannot disagree."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from analysis.cells import LOCAL, FabricKey, SettingKey
+from analysis.stats import Interval
+from results.record import Environment, FabricFacts, Phases, Status
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CurveRow:
+    """A training curve over the steps that every repeat reached: medians, and the range of all repeats."""
+
+    step: tuple[int, ...]
+    time_s: tuple[float, ...]
+    loss: tuple[float, ...]
+    loss_low: tuple[float, ...]
+    loss_high: tuple[float, ...]
+    accuracy: tuple[float, ...] = ()
+    accuracy_low: tuple[float, ...] = ()
+    accuracy_high: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CellRow:
+    """One system and strategy in one setting.
+
+    `speedup` is the baseline's step time over this one's, repeat by repeat: above 1 is faster.
+    `samples_per_s` counts all ranks; the one-rank line `local` is multiplied by the setting's
+    ranks. `time_to_target_s` holds ∞ for repeats that did not get there. `phases` are medians
+    over repeats.
+    """
+
+    cell: str
+    label: str
+    system: str
+    strategy: str
+    num_ranks: int
+    num_repeats: int
+    num_parameters: int
+    step_time_s: Interval
+    step_p50_s: Interval
+    step_p90_s: Interval
+    samples_per_s: Interval
+    speedup: Interval | None = None
+    phases: Phases
+    num_messages: float | None = None
+    wire_bytes: Mapping[str, float]
+    interface_bytes: float | None = None
+    peak_memory_bytes: int = 0
+    final_loss: Interval | None = None
+    final_accuracy: Interval | None = None
+    time_to_target_s: Interval | None = None
+    curve: CurveRow | None = None
+    record_ids: tuple[str, ...] = ()
+    is_baseline: bool = False
+
+    @property
+    def is_ideal(self) -> bool:
+        """Whether this is the line without communication rather than a competitor."""
+        return self.system == LOCAL
+
+    @property
+    def sent_bytes(self) -> float | None:
+        """Bytes a host sent a step: by its interface, else as the engine counted them."""
+        if self.interface_bytes is not None:
+            return self.interface_bytes
+        return sum(self.wire_bytes.values()) if self.wire_bytes else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SettingRow:
+    """One workload on one fabric: cells in order of throughput, the baseline of their ratios named."""
+
+    key: SettingKey
+    fabric: FabricFacts
+    num_ranks: int
+    cells: tuple[CellRow, ...]
+    baseline: str | None = None
+    target_loss: float | None = None
+
+    @property
+    def title(self) -> str:
+        """The workload and where it ran."""
+        return f"{self.key.workload} · {self.key.fabric.describe()}"
+
+    @property
+    def evidence(self) -> str:
+        """What kind of number this is: measured, emulated, replay or simulated."""
+        return self.key.fabric.label
+
+    @property
+    def ideal(self) -> CellRow | None:
+        """The line without communication."""
+        return next((row for row in self.cells if row.is_ideal), None)
+
+    @property
+    def competitors(self) -> tuple[CellRow, ...]:
+        """Every cell that communicates, fastest first."""
+        return tuple(row for row in self.cells if not row.is_ideal)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharedJobRow:
+    """One job among those that share: its step time alone, its step time here, the quotient here/alone."""
+
+    name: str
+    workload: str
+    strategy: str
+    step_time_s: Interval
+    solo_step_time_s: Interval | None
+    slowdown: Interval | None
+    phases: Phases
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharingRow:
+    """One sharing policy over one set of jobs.
+
+    `throughput`: aggregate normalised throughput Σᵢ (solo step time of i / step time of i here),
+    over the steps in which all jobs ran; 1 by definition for `exclusive`, whose jobs take turns
+    job by job. `makespan_ratio`: makespan of `exclusive` over makespan here; includes start, tail and
+    evaluation. `bound`: the predicted gain Σt/T* from measured c, m, t. `bound_share`:
+    throughput / bound, repeat by repeat.
+    """
+
+    cell: str
+    label: str
+    policy: str
+    num_repeats: int
+    jobs: tuple[SharedJobRow, ...]
+    makespan_s: Interval | None
+    throughput: Interval | None
+    makespan_ratio: Interval | None
+    bound: Interval | None
+    period_s: Interval | None
+    bound_share: Interval | None
+    prediction_source: str = ""
+    is_reference: bool = False
+    record_ids: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PairRow:
+    """Jobs that share devices, under each policy that was tried. `names` says which jobs."""
+
+    names: str
+    key: FabricKey
+    fabric: FabricFacts
+    rows: tuple[SharingRow, ...]
+
+    @property
+    def where(self) -> str:
+        """The fabric in words."""
+        return self.key.describe()
+
+    @property
+    def title(self) -> str:
+        """The jobs and where they ran."""
+        return f"{self.names} · {self.where}"
+
+    @property
+    def evidence(self) -> str:
+        """What kind of number this is: measured, emulated, replay or simulated."""
+        return self.key.label
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutcomeRow:
+    """Trials of one cell that did not end well, by status and reason."""
+
+    cell: str
+    status: Status
+    reason: str
+    num_repeats: int
+    num_tried: int
+
+
+class Tone(StrEnum):
+    """What a verdict says: something pays, nothing does, or there is not enough to tell."""
+
+    PAYS = "pays"
+    NOTHING_PAYS = "nothing pays"
+    OPEN = "open"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerdictRow:
+    """The answer for one setting or pair: a headline sentence and the facts that qualify it."""
+
+    title: str
+    evidence: str
+    tone: Tone
+    headline: str
+    details: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProvenanceRow:
+    """One environment that records came from, and how many."""
+
+    environment: Environment
+    num_records: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """Everything the records say."""
+
+    suites: tuple[str, ...]
+    num_records: int
+    verdicts: tuple[VerdictRow, ...]
+    settings: tuple[SettingRow, ...]
+    pairs: tuple[PairRow, ...]
+    outcomes: tuple[OutcomeRow, ...]
+    provenance: tuple[ProvenanceRow, ...]

@@ -1,0 +1,195 @@
+"""Rows of the cells with one job: throughput, speed-up over the baseline, phases, bytes, convergence."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+
+import numpy as np
+
+from analysis import convergence
+from analysis.cells import (
+    LOCAL,
+    SettingKey,
+    fabric_key,
+    is_measured,
+    label_of,
+    num_ranks,
+    setting_key,
+    shared_repeats,
+    step_time_s,
+)
+from analysis.rows import CellRow, SettingRow
+from analysis.stats import Interval, bootstrap_interval, paired_ratio
+from results.record import JobResult, Phases, Record
+
+FULL_SIZE_SHARE = 0.75
+Cells = Sequence[Sequence[Record]]
+
+
+@dataclass(frozen=True, slots=True)
+class Baseline:
+    """What ratios are taken against: the fastest cell of this system and, if given, this strategy.
+
+    Where a setting has none, the fastest cell that sends all bytes (no compression) takes its place.
+    """
+
+    system: str = "torch-ddp"
+    strategy: str | None = None
+
+    def matches(self, row: CellRow) -> bool:
+        """Whether `row` is this baseline."""
+        return row.system == self.system and self.strategy in (None, row.strategy, row.label)
+
+
+def settings(cells: Cells, baseline: Baseline, rng: np.random.Generator) -> tuple[SettingRow, ...]:
+    """Every setting that has at least one measured competitor."""
+    competitors: dict[SettingKey, list[Sequence[Record]]] = {}
+    ideals: list[Sequence[Record]] = []
+    for records in cells:
+        first = next(iter(_measured(records)), None)
+        if first is None or len(first.jobs) > 1:
+            continue
+        if first.jobs[0].system == LOCAL:
+            ideals.append(records)
+        else:
+            competitors.setdefault(setting_key(first), []).append(records)
+    rows = [_setting(key, group, _ideals_for(key, ideals), baseline, rng) for key, group in competitors.items()]
+    return tuple(sorted(rows, key=lambda row: (row.key.group.value, row.key.workload, row.title)))
+
+
+def full_size(rows: Iterable[CellRow]) -> tuple[CellRow, ...]:
+    """The competitors that put about as many bytes on the wire as the largest one: nothing was compressed.
+
+    Judged by bytes and not by names, so that it also holds for systems that only interface counters see.
+    """
+    competitors = [row for row in rows if not row.is_ideal]
+    largest = max((row.sent_bytes or 0.0 for row in competitors), default=0.0)
+    return tuple(row for row in competitors if row.sent_bytes is None or row.sent_bytes >= FULL_SIZE_SHARE * largest)
+
+
+def _ideals_for(key: SettingKey, ideals: Cells) -> Cells:
+    """The line without communication belongs to a workload; it may have run on one host, so its fabric may differ."""
+    wanted = (key.workload, key.device, key.batch_size)
+    fitting = [records for records in ideals if _compute(records) == wanted]
+    nearest = [records for records in fitting if fabric_key(records[0].fabric) == key.fabric]
+    return nearest or fitting
+
+
+def _compute(records: Sequence[Record]) -> tuple[str, str, int]:
+    job = _measured(records)[0].jobs[0]
+    return job.workload, job.device, job.batch_size
+
+
+def _setting(
+    key: SettingKey, competitors: Cells, ideals: Cells, baseline: Baseline, rng: np.random.Generator
+) -> SettingRow:
+    first = _measured(competitors[0])[0]
+    ranks = num_ranks(first, first.jobs[0])
+    cells = [*competitors, *ideals]
+    rows = [_cell(records, ranks, rng) for records in cells]
+    place = _choose(rows, baseline)
+    target = convergence.target_loss(convergence.curves(_measured(cells[place])))
+    rows = [
+        replace(
+            row,
+            is_baseline=number == place,
+            speedup=_speedup(_measured(cells[place]), _measured(records), rng),
+            time_to_target_s=_time_to_target(records, target, rng),
+        )
+        for number, (row, records) in enumerate(zip(rows, cells, strict=True))
+    ]
+    return SettingRow(
+        key=key,
+        fabric=first.fabric,
+        num_ranks=ranks,
+        cells=tuple(sorted(rows, key=lambda row: (row.is_ideal, -row.samples_per_s.median))),
+        baseline=rows[place].label,
+        target_loss=target,
+    )
+
+
+def _choose(rows: Sequence[CellRow], baseline: Baseline) -> int:
+    """The place of the row that ratios are taken against."""
+    named = [row for row in rows if baseline.matches(row)]
+    chosen = max(named or full_size(rows), key=lambda row: row.samples_per_s.median)
+    return next(place for place, row in enumerate(rows) if row is chosen)
+
+
+def _measured(records: Sequence[Record]) -> list[Record]:
+    return [record for record in records if is_measured(record)]
+
+
+def _cell(records: Sequence[Record], ranks: int, rng: np.random.Generator) -> CellRow:
+    measured = _measured(records)
+    jobs = [record.jobs[0] for record in measured]
+    job = jobs[0]
+    own_ranks = num_ranks(measured[0], job)
+    counted_ranks = ranks if job.system == LOCAL else own_ranks
+
+    def over(value: Callable[[JobResult], float]) -> Interval:
+        return bootstrap_interval([value(job) for job in jobs], rng)
+
+    curves = convergence.curves(measured)
+    return CellRow(
+        cell=measured[0].cell,
+        label=label_of(job),
+        system=job.system,
+        strategy=job.strategy,
+        num_ranks=own_ranks,
+        num_repeats=len(jobs),
+        num_parameters=job.num_parameters,
+        step_time_s=over(step_time_s),
+        step_p50_s=over(lambda job: float(np.quantile(job.step_times_s(), 0.5))),
+        step_p90_s=over(lambda job: float(np.quantile(job.step_times_s(), 0.9))),
+        samples_per_s=over(lambda job: job.batch_size * counted_ranks / step_time_s(job)),
+        phases=median_phases([job.phases for job in jobs]),
+        num_messages=_median([job.num_messages for job in jobs]),
+        wire_bytes=_median_bytes([job.wire_bytes for job in jobs]),
+        interface_bytes=_median([job.interface_bytes for job in jobs]),
+        peak_memory_bytes=max(job.peak_memory_bytes for job in jobs),
+        final_loss=bootstrap_interval([curve[-1].loss for curve in curves], rng) if _finite(curves) else None,
+        final_accuracy=_final_accuracy(curves, rng),
+        curve=convergence.median_curve(curves),
+        record_ids=tuple(record.id for record in measured),
+    )
+
+
+def _finite(curves: Sequence[convergence.Curve]) -> bool:
+    return bool(curves) and all(curve[-1].loss == curve[-1].loss for curve in curves)
+
+
+def _final_accuracy(curves: Sequence[convergence.Curve], rng: np.random.Generator) -> Interval | None:
+    values = [curve[-1].accuracy for curve in curves]
+    known = [value for value in values if value is not None]
+    return bootstrap_interval(known, rng) if known and len(known) == len(values) else None
+
+
+def _speedup(base: Sequence[Record], own: Sequence[Record], rng: np.random.Generator) -> Interval | None:
+    """The baseline's step time over this one's, repeat by repeat; exactly 1 for the baseline itself."""
+    pairs = shared_repeats(base, own)
+    if not pairs:
+        return None
+    times = [(step_time_s(a.jobs[0]), step_time_s(b.jobs[0])) for a, b in pairs]
+    return paired_ratio([a for a, _ in times], [b for _, b in times], rng)
+
+
+def _time_to_target(records: Sequence[Record], target: float | None, rng: np.random.Generator) -> Interval | None:
+    times = convergence.times_to_loss_s(records, target) if target is not None else []
+    return bootstrap_interval(times, rng) if times else None
+
+
+def median_phases(phases: Sequence[Phases]) -> Phases:
+    """Field-wise medians over repeats; None where any repeat could not see the phase."""
+    return Phases(**{field.name: _median([getattr(phase, field.name) for phase in phases]) for field in fields(Phases)})
+
+
+def _median(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return statistics.median(known) if known and len(known) == len(values) else None
+
+
+def _median_bytes(counts: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    tags = sorted({tag for count in counts for tag in count})
+    return {tag: statistics.median(count.get(tag, 0.0) for count in counts) for tag in tags}

@@ -1,0 +1,71 @@
+import io
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from rich.console import Console
+from synthetic_records import EMULATED, shared, single
+
+from analysis.compare import Change, CompareError, compare
+from analysis.tables import comparison_table, comparisons_as_json
+from results.record import FabricFacts, Record
+
+
+def side(slower: float = 1.0, fabric: FabricFacts = EMULATED, num_repeats: int = 6, seed: int = 1) -> list[Record]:
+    generator = np.random.default_rng(seed)
+    records = [single("resnet20-digits", "unfused", n, generator, fabric) for n in range(num_repeats)]
+    return [_stretched(record, slower) for record in records]
+
+
+def _stretched(record: Record, factor: float) -> Record:
+    job = record.jobs[0]
+    ranks = tuple(replace(rank, steps_s=tuple(factor * step for step in rank.steps_s)) for rank in job.ranks)
+    return replace(record, jobs=(replace(job, ranks=ranks),))
+
+
+def test_the_same_records_are_within_noise() -> None:
+    (found,) = compare(side(), side())
+    assert found.change is Change.SAME
+    assert found.bytes_ratio == 1.0
+
+
+@pytest.mark.parametrize(("factor", "change"), [(1.5, Change.SLOWER), (0.6, Change.FASTER)])
+def test_a_large_change_is_named(factor: float, change: Change) -> None:
+    (found,) = compare(side(), side(factor, seed=2))
+    assert found.change is change
+    assert found.time_ratio is not None
+    assert found.time_ratio.low < factor * 1.05
+    assert found.time_ratio.high > factor * 0.95
+
+
+def test_one_repeat_is_too_few() -> None:
+    (found,) = compare(side(), side(2.0, num_repeats=1))
+    assert found.change is Change.OPEN
+
+
+def test_a_cell_that_one_side_lacks_is_a_row_and_no_error() -> None:
+    pair = shared(("resnet20-digits", "resnet20-digits"), "crossover", 0, np.random.default_rng(0))
+    changes = {found.cell: found.change for found in compare([*side(), pair], side())}
+    assert changes[pair.cell] is Change.ONLY_BEFORE
+
+
+def test_different_machines_are_refused_unless_allowed() -> None:
+    other = [replace(r, environment=replace(r.environment, machine="another machine")) for r in side()]
+    with pytest.raises(CompareError, match="another machine"):
+        compare(side(), other)
+    assert compare(side(), other, allow_different=True)
+
+
+def test_different_fabrics_are_refused_unless_allowed() -> None:
+    faster = side(fabric=replace(EMULATED, rate_bps=1e9))
+    with pytest.raises(CompareError, match="1 Gbit/s"):
+        compare(side(), faster)
+    assert compare(side(), faster, allow_different=True)
+
+
+def test_a_comparison_prints_and_is_plain_json() -> None:
+    found = compare(side(), side(num_repeats=1))
+    console = Console(width=100, record=True, file=io.StringIO())
+    console.print(comparison_table(found))
+    assert "too few repeats" in console.export_text()
+    assert comparisons_as_json(found)[0]["time_ratio"]["low"] is None

@@ -1,0 +1,115 @@
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from PIL import Image
+from synthetic_records import absent, quick_suite
+
+from analysis.figures import draw_all
+from analysis.report import write_report
+from analysis.summary import NoRecordsError
+from results.record import Status
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return write_report(quick_suite(2), tmp_path_factory.mktemp("report")).read_text(encoding="utf-8")
+
+
+class Tags(HTMLParser):
+    """Collects ids and open elements; a mismatch of nesting is an error."""
+
+    VOID = frozenset({"meta", "path", "use", "rect", "br"})
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ids: list[str] = []
+        self.open: list[str] = []
+        self.addresses: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        values = dict(attrs)
+        self.ids += [value for name, value in attrs if name == "id" and value]
+        self.addresses += [values[name] or "" for name in ("href", "src", "xlink:href") if name in values]
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_starttag(tag, attrs)
+        if tag not in self.VOID:
+            self.open.pop()
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag not in self.VOID:
+            assert self.open.pop() == tag
+
+
+def parsed(page: str) -> Tags:
+    tags = Tags()
+    tags.feed(page)
+    return tags
+
+
+def test_the_page_is_well_formed_and_its_ids_are_unique(page: str) -> None:
+    tags = parsed(page)
+    assert tags.open == []
+    assert len(tags.ids) == len(set(tags.ids))
+
+
+def test_the_page_needs_nothing_from_outside(page: str) -> None:
+    tags = parsed(page)
+    assert all(address.startswith("#") for address in tags.addresses)
+    assert {address[1:] for address in tags.addresses} <= set(tags.ids)
+    assert "<script" not in page
+    assert not re.search(r"url\((?!#)|@import", page)
+
+
+def test_every_section_and_every_reason_is_there(page: str) -> None:
+    for section in ("throughput", "convergence", "breakdown", "bytes", "sharing", "outcomes", "environment", "reading"):
+        assert f'<section id="{section}">' in page
+    assert "C++ compiler &amp; cmake &lt;3.14+&gt;" in page
+    assert "rank 1 on host 1 was silent for 60 s" in page
+    assert page.index("Pays:") < page.index('<section id="throughput">')
+
+
+def test_text_from_records_cannot_become_markup(tmp_path: Path) -> None:
+    hostile = absent("real/<b>x</b>/y", 0, Status.ERROR, "<script>alert(1)</script>")
+    text = write_report([hostile], tmp_path).read_text(encoding="utf-8")
+    assert "<script" not in text
+    assert "<b>x</b>" not in text
+
+
+def test_the_same_records_give_the_same_page(tmp_path: Path) -> None:
+    records = quick_suite(1)
+    first = write_report(records, tmp_path / "a").read_bytes()
+    assert write_report(records, tmp_path / "b").read_bytes() == first
+    assert [path.name for path in (tmp_path / "a").iterdir()] == ["report.html"]
+
+
+def test_no_records_leave_no_file(tmp_path: Path) -> None:
+    with pytest.raises(NoRecordsError):
+        write_report([], tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_every_figure_is_png_and_pdf_and_names_its_records(tmp_path: Path) -> None:
+    wanted = ("resnet20-digits", "sharing")
+    records = [record for record in quick_suite(1) if any(part in record.cell for part in wanted)]
+    paths = draw_all(records, tmp_path)
+    stems = {path.stem for path in paths}
+    assert {"throughput-resnet20-digits", "loss-resnet20-digits", "bytes-resnet20-digits", "sharing-gain-1"} <= stems
+    assert all(path.stat().st_size > 1000 for path in paths)
+    assert {path.suffix for path in paths} == {".png", ".pdf"}
+    with Image.open(tmp_path / "throughput-resnet20-digits.png") as image:
+        assert "real-resnet20-digits-torch-ddp-0" in image.info["Source"]
+
+
+def test_importing_the_analysis_does_not_import_matplotlib() -> None:
+    code = (
+        "import sys, analysis.report, analysis.figures, analysis.tables, analysis.compare;"
+        "sys.exit('matplotlib' in sys.modules or 'jinja2' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

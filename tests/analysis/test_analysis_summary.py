@@ -1,0 +1,201 @@
+import io
+import json
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from rich.console import Console
+from synthetic_records import EMULATED, REPLAY, absent, quick_suite, shared, single
+
+from analysis.rows import CellRow, SettingRow, SharingRow, Tone
+from analysis.sharing import steady_step_time_s
+from analysis.summary import NoRecordsError, summarise
+from analysis.tables import render, rows_as_json
+from analysis.training import Baseline, full_size
+from results.record import CurvePoint, JobResult, RankTimes, Record, Status
+
+
+def rng() -> np.random.Generator:
+    return np.random.default_rng(11)
+
+
+def setting(records: list[Record]) -> SettingRow:
+    (only,) = summarise(records).settings
+    return only
+
+
+def row(found: SettingRow, label: str) -> CellRow:
+    return next(cell for cell in found.cells if cell.label == label)
+
+
+def cells(*labels: str, num_repeats: int = 3) -> list[Record]:
+    generator = rng()
+    return [single("resnet20-digits", label, n, generator) for n in range(num_repeats) for label in labels]
+
+
+def with_steps(record: Record, *ranks: tuple[float, ...]) -> Record:
+    times = tuple(RankTimes(rank=n, warmup_s=(), steps_s=steps) for n, steps in enumerate(ranks))
+    return replace(record, jobs=(replace(record.jobs[0], ranks=times),))
+
+
+def with_curve(record: Record, *losses: float) -> Record:
+    points = tuple(CurvePoint(step=n, time_s=float(n), loss=loss) for n, loss in enumerate(losses))
+    return replace(record, jobs=(replace(record.jobs[0], curve=points),))
+
+
+def test_every_cell_of_the_suite_is_a_row_or_an_outcome() -> None:
+    records = quick_suite(2)
+    summary = summarise(records)
+    shown = {cell.cell for found in summary.settings for cell in found.cells}
+    shown |= {sharing.cell for pair in summary.pairs for sharing in pair.rows}
+    shown |= {outcome.cell for outcome in summary.outcomes}
+    assert shown == {record.cell for record in records}
+    assert len(summary.settings) == 4
+    assert len(summary.pairs) == 2
+    assert len(summary.verdicts) == 6
+
+
+def test_the_same_records_in_any_order_give_the_same_summary() -> None:
+    records = quick_suite(2)
+    assert rows_as_json(summarise(records)) == rows_as_json(summarise(records[::-1]))
+
+
+def test_throughput_counts_all_ranks_and_the_slowest_of_each_step() -> None:
+    record = with_steps(cells("unfused", num_repeats=1)[0], (0.1, 0.3), (0.2, 0.1))
+    found = row(setting([record]), "unfused")
+    assert found.step_time_s.median == pytest.approx(0.25)
+    assert found.samples_per_s.median == pytest.approx(64 * 2 / 0.25)
+
+
+def test_the_line_without_communication_is_one_rank_times_the_ranks_of_the_setting() -> None:
+    generator = rng()
+    alone = single("resnet20-digits", "local", 0, generator, replace(EMULATED, kind="native", num_hosts=1))
+    found = setting([*cells("torch-ddp", num_repeats=1), with_steps(alone, (0.1,))])
+    assert found.ideal is not None
+    assert found.ideal.samples_per_s.median == pytest.approx(64 * 2 / 0.1)
+
+
+def test_speed_up_divides_repeats_of_the_same_number() -> None:
+    base, own = cells("torch-ddp"), cells("unfused")
+    base = [with_steps(record, (0.2 * 2**record.repeat,)) for record in base]
+    own = [with_steps(record, (0.1 * 2**record.repeat,)) for record in own]
+    speedup = row(setting(base + own), "unfused").speedup
+    assert speedup is not None
+    assert speedup.low == speedup.median == speedup.high == pytest.approx(2.0)
+
+
+def test_without_the_baseline_the_fastest_uncompressed_cell_takes_its_place() -> None:
+    found = setting(cells("unfused", "fixed-buckets", "tensor-fusion+half"))
+    assert found.baseline == "fixed-buckets"
+    assert {cell.label for cell in full_size(found.cells)} == {"unfused", "fixed-buckets"}
+
+
+def test_the_baseline_can_be_chosen() -> None:
+    summary = summarise(cells("unfused", "torch-ddp"), baseline=Baseline("ours", "unfused"))
+    assert summary.settings[0].baseline == "unfused"
+
+
+def test_fabrics_of_different_rates_never_share_a_setting() -> None:
+    generator = rng()
+    fast = single("resnet20-digits", "torch-ddp", 0, generator, replace(EMULATED, rate_bps=1e9))
+    assert len(summarise([*cells("torch-ddp", num_repeats=1), fast]).settings) == 2
+
+
+def test_a_cell_that_misses_the_target_loss_cannot_win() -> None:
+    base = [with_curve(record, 2.0, 1.0, 0.5) for record in cells("torch-ddp")]
+    stuck = [with_curve(record, 2.0, 1.9, 1.8) for record in cells("tensor-fusion+half")]
+    good = [with_curve(record, 2.0, 1.0, 0.5) for record in cells("fixed-buckets")]
+    summary = summarise(base + stuck + good)
+    missed = row(summary.settings[0], "tensor-fusion+half").time_to_target_s
+    assert missed is not None
+    assert missed.median == math.inf
+    verdict = summary.verdicts[0]
+    assert "fixed-buckets" in verdict.headline
+    assert any("tensor-fusion+half" in detail and "not reached" in detail for detail in verdict.details)
+
+
+def test_a_diverged_repeat_counts_as_infinite_and_is_shown_with_its_reason() -> None:
+    base = [with_curve(record, 2.0, 1.0, 0.5) for record in cells("torch-ddp")]
+    own = [with_curve(record, 2.0, 1.0, 0.5) for record in cells("unfused")]
+    own[1:] = [replace(record, status=Status.DIVERGED, reason="loss is NaN at step 7") for record in own[1:]]
+    summary = summarise(base + own)
+    time_s = row(summary.settings[0], "unfused").time_to_target_s
+    assert time_s is not None
+    assert time_s.median == math.inf
+    assert summary.outcomes[0].reason == "loss is NaN at step 7"
+    assert (summary.outcomes[0].num_repeats, summary.outcomes[0].num_tried) == (2, 3)
+
+
+def test_one_repeat_gives_no_verdict() -> None:
+    assert summarise(cells("torch-ddp", "tensor-fusion+half", num_repeats=1)).verdicts[0].tone is Tone.OPEN
+
+
+def test_only_failures_still_make_a_summary() -> None:
+    summary = summarise([absent("real/a/b", 0, Status.SKIPPED, "no compiler")])
+    assert summary.settings == ()
+    assert summary.outcomes[0].reason == "no compiler"
+
+
+def test_no_records_at_all_is_an_error_with_a_remedy() -> None:
+    with pytest.raises(NoRecordsError, match="make bench-quick"):
+        summarise([])
+
+
+def pair_rows(*policies: str, num_repeats: int = 3) -> dict[str, SharingRow]:
+    generator = rng()
+    jobs = ("resnet20-digits", "resnet20-digits")
+    records = [shared(jobs, policy, n, generator) for n in range(num_repeats) for policy in policies]
+    (pair,) = summarise(records).pairs
+    return {found.policy: found for found in pair.rows}
+
+
+def test_sharing_gains_are_relative_to_exclusive_and_stand_beside_the_bound() -> None:
+    rows = pair_rows("exclusive", "naive", "crossover")
+    assert rows["exclusive"].is_reference
+    crossover = rows["crossover"]
+    assert crossover.throughput is not None
+    assert crossover.bound is not None
+    assert crossover.bound_share is not None
+    assert crossover.throughput.median > 1.5
+    assert crossover.bound_share.median == pytest.approx(crossover.throughput.median / crossover.bound.median, rel=0.1)
+
+
+def test_without_exclusive_no_gain_is_given() -> None:
+    crossover = pair_rows("crossover")["crossover"]
+    assert crossover.throughput is None
+    assert crossover.makespan_ratio is None
+
+
+def test_steady_step_time_leaves_out_steps_that_ran_alone() -> None:
+    def job(name: str, steps: tuple[float, ...]) -> JobResult:
+        base = single("resnet20-digits", "unfused", 0, rng()).jobs[0]
+        times = (RankTimes(rank=0, warmup_s=(), steps_s=steps),)
+        return replace(base, name=name, ranks=times, start_s=0.0, end_s=sum(steps))
+
+    record = shared(("resnet20-digits", "resnet20-digits"), "crossover", 0, rng())
+    short, long = job("short", (0.5,) * 4), job("long", (0.5,) * 4 + (0.25,) * 20)
+    both = replace(record, jobs=(short, long))
+    assert steady_step_time_s(both, long) == pytest.approx(0.5)
+    assert steady_step_time_s(both, short) == pytest.approx(0.5)
+
+
+def test_rows_are_plain_json_without_nan() -> None:
+    text = json.dumps(rows_as_json(summarise(quick_suite(1))), allow_nan=False)
+    assert '"low": null' in text
+    assert '"nan"' not in text
+
+
+def test_the_terminal_shows_every_label_reason_and_verdict() -> None:
+    console = Console(width=150, record=True, file=io.StringIO())
+    render(summarise(quick_suite(2)), console)
+    text = console.export_text()
+    for expected in ("tensor-fusion+topk+error-feedback", "cmake <3.14+>", "silent for 60 s", "Pays:", "crossover"):
+        assert expected in text
+
+
+def test_replay_says_what_its_links_stand_for() -> None:
+    generator = rng()
+    found = setting([single("resnet50-replay", "torch-ddp", 0, generator, REPLAY)])
+    assert "standing for 10 Gbit/s" in found.title
+    assert found.evidence == "replay"
