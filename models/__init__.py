@@ -1,0 +1,1 @@
+"""Workloads: networks, data, recorded profiles. Knows nothing of communication."""

@@ -1,0 +1,182 @@
+"""The virtual device: what stands in for a host's accelerator when compute is replayed.
+
+`VirtualDevice.local()` serves one process that has the device to itself, alone or under a lease: it waits
+here, until absolute deadlines. `VirtualDevice.connect(path)` shares one device among the processes
+of a host, which a server holds (`serve`); each progresses at 1/n while n have work.
+
+Work follows work. A real host launches ahead, so a device goes from one layer to the next without
+a pause. Here work starts where the last one ended, not when the waiting thread woke up, as long as the
+host spent less than `slack_s` between: overshoot never accumulates, but a real pause (waiting for messages)
+is one. Waiting releases the interpreter lock and uses no CPU.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import os
+import socket
+import struct
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+DEFAULT_SLACK_S = 0.0005
+
+# Seconds of work and whether it follows the last one; the answer is one byte.
+REQUEST = struct.Struct("<d?")
+DONE = b"\1"
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_TIMERSLACK = 29
+_TIMER_SLACK_NS = 1  # the kernel's default of 50 µs would come on top of every wait
+_sharp = threading.local()
+
+
+class DeviceError(ValueError):
+    """The shared device cannot be reached or is gone; the message names the socket and the remedy."""
+
+
+class VirtualDevice(ABC):
+    """Takes device time for pieces of work. Threads of one process queue up behind each other."""
+
+    def __init__(self, slack_s: float) -> None:
+        self._slack_s = slack_s
+        self._returned_at_s = -math.inf
+
+    @staticmethod
+    def local(*, slack_s: float = DEFAULT_SLACK_S) -> VirtualDevice:
+        """A device of this process alone."""
+        return _LocalDevice(slack_s)
+
+    @staticmethod
+    def connect(path: Path, *, slack_s: float = DEFAULT_SLACK_S) -> VirtualDevice:
+        """The host's shared device behind the socket `path`. Raises: DeviceError if none serves there."""
+        return _SharedDevice(path, slack_s)
+
+    def run(self, seconds: float) -> None:
+        """Return when `seconds` of device time have been served. Raises: ValueError unless 0 ≤ seconds < ∞."""
+        with self.take(seconds):
+            pass
+
+    @abstractmethod
+    def take(self, seconds: float) -> AbstractContextManager[None]:
+        """Like `run`, with the body of the `with` running meanwhile: what the host does under the device's time."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Leave the device; it must not be used afterwards."""
+
+    def _follows(self) -> bool:
+        return time.monotonic() - self._returned_at_s < self._slack_s
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class _LocalDevice(VirtualDevice):
+    def __init__(self, slack_s: float) -> None:
+        super().__init__(slack_s)
+        self._free_at_s = -math.inf
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def take(self, seconds: float) -> Iterator[None]:
+        _check(seconds)
+        with self._lock:
+            now_s = time.monotonic()
+            queued = self._free_at_s > now_s
+            start_s = self._free_at_s if queued or self._follows() else now_s
+            self._free_at_s = deadline_s = start_s + seconds
+        yield
+        sleep_until(deadline_s)
+        self._returned_at_s = time.monotonic()
+
+    def close(self) -> None:
+        self._free_at_s = -math.inf
+
+
+class _SharedDevice(VirtualDevice):
+    def __init__(self, path: Path, slack_s: float) -> None:
+        super().__init__(slack_s)
+        self._path = path
+        self._lock = threading.Lock()
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            self._socket.connect(str(path))
+        except OSError as error:
+            self._socket.close()
+            raise DeviceError(
+                f"no shared device at {path} ({error.strerror}); start one with `python -m models.device_server {path}`"
+            ) from error
+
+    @contextmanager
+    def take(self, seconds: float) -> Iterator[None]:
+        _check(seconds)
+        with self._lock:
+            self._submit(seconds)
+            yield
+            self._await()
+            self._returned_at_s = time.monotonic()
+
+    def _submit(self, seconds: float) -> None:
+        try:
+            self._socket.sendall(REQUEST.pack(seconds, self._follows()))
+        except OSError as error:
+            raise self._gone() from error
+
+    def _await(self) -> None:
+        try:
+            answer = self._socket.recv(1)
+        except OSError as error:
+            raise self._gone() from error
+        if answer != DONE:
+            raise self._gone()
+
+    def _gone(self) -> DeviceError:
+        return DeviceError(f"the shared device at {self._path} has ended; run the trial again")
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+def sleep_until(deadline_s: float) -> None:
+    """Sleep until `time.monotonic()` reaches `deadline_s`, as sharply as the kernel can."""
+    sharpen_timer()
+    while (left_s := deadline_s - time.monotonic()) > 0:
+        time.sleep(left_s)
+
+
+def sharpen_timer() -> None:
+    """Take the kernel's timer slack off the calling thread, once."""
+    if not getattr(_sharp, "done", False):
+        _prctl(_PR_SET_TIMERSLACK, _TIMER_SLACK_NS)
+        _sharp.done = True
+
+
+def die_with_parent(signal_number: int, parent: int) -> None:
+    """Have the kernel send `signal_number` to this process when process `parent`, which started it, ends (Linux)."""
+    _prctl(_PR_SET_PDEATHSIG, signal_number)
+    if os.getppid() != parent:  # it ended before the kernel was told
+        os.kill(os.getpid(), signal_number)
+
+
+def _prctl(option: int, value: int) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(option, ctypes.c_ulong(value), 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), f"prctl {option} failed")
+
+
+def _check(seconds: float) -> None:
+    if not 0 <= seconds < math.inf:
+        raise ValueError(f"{seconds!r} s of device time asked; it must be finite and not negative")

@@ -1,0 +1,136 @@
+"""The process that holds a host's shared virtual device: `python -m models.device_server SOCKET`.
+
+It sleeps until a request arrives, a process leaves or a piece of work ends; then it serves all
+clients up to that moment (`FluidDevice`). It ends with SIGTERM, or with the process that started it, and
+removes its socket. The socket has mode 0600 and lies in a folder that only the user may enter.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import select
+import signal
+import socket
+import stat
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+
+from models.device import DONE, REQUEST, DeviceError, die_with_parent, sharpen_timer
+from models.fluid import FluidDevice
+
+_LONGEST_WORK_S = 3600.0
+
+
+def serve(path: Path, *, parent: int | None = None, on_ready: Callable[[], None] | None = None) -> None:
+    """Serve the device at `path` until SIGTERM or SIGINT; call from the main thread of a process of its own.
+
+    It also ends with process `parent`, which must be the one that started this one (default: whichever did).
+    `on_ready` is called once clients can connect. Raises: DeviceError if the socket cannot be made there.
+    """
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, _stop)
+    listener = _listen(path)
+    try:
+        die_with_parent(signal.SIGTERM, os.getppid() if parent is None else parent)
+        if on_ready is not None:
+            on_ready()
+        _Server(listener).run()
+    finally:
+        listener.close()
+        path.unlink(missing_ok=True)
+
+
+class _Server:
+    def __init__(self, listener: socket.socket) -> None:
+        self._listener = listener
+        self._clients: dict[int, socket.socket] = {}
+        self._device = FluidDevice()
+
+    def run(self) -> None:
+        """The event loop; left by the exception that a signal raises."""
+        sharpen_timer()
+        try:
+            while True:
+                self._step()
+        finally:
+            for client in self._clients.values():
+                client.close()
+
+    def _step(self) -> None:
+        event_s = self._device.next_event_s()
+        timeout_s = None if event_s is None else max(0.0, event_s - time.monotonic())
+        # select and not epoll: its timeout is in microseconds, epoll's in milliseconds.
+        ready, _, _ = select.select([self._listener, *self._clients.values()], [], [], timeout_s)
+        for source in ready:
+            if source is self._listener:
+                client, _ = self._listener.accept()
+                self._clients[client.fileno()] = client
+            else:
+                self._receive(source)
+        for number in self._device.collect_finished(time.monotonic()):
+            self._answer(number)
+
+    def _receive(self, client: socket.socket) -> None:
+        number = client.fileno()
+        try:
+            request = client.recv(REQUEST.size)
+        except ConnectionResetError:
+            request = b""
+        if len(request) != REQUEST.size:
+            self._drop(number)
+            return
+        work_s, follows = REQUEST.unpack(request)
+        if not 0 <= work_s <= _LONGEST_WORK_S:
+            self._drop(number)
+            return
+        self._device.submit(number, work_s, follows=follows, now_s=time.monotonic())
+
+    def _answer(self, number: int) -> None:
+        try:
+            self._clients[number].sendall(DONE)
+        except (BrokenPipeError, ConnectionResetError):
+            self._drop(number)
+
+    def _drop(self, number: int) -> None:
+        self._device.leave(number, now_s=time.monotonic())
+        self._clients.pop(number).close()
+
+
+def _listen(path: Path) -> socket.socket:
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    mode = stat.S_IMODE(path.parent.stat().st_mode)
+    if mode & 0o077 or path.parent.stat().st_uid != os.getuid():
+        raise DeviceError(f"{path.parent} has mode {mode:o}; the folder of a device socket must be yours with mode 700")
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        listener.bind(str(path))
+        path.chmod(0o600)
+        listener.listen(64)
+    except OSError as error:
+        listener.close()
+        raise DeviceError(f"cannot serve a device at {path} ({error.strerror}); use a new, short path") from error
+    return listener
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
+    sys.exit(128 + number)
+
+
+def main() -> None:
+    """Command line."""
+    parser = argparse.ArgumentParser(prog="python -m models.device_server", description="Serve a shared device.")
+    parser.add_argument("socket", type=Path, help="path of the socket; its folder is made with mode 0700")
+    parser.add_argument("--parent", type=int, help="id of the starting process, to end with it in any case")
+    arguments = parser.parse_args()
+    try:
+        serve(arguments.socket, parent=arguments.parent, on_ready=lambda: print("ready", flush=True))
+    except DeviceError as error:
+        parser.error(str(error))
+
+
+if __name__ == "__main__":
+    main()

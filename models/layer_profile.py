@@ -1,0 +1,127 @@
+"""What replay plays back: for every layer of a network its parameters and the time of its two passes."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from models.values import WorkloadError
+from results.codec import CodecError, from_jsonable, to_jsonable
+
+FOLDER = Path(__file__).parent / "profiles"
+
+
+class Provenance(StrEnum):
+    """Where a profile's times come from."""
+
+    RECORDED = "recorded"  # measured layer by layer on `device`
+    DERIVED = "derived"  # a published total, split by FLOPs, backward twice forward
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParameterShape:
+    """One parameter by its name in the network. A tied one stands only in the layer that ends it in backward."""
+
+    name: str
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerProfile:
+    """One layer, in order of forward. Its gradients are ready together, when its backward ends.
+
+    For recorded profiles the times are medians, and the spreads the distance between the quartiles.
+    """
+
+    name: str
+    parameters: tuple[ParameterShape, ...]
+    forward_s: float
+    backward_s: float
+    forward_spread_s: float = 0.0
+    backward_spread_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profile:
+    """A network's times on one device for `batch_size` samples; `num_steps` is 0 where derived."""
+
+    network: str
+    provenance: Provenance
+    source: str
+    device: str
+    precision: str
+    batch_size: int
+    sample: str
+    num_steps: int
+    layers: tuple[LayerProfile, ...]
+
+    @property
+    def forward_s(self) -> float:
+        return math.fsum(layer.forward_s for layer in self.layers)
+
+    @property
+    def backward_s(self) -> float:
+        return math.fsum(layer.backward_s for layer in self.layers)
+
+    @property
+    def num_parameters(self) -> int:
+        return sum(math.prod(parameter.shape) for layer in self.layers for parameter in layer.parameters)
+
+
+def scaled_shape(shape: tuple[int, ...], size_scale: int) -> tuple[int, ...]:
+    """`shape` with `size_scale` times fewer elements, at least one.
+
+    Vectors stay vectors; anything else becomes a matrix with the aspect of (first, all others), so that
+    low-rank methods still see one. Off by less than one row.
+    """
+    if size_scale == 1 or not shape:
+        return shape
+    target = max(1.0, math.prod(shape) / size_scale)
+    if len(shape) == 1:
+        return (round(target),)
+    rows = min(max(1, round(shape[0] / math.sqrt(size_scale))), max(1, int(target)))
+    return rows, max(1, round(target / rows))
+
+
+def profile_names() -> tuple[str, ...]:
+    """Names of the profiles in models/profiles."""
+    return tuple(sorted(path.stem for path in FOLDER.glob("*.json")))
+
+
+def load_profile(name: str) -> Profile:
+    """Read a profile by name, or by path if `name` ends in .json.
+
+    Raises: WorkloadError if it does not exist or does not fit the schema.
+    """
+    path = Path(name) if name.endswith(".json") else FOLDER / f"{name}.json"
+    if not path.is_file():
+        known = ", ".join(profile_names()) or "none"
+        raise WorkloadError(
+            f"no profile {name!r}; there are {known}; "
+            "record one with `python -m models.profile NETWORK --out FILE.json`"
+        )
+    try:
+        profile = from_jsonable(Profile, json.loads(path.read_text(encoding="utf-8")), str(path))
+    except (CodecError, json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise WorkloadError(f"{path} is not a profile ({error}); record it again") from error
+    _check(profile, path)
+    return profile
+
+
+def save_profile(profile: Profile, path: Path) -> None:
+    """Write `profile` as JSON, replacing what is there in one step."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f".{path.name}.part")
+    part.write_text(json.dumps(to_jsonable(profile), indent=1, allow_nan=False) + "\n", encoding="utf-8")
+    part.replace(path)
+
+
+def _check(profile: Profile, path: Path) -> None:
+    if not profile.layers or profile.batch_size < 1:
+        raise WorkloadError(f"{path} has no layers or batch_size {profile.batch_size}; record it again")
+    for layer in profile.layers:
+        if not (0 <= layer.forward_s < math.inf and 0 <= layer.backward_s < math.inf):
+            raise WorkloadError(f"{path}: layer {layer.name!r} has no finite, positive time; record it again")

@@ -1,0 +1,138 @@
+"""A folder of real JPEG files trains as ImageNet does; what is wrong with it is named."""
+
+import shutil
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+from models.imagefolder import ImageFolder, random_box
+from models.sampling import generator_for
+from models.values import Device, WorkloadError, WorkloadSpec
+from models.workload import open_workload
+
+SIZES = ((40, 30), (30, 52), (64, 64))
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("imagenet")
+    random = np.random.default_rng(0)
+    for half, num in (("train", 6), ("val", 3)):
+        for label, name in enumerate(("n01", "n02")):
+            (root / half / name).mkdir(parents=True)
+            for i in range(num):
+                height, width = SIZES[i % len(SIZES)]
+                pixels = random.integers(0, 80, (height, width, 3), dtype=np.uint8)
+                pixels[..., label] += 150  # class 0 is red, class 1 green
+                Image.fromarray(pixels).save(root / half / name / f"{i}.JPEG", quality=95)
+    return root
+
+
+@pytest.fixture
+def copy(root: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(root, tmp_path / "copy"))
+
+
+def opened(root: Path, *, num_workers: int = 0, num_evaluation: int = 0) -> ImageFolder:
+    return ImageFolder.open(
+        str(root), image_size=24, batch_size=3, num_workers=num_workers, num_evaluation=num_evaluation
+    )
+
+
+def test_batches_are_normalised_crops_with_the_labels_of_their_folders(root: Path) -> None:
+    for (images,), labels in islice(opened(root).batches(0, 2, 0), 4):
+        assert images.shape == (3, 3, 24, 24)
+        assert images.dtype == torch.float32
+        redder = images[:, 0].mean((1, 2)) > images[:, 1].mean((1, 2))
+        assert torch.equal(redder, labels == 0)
+
+
+def test_loader_processes_do_not_change_the_batches(root: Path) -> None:
+    before = torch.get_rng_state()
+    here = list(islice(opened(root).batches(0, 1, 5), 6))
+    there = list(islice(opened(root, num_workers=2).batches(0, 1, 5), 6))
+    for (images,), labels in here:
+        (other,), other_labels = there.pop(0)
+        assert torch.equal(images, other)
+        assert torch.equal(labels, other_labels)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_epochs_crop_anew(root: Path) -> None:
+    batches = list(islice(opened(root).batches(0, 1, 0), 8))  # four an epoch
+    first, second = (torch.cat([batch.inputs[0] for batch in batches[i : i + 4]]) for i in (0, 4))
+    assert first.mean() != second.mean()
+
+
+def test_validation_goes_once_over_all_images(root: Path) -> None:
+    batches = list(opened(root).held_out())
+    assert torch.cat([batch.targets for batch in batches]).tolist() == [0, 0, 0, 1, 1, 1]
+    assert batches[0].inputs[0].shape[1:] == (3, 24, 24)
+
+
+def test_a_part_of_validation_is_spread_over_the_classes(root: Path) -> None:
+    (batch,) = opened(root, num_evaluation=2).held_out()
+    assert batch.targets.tolist() == [0, 1]
+
+
+@given(st.integers(1, 400), st.integers(1, 400), st.integers(0, 50))
+def test_a_random_box_lies_in_the_image(width: int, height: int, seed: int) -> None:
+    left, top, right, bottom = random_box(width, height, generator_for(seed))
+    assert 0 <= left < right <= width
+    assert 0 <= top < bottom <= height
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda root: shutil.rmtree(root), r"copy' is not a folder; it must hold train/<class>"),
+        (lambda root: shutil.rmtree(root / "val"), r"copy/val is missing; .*copy must hold train/"),
+        (lambda root: [shutil.rmtree(d) for d in (root / "train").iterdir()], r"train has no class folders"),
+        (
+            lambda root: [f.unlink() for f in (root / "train" / "n02").iterdir()],
+            r"n02 has no images .*add some or remove",
+        ),
+        (lambda root: (root / "val" / "n02").rename(root / "val" / "n03"), r"class 'n02' is in only one of"),
+    ],
+    ids=["absent", "no val", "no classes", "empty class", "odd class"],
+)
+def test_a_folder_with_something_missing_is_refused(copy: Path, damage: object, message: str) -> None:
+    damage(copy)  # type: ignore[operator]
+    with pytest.raises(WorkloadError, match=message):
+        opened(copy)
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+@pytest.mark.parametrize("how", ["truncated", "not an image"])
+def test_a_broken_jpeg_is_named(copy: Path, num_workers: int, how: str) -> None:
+    broken = copy / "train" / "n01" / "4.JPEG"
+    broken.write_bytes(broken.read_bytes()[:400] if how == "truncated" else b"hello")
+    with pytest.raises(WorkloadError, match=r"n01/4\.JPEG cannot be read as an image"):
+        list(islice(opened(copy, num_workers=num_workers).batches(0, 1, 0), 4))
+
+
+def test_a_residual_network_learns_the_colours(root: Path) -> None:
+    spec = WorkloadSpec(
+        network="resnet20", data_path=str(root), image_size=24, batch_size=6, device=Device.CPU, num_workers=0
+    )
+    workload = open_workload(spec)
+    assert workload.spec.label == "resnet20-imagefolder"
+    model = workload.build_model(0)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    losses = []
+    for batch in islice(workload.batches(0, 1, 0), 12):
+        optimizer.zero_grad()
+        loss = workload.loss(model, batch)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert sum(losses[-3:]) < sum(losses[:3])
+    evaluation = workload.evaluate(model)
+    assert evaluation is not None
+    assert evaluation.num_samples == 6
