@@ -1,0 +1,58 @@
+"""The network that ranks run over: ask with a `FabricSpec`, start the lab behind its prefix, build in it.
+
+    spec = FabricSpec(kind=FabricKind.EMULATED, num_hosts=4, rate_bps=parse_rate("200mbit"))
+    lab = subprocess.Popen([*command_prefix(spec), sys.executable, "-m", "harness.lab"])
+
+and in the lab, before it starts any thread:
+
+    with build(spec) as cluster:
+        if os.fork() == 0:
+            cluster.enter(0)  # the child is on host 0 now
+"""
+
+from __future__ import annotations
+
+from fabric.cluster import Cluster, Counters, FabricError, FabricKind, FabricSpec, Host
+from fabric.enclosure import check_enclosure, enclosure, leash
+from fabric.native import NativeCluster
+from fabric.rates import format_rate, parse_rate
+
+__all__ = [
+    "Cluster",
+    "Counters",
+    "FabricError",
+    "FabricKind",
+    "FabricSpec",
+    "Host",
+    "build",
+    "command_prefix",
+    "format_rate",
+    "parse_rate",
+]
+
+
+def command_prefix(spec: FabricSpec) -> list[str]:
+    """Return what to put before the lab's command line, so that nothing of the lab outlives it.
+
+    Call it in the thread that will start the lab and stay until it ends: the lab is killed when
+    that thread ends. To stop a lab, kill the process that was started; SIGINT reaches the lab from
+    the terminal. Raises FabricError if this machine cannot have the fabric.
+    """
+    if spec.kind is FabricKind.NATIVE:
+        return leash()
+    check_enclosure()
+    return [*leash(), *enclosure()]
+
+
+def build(spec: FabricSpec) -> Cluster:
+    """Build the cluster asked for, and no other. Raises FabricError naming the alternative if it cannot be had."""
+    if spec.kind is FabricKind.NATIVE:
+        return NativeCluster(spec)
+    try:
+        from fabric.emulated import EmulatedCluster
+    except ImportError as error:
+        raise FabricError(
+            f"the emulated fabric needs the package pyroute2 ({error}); run `make setup`, "
+            "or use the native fabric (--fabric native, --rate none)"
+        ) from error
+    return EmulatedCluster(spec)

@@ -1,0 +1,140 @@
+"""Values and the protocol of a fabric: the network that ranks run over."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+from types import TracebackType
+from typing import Protocol, Self
+
+MAX_HOSTS = 64
+MIN_RATE_BPS = 1e6
+MAX_RATE_BPS = 30e9  # tbf's rate field holds 32 bits of bytes a second
+MIN_MTU = 576
+MAX_MTU = 9000
+
+
+class FabricError(ValueError):
+    """A fabric that was asked for and cannot be had: names the value and the remedy."""
+
+
+class FabricKind(StrEnum):
+    """What carries the messages. Every number printed says which it was."""
+
+    NATIVE = "native"
+    EMULATED = "emulated"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FabricSpec:
+    """What is asked of a fabric.
+
+    `rate_bps` is each host's line rate in bit/s, both ways, Ethernet headers included; None means
+    unshaped. `mtu` (bytes) and `congestion` (TCP congestion control) belong to the emulated fabric.
+    The native fabric is whatever it is, so it accepts no rate. Raises FabricError.
+    """
+
+    kind: FabricKind
+    num_hosts: int = 2
+    rate_bps: float | None = 200e6
+    mtu: int = 1500
+    congestion: str = "cubic"
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.num_hosts <= MAX_HOSTS:
+            raise FabricError(f"num_hosts={self.num_hosts} is out of range; choose 1 to {MAX_HOSTS} hosts")
+        if self.rate_bps is not None:
+            _check_rate(self.kind, self.rate_bps)
+        if not MIN_MTU <= self.mtu <= MAX_MTU:
+            raise FabricError(
+                f"mtu={self.mtu} is out of range; choose {MIN_MTU} to {MAX_MTU} bytes, usually 1500 or 9000"
+            )
+        if not re.fullmatch(r"[a-z][a-z0-9_]{0,14}", self.congestion):
+            raise FabricError(f"{self.congestion!r} is no TCP congestion control; use cubic or reno")
+
+
+def _check_rate(kind: FabricKind, rate_bps: float) -> None:
+    if kind is FabricKind.NATIVE:
+        raise FabricError(
+            f"the native fabric cannot be shaped to rate_bps={rate_bps:g}; "
+            "ask for no rate (rate_bps=None, --rate none) or for the emulated fabric"
+        )
+    if not (math.isfinite(rate_bps) and MIN_RATE_BPS <= rate_bps <= MAX_RATE_BPS):
+        raise FabricError(
+            f"rate_bps={rate_bps:g} is out of range; choose {MIN_RATE_BPS:g} to {MAX_RATE_BPS:g} bit/s, "
+            "or None (--rate none) for unshaped links"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Host:
+    """One host as its ranks see it: `interface` carries `address`, `name` resolves to it on every host."""
+
+    index: int
+    name: str
+    address: str
+    interface: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counters:
+    """What crossed a host's link since it was built: bytes and packets with their Ethernet headers."""
+
+    tx_bytes: int
+    tx_packets: int
+    rx_bytes: int
+    rx_packets: int
+
+    def __sub__(self, earlier: Counters) -> Counters:
+        """Return what crossed the link since `earlier`."""
+        return Counters(
+            tx_bytes=self.tx_bytes - earlier.tx_bytes,
+            tx_packets=self.tx_packets - earlier.tx_packets,
+            rx_bytes=self.rx_bytes - earlier.rx_bytes,
+            rx_packets=self.rx_packets - earlier.rx_packets,
+        )
+
+
+class Cluster(Protocol):
+    """Hosts joined by a network, from `build` until `close`. Also a context manager that closes."""
+
+    @property
+    def spec(self) -> FabricSpec:
+        """What was asked for, which is what there is."""
+        ...
+
+    @property
+    def hosts(self) -> tuple[Host, ...]:
+        """The hosts by index."""
+        ...
+
+    def enter(self, host: int) -> None:
+        """Make the calling process a process of `host`, for good.
+
+        Call it once, in a child forked by the process that built the cluster, before the child
+        starts a thread. The child is killed when the thread that forked it ends, so fork from one
+        that stays. Raises FabricError if the host does not exist or cannot be joined.
+        """
+        ...
+
+    def counters(self) -> tuple[Counters, ...] | None:
+        """Read each host's link, from the building process. None where hosts share one interface."""
+        ...
+
+    def close(self) -> None:
+        """Take the network down. Idempotent; a host lives on while processes are still in it."""
+        ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+
+def check_host(spec: FabricSpec, host: int) -> None:
+    """Raise FabricError unless `host` is an index of the cluster."""
+    if not 0 <= host < spec.num_hosts:
+        raise FabricError(f"host {host} does not exist; the cluster has hosts 0 to {spec.num_hosts - 1}")
