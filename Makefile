@@ -1,0 +1,58 @@
+# Every target makes its own environment first; `make help` lists them all.
+SHELL       := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+
+PYTHON ?= python3
+TORCH  ?= pinned
+ARGS   ?=
+SUITE  ?= quick
+NET    ?= resnet50
+DEVICE ?= cpu
+
+INPUTS := pyproject.toml constraints.txt $(sort $(wildcard scripts/*.py))
+READY  := .venv/.ready-$(TORCH)-$(shell cat $(INPUTS) | sha256sum | cut -c1-12)
+BIN    := .venv/bin
+BENCH  := $(BIN)/crossover-bench
+
+.PHONY: help setup doctor test check report figures regress profile clean
+
+help:            ## this list
+	@awk -F ':.*## ' '/^[a-z%-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' Makefile
+	@echo "  Variables: TORCH=pinned|system  PYTHON=python3  ARGS='…' (passed on)  SUITE=quick  NET=resnet50  DEVICE=cpu|cuda"
+
+setup: $(READY)  ## virtual environment with torch, the project and Horovod
+$(READY):
+	@$(PYTHON) scripts/setup.py --torch $(TORCH) --stamp $@
+
+doctor: $(READY) ## what this machine can do, and what to do about what it cannot
+	$(BENCH) doctor $(ARGS)
+
+test: $(READY)   ## all tests
+	$(BIN)/python -m pytest $(ARGS)
+
+check: $(READY)  ## lint, format, types, import rules
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench-%: $(READY) ## run one suite, e.g. make bench-quick
+	$(BENCH) run $* $(ARGS)
+
+report: $(READY) ## report.html from the records of the last runs
+	$(BENCH) report $(ARGS)
+
+figures: $(READY) ## the figures alone, PNG and PDF
+	$(BENCH) report --figures $(ARGS)
+
+regress: $(READY) ## compare the last runs of SUITE with its reference records
+	$(BENCH) compare results/reference/$(SUITE) runs/$(SUITE)/latest $(ARGS)
+
+profile: $(READY) ## record the layer times of NET on DEVICE
+	$(BIN)/python -m models.profile $(NET) --device $(DEVICE) $(ARGS)
+
+clean:           ## remove the environment and caches; records stay
+	rm -rf .venv build ./*.egg-info .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis .benchmarks
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

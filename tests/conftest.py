@@ -1,0 +1,54 @@
+"""What all tests share: a cache of their own, reasons to skip, and a check that no process is left behind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+from importlib.util import find_spec
+
+import psutil
+import pytest
+
+GRACE_S = 3.0
+OPTIONAL_CAPABILITIES = {"namespaces without root", "congestion control reno"}
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("emulated") and (missing := missing_for_emulation()):
+        pytest.skip(missing)
+    if item.get_closest_marker("horovod") and find_spec("horovod") is None:
+        pytest.skip("Horovod is not installed: run 'make doctor'")
+
+
+@cache
+def missing_for_emulation() -> str:
+    """Why this kernel does not let us emulate a network; empty when it does."""
+    from fabric.probe import capabilities
+
+    first, *others = capabilities()  # the first is how this user enters namespaces
+    needed = [first, *(other for other in others if other.name not in OPTIONAL_CAPABILITIES)]
+    return "; ".join(f"{need.name}: {need.detail} ({need.remedy})" for need in needed if not need.ok)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Tests read and write a cache folder of their own, not the user's."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_process_is_left() -> Iterator[None]:
+    """Whatever the tests have started is gone at the end (Python's own resource tracker stays until exit)."""
+    yield
+    _, alive = psutil.wait_procs(psutil.Process().children(recursive=True), timeout=GRACE_S)
+    left = [command for process in alive if "resource_tracker" not in (command := command_of(process))]
+    assert not left, f"processes left behind: {left}"
+
+
+def command_of(process: psutil.Process) -> str:
+    try:
+        return " ".join(process.cmdline()) or process.name()
+    except psutil.NoSuchProcess:
+        return "resource_tracker"
