@@ -60,9 +60,14 @@ class StaticDispatch:
         for message_index in self._messages_of[index]:
             self._missing[message_index] -= 1
 
+    @property
+    def has_next(self) -> bool:
+        """Whether a message could go now."""
+        return self._next < len(self.plan) and self._missing[self._next] == 0
+
     def next(self) -> Message | None:
         """The next message of the plan if its gradients are ready."""
-        if self._next < len(self.plan) and self._missing[self._next] == 0:
+        if self.has_next:
             self._next += 1
             return self.plan[self._next - 1]
         return None
@@ -79,7 +84,7 @@ class Coordinator:
     packing: Packing
     ordering: Ordering
     segments: Sequence[Segment]
-    look_again_s: float = DEFAULT_CYCLE_S
+    _cycle_s: float = DEFAULT_CYCLE_S
     _unpacked: list[Segment] = field(default_factory=list)
     _pending: list[Message] = field(default_factory=list)
     _seen: set[int] = field(default_factory=set)
@@ -90,15 +95,25 @@ class Coordinator:
         if self.packing.rank_invariant:
             self._static = StaticDispatch(make_plan(self.packing, self.segments))
 
+    @property
+    def look_again_s(self) -> float:
+        """Seconds until the next cycle may begin: none while messages wait for a lane."""
+        return 0.0 if self._pending else self._cycle_s
+
     def decide(self, ready_everywhere: Sequence[int], in_flight: Sequence[Message], now_s: float) -> list[Group]:
         """The window of decisions: groups to send now, in order. `ready_everywhere`: parameter
-        indices ready on all ranks so far."""
+        indices ready on all ranks so far.
+
+        An ordering that keeps the order of what was made loses nothing by deciding on all of it; any
+        other decides for the free lanes only, since a more urgent message may come.
+        """
         fresh = [index for index in ready_everywhere if index not in self._seen]
         self._seen.update(fresh)
         self._make_messages(fresh, now_s)
         window: list[Group] = []
         flying = list(in_flight)
-        while len(flying) < self.ordering.depth:
+        free = len(self._pending) if self.ordering.rank_invariant else self.ordering.depth - len(flying)
+        while len(window) < free:
             picked = self.ordering.pick(self._pending, flying, now_s)
             if picked is None:
                 break
@@ -118,7 +133,7 @@ class Coordinator:
         if self._pending or not self._unpacked:
             return  # late binding: what is ready while messages queue up is packed together
         packed = self.packing.pack(self._unpacked, now_s)
-        self.look_again_s = packed.look_again_s or DEFAULT_CYCLE_S
+        self._cycle_s = DEFAULT_CYCLE_S if packed.look_again_s is None else packed.look_again_s
         taken = {segment.name for group in packed.groups for segment in group}
         self._unpacked = [segment for segment in self._unpacked if segment.name not in taken]
         for group in packed.groups:

@@ -24,10 +24,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from baselines.api import Broadcast, Context, Message, Payload, Reduced, Segment, State
+from baselines.api import Broadcast, Context, Message, Payload, Reduced, State
 from baselines.strategy import Strategy
 from harness.buffers import BufferPool, flatten_gradients, scatter_gradients
 from harness.dispatch import StaticDispatch, make_plan
+from harness.layout import lay_out, rank_generator, trainable_parameters
+from harness.link_turns import LinkTurns
 from harness.negotiate import Negotiation
 from harness.reduction import MessageRun, reduce_message
 from harness.trace import Recorder
@@ -54,14 +56,21 @@ class Engine:
     """Reduces the gradients of `model` over the ranks of `transport`, as `strategy` decides."""
 
     def __init__(
-        self, model: nn.Module, strategy: Strategy, transport: Transport, *, recorder: Recorder, seed: int = 0
+        self,
+        model: nn.Module,
+        strategy: Strategy,
+        transport: Transport,
+        *,
+        recorder: Recorder,
+        seed: int = 0,
+        link: LinkTurns | None = None,
     ) -> None:
         self.strategy, self.transport, self.recorder = strategy, transport, recorder
         self.traffic = Traffic()
-        named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
-        self.parameters: dict[str, nn.Parameter] = dict(reversed(named))
+        self._link, self._has_link, self._asked_link = link, link is None, False
+        self.parameters = trainable_parameters(model)
         self.states: dict[str, State] = {n: strategy.compression.init(n, p) for n, p in self.parameters.items()}
-        self._generator = torch.Generator().manual_seed(seed * 10_007 + transport.rank)
+        self._generator = rank_generator(seed, transport.rank)
         self._pool = BufferPool()
         self._events: SimpleQueue[tuple[Any, ...]] = SimpleQueue()
         self._step = -1
@@ -132,6 +141,8 @@ class Engine:
         self._events.put(("stop",))
         self._thread.join(timeout=10)
         self.transport.close()
+        if self._link is not None:
+            self._link.leave()
 
     def _hook(self, name: str) -> Callable[[Tensor], None]:
         def ready(_: Tensor) -> None:
@@ -164,10 +175,7 @@ class Engine:
 
     def _lay_out(self, order: Sequence[str]) -> None:
         self._index = {name: index for index, name in enumerate(order)}
-        self.segments = tuple(
-            Segment(n, tuple(self.parameters[n].shape), 0, self.parameters[n].numel(), i, self.parameters[n].element_size())
-            for n, i in self._index.items()
-        )
+        self.segments = lay_out(self.parameters, order)
         self._plan = make_plan(self.strategy.packing, self.segments) if self.strategy.rank_invariant else ()
 
     # ---- communication thread
@@ -196,6 +204,8 @@ class Engine:
                     self._begin(step)
                 case ("ready", index, _):
                     self._dispatch.ready(index)
+                case ("link", error):
+                    self._take_link(error)
                 case ("done", lane, answer):
                     self._advance(lane, answer)
             timeout_s = self._send_what_may_go()
@@ -219,6 +229,8 @@ class Engine:
             return None
         depth = self.strategy.ordering.depth
         while self._num_sent % depth not in self._flights:
+            if not self._has_link and not self._ask_for_link():
+                break
             message = self._dispatch.next()
             if message is None:
                 break
@@ -228,6 +240,23 @@ class Engine:
             flying = [flight.message for flight in self._flights.values()]
             return self._dispatch.cycle(flying, perf_counter())
         return None
+
+    def _ask_for_link(self) -> bool:
+        """Ask for the link once a message could go; false, since it comes later, if at all."""
+        if self._link is not None and not self._asked_link and self._dispatch.has_next:
+            self._asked_link = True
+            self._link.request(lambda error: self._events.put(("link", error)))
+        return False
+
+    def _take_link(self, error: Exception | None) -> None:
+        if error is not None:
+            raise error
+        self._has_link = True
+
+    def _give_link_back(self) -> None:
+        if self._link is not None:
+            self._link.release()
+            self._has_link = self._asked_link = False
 
     def _launch(self, message: Message, lane: int) -> None:
         flat = flatten_gradients(message, self.parameters, self._pool, scale=1.0 / self.transport.world)
@@ -272,4 +301,5 @@ class Engine:
                 del self._left[segment.name]
                 self._reduced[segment.name].set()
         if not self._left:
+            self._give_link_back()
             self._idle.set()

@@ -44,9 +44,19 @@ class Negotiation:
         """The gradient of parameter `index` is ready on this rank."""
         self._ready[index] = 1
 
+    @property
+    def has_next(self) -> bool:
+        """Whether a decided message waits."""
+        return bool(self._decided)
+
     def next(self) -> Message | None:
         """The next decided message, in the agreed order."""
         return self._decided.pop(0) if self._decided else None
+
+    @property
+    def all_decided(self) -> bool:
+        """Whether every element is part of a decided message."""
+        return not self._undecided
 
     def cycle(self, in_flight: Sequence[Message], now_s: float) -> float | None:
         """Begin a cycle if it is time; the seconds until it will be, or None if an event must come first."""

@@ -16,14 +16,15 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from crossover import Alone, Participant, TurnTaking
+from crossover import Alone, Participant, Resource, TurnTaking
 from fabric.api import Host
 from harness.loop import Evaluated, Run, Schedule, train
+from harness.link_turns import LinkTurns
 from harness.systems import system_of
 from harness.systems.api import Seat, Session
 from harness.trace import Recorder, Span, covered_s
 from harness.traffic import Traffic
-from harness.trial import Trial
+from harness.trial import Link, Sharing, Trial
 from models.device import VirtualDevice
 from models.workload import Device, Workload, open_workload
 from results.record import Phases
@@ -109,6 +110,7 @@ def run_rank(trial: Trial, place: Place, signals: Signals) -> RankResult:
         host=place.host,
         seed=trial.seed,
         strategy=job.resolve(),
+        link=_link_turns(trial, place),
         recorder=recorder,
     )
     session = system_of(job.system).prepare(model, seat)
@@ -133,6 +135,7 @@ def run_rank(trial: Trial, place: Place, signals: Signals) -> RankResult:
         digest, traffic = weights_digest(model), _copy(session.traffic)
         times_s = run.step_times_s()
         costs = _measure_costs(trial, session, workload, turns, times_s[trial.num_warmup :], place)
+        session.close()
     result = RankResult(
         job=place.job,
         rank=place.rank,
@@ -150,8 +153,14 @@ def run_rank(trial: Trial, place: Place, signals: Signals) -> RankResult:
         costs=costs,
         spans=tuple(recorder.spans) if trial.trace else (),
     )
-    session.close()
     return result
+
+
+def _link_turns(trial: Trial, place: Place) -> LinkTurns | None:
+    job = trial.jobs[place.job]
+    if trial.sharing is not Sharing.CROSSOVER or trial.link is not Link.FIFO or job.system != "ours":
+        return None
+    return LinkTurns(Participant(place.arbiter_socket, job.name, resource=Resource.LINK))
 
 
 def _open(trial: Trial, place: Place) -> Workload:

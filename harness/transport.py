@@ -24,10 +24,14 @@ CONTROL = -1
 class Transport(Protocol):
     """Starts a primitive on a lane; `done` is called from any thread with its answer."""
 
-    rank: int
-    world: int
+    @property
+    def rank(self) -> int: ...
+
+    @property
+    def world(self) -> int: ...
 
     def start(self, primitive: Primitive, lane: int, done: Done) -> None: ...
+
     def close(self) -> None: ...
 
 

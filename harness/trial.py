@@ -25,6 +25,13 @@ class Sharing(StrEnum):
     CROSSOVER = "crossover"
 
 
+class Link(StrEnum):
+    """How jobs in turns share the link: first in, first out by job, or as TCP divides it."""
+
+    FIFO = "fifo"
+    FAIR = "fair"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
     """One training job, with a rank on every host. `strategy` is for the system `ours` only."""
@@ -50,7 +57,7 @@ class Trial:
 
     `cell` names the question; repeats of a cell differ in `repeat` alone. With `costs`, each job
     is measured alone after its steps: compute without communication and communication without
-    compute, `num_cost_steps` times each.
+    compute, `num_cost_steps` times each. `link` matters under crossover alone.
     """
 
     suite: str
@@ -58,6 +65,7 @@ class Trial:
     jobs: tuple[Job, ...]
     fabric: FabricSpec
     sharing: Sharing = Sharing.NONE
+    link: Link = Link.FIFO
     num_steps: int = 20
     num_warmup: int = 3
     evaluate_every: int = 0

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from baselines.strategy import Strategy
 from fabric.api import Host
+from harness.link_turns import LinkTurns
 from harness.trace import Recorder
 from harness.traffic import Traffic
 
@@ -32,6 +33,7 @@ class Seat:
     host: Host
     seed: int
     strategy: Strategy
+    link: LinkTurns | None = None
     recorder: Recorder = field(default_factory=Recorder)
 
 

@@ -27,7 +27,7 @@ class Ours:
 
     def prepare(self, model: nn.Module, seat: Seat) -> Session:
         transport = ProcessGroupTransport(seat.strategy.ordering.depth)
-        engine = Engine(model, seat.strategy, transport, recorder=seat.recorder, seed=seat.seed)
+        engine = Engine(model, seat.strategy, transport, recorder=seat.recorder, seed=seat.seed, link=seat.link)
         if seat.strategy.update_point is UpdatePoint.AT_PRE_HOOK:
             return EagerSession(model, seat.strategy.optimizer, engine)
         return EngineSession(model, seat.strategy.optimizer, engine)

@@ -1,0 +1,247 @@
+"""Lockstep: P virtual ranks of one job in one process, exact, without network, threads or clock.
+
+Each rank has a model replica (its BatchNorm statistics stay its own) and its own compressor
+states. Plug-ins, order agreement, message generators and update are those of the engine; only
+the transport differs: a primitive is carried out when every rank has asked for it, and sums go
+in order of rank. What is left is the algorithm alone, at real size on one device.
+
+    ranks = Lockstep(replicas(model, 4), parse_strategy("topk+error-feedback"), seed=1)
+    for batches in ...:  # one a rank
+        losses = ranks.step(lambda rank, model: workload.loss(model, batches[rank]))
+
+Gradients may become ready in any order, another one on every rank: pass `arrivals`.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from baselines.api import Context, Message, Payload, Reduced, UpdatePoint
+from baselines.strategy import Strategy
+from harness.buffers import BufferPool, flatten_gradients, scatter_gradients
+from harness.collectives import DisagreementError, Room, perform
+from harness.dispatch import PlanError, StaticDispatch, make_plan
+from harness.layout import lay_out, rank_generator, trainable_parameters
+from harness.negotiate import Negotiation
+from harness.reduction import MessageRun, Tagged, reduce_message
+from harness.traffic import Traffic, bytes_sent
+
+ARRIVAL_INTERVAL_S = 1e-4  # on the negotiation's virtual clock: a cycle of 1 ms meets some ten arrivals
+MAX_IDLE_CYCLES = 1_000
+
+Loss = Callable[[int, nn.Module], Tensor]
+Arrivals = Sequence[tuple[int, str]]
+
+
+def replicas(model: nn.Module, world: int) -> list[nn.Module]:
+    """`world` models with the weights and buffers of `model`, which is the first of them."""
+    return [model, *(copy.deepcopy(model) for _ in range(world - 1))]
+
+
+class Lockstep:
+    """Trains `models`, one a virtual rank, as `strategy` decides.
+
+    `traffic` counts what one rank sends, as the engine does. A parameter without a gradient
+    counts as zero.
+    Raises: ValueError if the models' weights differ.
+    """
+
+    def __init__(self, models: Sequence[nn.Module], strategy: Strategy, *, seed: int = 0) -> None:
+        self.models, self.strategy = tuple(models), strategy
+        self.traffic = Traffic()
+        self.parameters = [trainable_parameters(model) for model in models]
+        _check_equal(self.parameters)
+        self.states = [{n: strategy.compression.init(n, p) for n, p in own.items()} for own in self.parameters]
+        self.segments = lay_out(self.parameters[0], list(self.parameters[0]))
+        self._optimizers = [self._build_optimizers(rank) for rank in range(self.world)]
+        self._generators = [rank_generator(seed, rank) for rank in range(self.world)]
+        self._pools = [BufferPool() for _ in models]
+        self._num_steps = 0
+
+    @property
+    def world(self) -> int:
+        """P, the number of virtual ranks."""
+        return len(self.models)
+
+    def step(self, loss: Loss, *, arrivals: Arrivals | None = None) -> list[Tensor]:
+        """Forward, backward, exchange and update on every rank; the losses in order of rank.
+
+        `loss(rank, model)` is called once a rank. `arrivals` are the events (rank, parameter name)
+        of gradients becoming ready, each once; by default as autograd made them, ranks in turn.
+        Raises: DisagreementError or PlanError for a defect of a plug-in.
+        """
+        losses, orders = zip(*(self._backward(rank, loss) for rank in range(self.world)), strict=True)
+        if arrivals is None:
+            arrivals = [(rank, name) for names in zip(*orders, strict=True) for rank, name in enumerate(names)]
+        self._exchange(arrivals)
+        if self._num_steps == 0:  # from now on in the order seen on rank 0, as in the engine
+            self.segments = lay_out(self.parameters[0], [name for rank, name in arrivals if rank == 0])
+        self._num_steps += 1
+        return list(losses)
+
+    def _build_optimizers(self, rank: int) -> dict[str, torch.optim.Optimizer]:
+        """One a parameter for AT_PRE_HOOK; else a single one, under the empty name."""
+        build = self.strategy.optimizer.build
+        if self.strategy.update_point is UpdatePoint.AT_PRE_HOOK:
+            return {name: build([parameter]) for name, parameter in self.parameters[rank].items()}
+        return {"": build(self.models[rank].parameters())}
+
+    def _backward(self, rank: int, loss: Loss) -> tuple[Tensor, list[str]]:
+        """The loss, and the names in the order in which gradients came, absent ones last."""
+        parameters = self.parameters[rank]
+        order: dict[str, None] = {}
+        hooks = [
+            parameter.register_post_accumulate_grad_hook(partial(_note, order, name))
+            for name, parameter in parameters.items()
+        ]
+        value = loss(rank, self.models[rank])
+        value.backward()
+        for hook in hooks:
+            hook.remove()
+        for name, parameter in parameters.items():
+            if name not in order:
+                parameter.grad = torch.zeros_like(parameter)
+                order[name] = None
+        return value.detach(), list(order)
+
+    def _exchange(self, arrivals: Arrivals) -> None:
+        missing = {segment.name: segment.numel for segment in self.segments}
+        for message in self._messages(arrivals):
+            self._reduce(message)
+            for segment in message.segments:
+                missing[segment.name] -= segment.numel
+                if missing[segment.name] == 0:
+                    del missing[segment.name]
+                    self._apply(segment.name)
+        if missing:
+            raise PlanError(f"{self.strategy.text}: never sent as a whole: {', '.join(missing)}")
+        self._apply("")
+
+    def _apply(self, name: str) -> None:
+        """Step the optimizers that wait for the parameter `name`, or for the whole model."""
+        for optimizers in self._optimizers:
+            if name in optimizers:
+                optimizers[name].step()
+                optimizers[name].zero_grad()
+
+    def _messages(self, arrivals: Arrivals) -> Iterator[Message]:
+        """The messages of a step in the order on which all ranks agree, as gradients arrive."""
+        index = {segment.name: segment.index for segment in self.segments}
+        events = [(rank, index[name]) for rank, name in arrivals]
+        return self._planned(events) if self.strategy.rank_invariant else self._negotiated(events)
+
+    def _planned(self, events: Sequence[tuple[int, int]]) -> Iterator[Message]:
+        plan = make_plan(self.strategy.packing, self.segments)
+        dispatches = [StaticDispatch(plan) for _ in self.models]
+        sent: list[deque[Message]] = [deque() for _ in self.models]
+        for rank, index in events:
+            dispatches[rank].ready(index)
+            while message := dispatches[rank].next():
+                sent[rank].append(message)
+            while all(sent):
+                yield _agreed([queue.popleft() for queue in sent])
+
+    def _negotiated(self, events: Sequence[tuple[int, int]]) -> Iterator[Message]:
+        sides = self._negotiations()
+        now_s = 0.0
+        for rank, index in events:
+            sides[rank].ready(index)
+            now_s += ARRIVAL_INTERVAL_S
+            yield from _cycle(sides, now_s)[0]
+        num_idle = 0
+        while not sides[0].all_decided:
+            decided, pause_s = _cycle(sides, now_s)
+            yield from decided
+            now_s += pause_s
+            num_idle = 0 if decided else num_idle + 1
+            if num_idle > MAX_IDLE_CYCLES:
+                raise PlanError(f"{self.strategy.text}: all gradients are ready and no message is made")
+
+    def _negotiations(self) -> list[Negotiation]:
+        """Every rank's side of one step; answers come at once, when all sides have asked."""
+        room, sides = Room(self.world), list[Negotiation]()
+        for rank in range(self.world):
+            traffic = self.traffic if rank == 0 else Traffic()
+            post = partial(_answer, sides, rank)
+            sides.append(Negotiation(self.strategy, self.segments, room.seat(rank), traffic, post))
+        return sides
+
+    def _reduce(self, message: Message) -> None:
+        """Drive one message's generators on all ranks together, and hand the gradients back."""
+        self.traffic.num_messages += 1
+        flats = [
+            flatten_gradients(message, own, pool, scale=1.0 / self.world)
+            for own, pool in zip(self.parameters, self._pools, strict=True)
+        ]
+        runs = [self._run(rank, message, flat) for rank, flat in enumerate(flats)]
+        outcomes = [_advance(run, None) for run in runs]
+        while asked := _asked(outcomes):
+            self.traffic.count(asked[0].tag, bytes_sent(asked[0].primitive, self.world))
+            answers = perform([tagged.primitive for tagged in asked])
+            outcomes = [_advance(run, answer) for run, answer in zip(runs, answers, strict=True)]
+        for rank, reduced in enumerate(outcomes):
+            assert isinstance(reduced, Reduced)
+            scatter_gradients(message, reduced.value, self.parameters[rank])
+            self._pools[rank].give_back(flats[rank])
+
+    def _run(self, rank: int, message: Message, flat: Tensor) -> MessageRun:
+        ctx = Context(rank, self.world, self._num_steps, message, self._generators[rank])
+        return reduce_message(self.strategy.compression, self.strategy.exchange, flat, self.states[rank], ctx)
+
+
+def _note(order: dict[str, None], name: str, _: Tensor) -> None:
+    order[name] = None
+
+
+def _check_equal(parameters: Sequence[dict[str, nn.Parameter]]) -> None:
+    for rank, own in enumerate(parameters):
+        first = parameters[0]
+        if own.keys() != first.keys() or not all(torch.equal(own[name], first[name]) for name in first):
+            raise ValueError(f"the model of rank {rank} differs from rank 0's; start from replicas(model, world)")
+
+
+def _answer(sides: Sequence[Negotiation], rank: int, lane: int) -> Callable[[Payload | Exception], None]:
+    def take(answer: Payload | Exception) -> None:
+        assert not isinstance(answer, Exception)
+        sides[rank].answered(answer)
+
+    return take
+
+
+def _cycle(sides: Sequence[Negotiation], now_s: float) -> tuple[list[Message], float]:
+    """Let every side take part in a cycle: the messages decided by it, and seconds until the next."""
+    pause_s = max(side.cycle((), now_s) or 0.0 for side in sides)
+    decided = []
+    while any(messages := [side.next() for side in sides]):
+        decided.append(_agreed(messages))
+    return decided, pause_s
+
+
+def _agreed(messages: Sequence[Message | None]) -> Message:
+    first = messages[0]
+    if first is None or any(message != first for message in messages):
+        raise DisagreementError(f"ranks send different messages: {messages}")
+    return first
+
+
+def _advance(run: MessageRun, answer: Payload | None) -> Tagged | Reduced:
+    """The next primitive of one rank's message, or its result."""
+    try:
+        return next(run) if answer is None else run.send(answer)
+    except StopIteration as end:
+        reduced: Reduced = end.value
+        return reduced
+
+
+def _asked(outcomes: Sequence[Tagged | Reduced]) -> list[Tagged]:
+    """What all ranks ask for; empty when all have their result."""
+    tagged = [outcome for outcome in outcomes if isinstance(outcome, Tagged)]
+    if tagged and (len(tagged) < len(outcomes) or len({t.tag for t in tagged}) > 1):
+        raise DisagreementError(f"some ranks are done and others are not, or their tags differ: {outcomes}")
+    return tagged

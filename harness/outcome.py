@@ -1,0 +1,192 @@
+"""From what the ranks reported to the record of the trial. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from crossover import JobCost, bound
+from fabric.api import FabricKind
+from harness.calibrate import LinkModel
+from harness.messages import Answer, Ending
+from harness.rank import RankResult
+from harness.trial import Job, Sharing, Trial
+from models.workload import Device
+from results.codec import to_jsonable
+from results.record import (
+    CurvePoint,
+    Environment,
+    FabricFacts,
+    JobResult,
+    Prediction,
+    RankTimes,
+    Record,
+    Status,
+)
+
+STATUS = {
+    Ending.DONE: Status.OK,
+    Ending.FAILED: Status.ERROR,
+    Ending.TIMEOUT: Status.TIMEOUT,
+    Ending.UNAVAILABLE: Status.SKIPPED,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Background:
+    """What a record says beside the trial's own results."""
+
+    environment: Environment
+    link: LinkModel | None = None
+    costs: tuple[JobCost, ...] = ()
+
+
+def skipped(trial: Trial, reason: str, background: Background) -> Record:
+    """The record of a trial that this machine cannot run."""
+    return record_of(trial, Answer(ending=Ending.UNAVAILABLE, reason=reason), background)
+
+
+def record_of(trial: Trial, answer: Answer, background: Background) -> Record:
+    """The record of a finished trial; `background.costs` are the jobs' own, measured alone."""
+    status, reason = _verdict(trial, answer)
+    done = answer.ending is Ending.DONE
+    return Record(
+        id=trial.id,
+        suite=trial.suite,
+        cell=trial.cell,
+        repeat=trial.repeat,
+        seed=trial.seed,
+        status=status,
+        reason=reason,
+        sharing=trial.sharing.value,
+        fabric=fabric_facts(trial, background.link),
+        jobs=tuple(_job_result(trial, index, answer) for index in range(len(trial.jobs))),
+        makespan_s=_makespan_s(trial, answer.ranks) if done else None,
+        prediction=_prediction(trial, background.costs or costs_of(answer.ranks)) if done else None,
+        trial=to_jsonable(trial),
+        environment=background.environment,
+    )
+
+
+def fabric_facts(trial: Trial, link: LinkModel | None) -> FabricFacts:
+    """The fabric with its honest label and what its link stands for."""
+    spec, scale = trial.fabric, max(job.workload.size_scale for job in trial.jobs)
+    replayed = any(job.workload.device is Device.REPLAY for job in trial.jobs)
+    label = "replay" if replayed else ("emulated" if spec.kind is FabricKind.EMULATED else "measured")
+    return FabricFacts(
+        kind=spec.kind.value,
+        label=label,
+        num_hosts=spec.num_hosts,
+        rate_bps=spec.rate_bps,
+        equivalent_rate_bps=spec.rate_bps * scale if spec.rate_bps else None,
+        size_scale=scale,
+        alpha_s=link.alpha_s if link else None,
+        beta_s_per_byte=link.beta_s_per_byte if link else None,
+        fit_residual=link.residual if link else None,
+    )
+
+
+def costs_of(ranks: Sequence[RankResult]) -> tuple[JobCost, ...]:
+    """Each job's c, m, t on its slowest rank, where they were measured."""
+    jobs = sorted({rank.job for rank in ranks if rank.costs is not None})
+    measured = [[r.costs for r in ranks if r.job == job and r.costs is not None] for job in jobs]
+    return tuple(
+        JobCost(
+            compute_s=max(c.compute_s for c in costs),
+            communication_s=max(c.communication_s for c in costs),
+            solo_s=max(c.solo_s for c in costs),
+        )
+        for costs in measured
+    )
+
+
+def _verdict(trial: Trial, answer: Answer) -> tuple[Status, str]:
+    if answer.ending is not Ending.DONE:
+        return STATUS[answer.ending], answer.reason
+    for index, job in enumerate(trial.jobs):
+        ranks = [rank for rank in answer.ranks if rank.job == index]
+        if any(not math.isfinite(loss) for rank in ranks for loss in rank.losses):
+            return Status.DIVERGED, f"job {job.name}: the loss is not finite; use a smaller learning rate"
+        if job.system != "local" and len({rank.weights_digest for rank in ranks}) > 1:
+            return Status.ERROR, f"job {job.name}: ranks ended with different weights, which synchronous SGD must not"
+    return Status.OK, ""
+
+
+def _job_result(trial: Trial, index: int, answer: Answer) -> JobResult:
+    job = trial.jobs[index]
+    ranks = [rank for rank in answer.ranks if rank.job == index]
+    known = JobResult(**_asked(job, trial))
+    if not ranks:
+        return known
+    slowest = max(ranks, key=lambda rank: sum(rank.step_times_s[trial.num_warmup :]))
+    zero_s = min(rank.start_s for rank in answer.ranks)
+    num_steps = trial.num_warmup + trial.num_steps
+    alone = answer.sent_bytes is not None and len(trial.jobs) == 1
+    return JobResult(
+        **_asked(job, trial),
+        num_parameters=ranks[0].num_parameters,
+        ranks=tuple(_times(rank, trial.num_warmup) for rank in ranks),
+        phases=slowest.phases,
+        num_messages=ranks[0].num_messages,
+        wire_bytes=ranks[0].wire_bytes,
+        interface_bytes=max(answer.sent_bytes or ()) / num_steps if alone else None,
+        curve=tuple(_curve(ranks)),
+        weights_digest=ranks[0].weights_digest,
+        peak_memory_bytes=max(rank.peak_memory_bytes for rank in ranks),
+        start_s=min(rank.start_s for rank in ranks) - zero_s,
+        end_s=max(rank.end_s for rank in ranks) - zero_s,
+    )
+
+
+def _asked(job: Job, trial: Trial) -> dict[str, object]:
+    return {
+        "name": job.name,
+        "workload": job.workload.label,
+        "system": job.system.partition("(")[0],
+        "strategy": job.label,
+        "device": job.workload.device.value,
+        "batch_size": job.workload.batch_size,
+        "num_steps": trial.num_steps,
+    }
+
+
+def _times(rank: RankResult, num_warmup: int) -> RankTimes:
+    return RankTimes(rank=rank.rank, warmup_s=rank.step_times_s[:num_warmup], steps_s=rank.step_times_s[num_warmup:])
+
+
+def _curve(ranks: Sequence[RankResult]) -> list[CurvePoint]:
+    """Training loss, mean over ranks, at every step; held-out loss and accuracy where evaluated."""
+    points, time_s = [], 0.0
+    losses = list(zip(*(rank.losses for rank in ranks), strict=True))
+    for step, (step_s, loss) in enumerate(zip(ranks[0].step_times_s, losses, strict=True), start=1):
+        time_s += step_s
+        points.append(CurvePoint(step=step, time_s=time_s, loss=sum(loss) / len(loss)))
+    points += [
+        CurvePoint(step=e.step, time_s=e.time_s, loss=e.loss, accuracy=e.accuracy) for e in ranks[0].evaluated
+    ]
+    return points
+
+
+def _makespan_s(trial: Trial, ranks: Sequence[RankResult]) -> float:
+    """From the first job's first turn to the last job's last step; in exclusive sharing the sum of
+    the jobs' own times, since cost measurements lie between them."""
+    spans = []
+    for index in range(len(trial.jobs)):
+        own = [rank for rank in ranks if rank.job == index]
+        spans.append((min(r.start_s for r in own), max(r.end_s for r in own)))
+    if trial.sharing is Sharing.EXCLUSIVE:
+        return sum(end - start for start, end in spans)
+    return max(end for _, end in spans) - min(start for start, _ in spans)
+
+
+def _prediction(trial: Trial, costs: Sequence[JobCost]) -> Prediction | None:
+    if trial.sharing is Sharing.NONE or len(costs) != len(trial.jobs):
+        return None
+    best = bound(costs)
+    terms = "; ".join(
+        f"{job.name}: c {cost.compute_s * 1e3:.1f} ms, m {cost.communication_s * 1e3:.1f} ms, t {cost.solo_s * 1e3:.1f} ms"
+        for job, cost in zip(trial.jobs, costs, strict=True)
+    )
+    source = f"T* = max(Σc, Σm, max t) from each job measured alone, {terms}; limited by {best.limiting}"
+    return Prediction(source=source, period_s=best.period_s, gain=best.gain)

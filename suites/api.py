@@ -1,0 +1,64 @@
+"""What a suite is, and what may be asked of it on the command line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from fabric.api import FabricKind, FabricSpec
+from harness.trial import Trial
+from models.workload import WorkloadSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """Command-line wishes; None and () leave a suite its own choice."""
+
+    fabric: FabricKind = FabricKind.EMULATED
+    num_hosts: int | None = None
+    rate_bps: float | None = None
+    rate_given: bool = False
+    repeats: int | None = None
+    num_steps: int | None = None
+    strategies: tuple[str, ...] = ()
+    data_path: str = ""
+    smoke: bool = False
+    trace: bool = False
+    seed: int = 1
+
+    def fabric_spec(self, *, num_hosts: int, rate_bps: float) -> FabricSpec:
+        """The fabric of a cell whose suite suggests these hosts and this rate.
+
+        The native fabric has no rate of its own. Raises: FabricError.
+        """
+        rate = self.rate_bps if self.rate_given else rate_bps
+        if self.fabric is FabricKind.NATIVE and not self.rate_given:
+            rate = None
+        return FabricSpec(kind=self.fabric, num_hosts=self.num_hosts or num_hosts, rate_bps=rate)
+
+
+Grid = Callable[[Options], Sequence[Trial]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Suite:
+    """A question with the trials that answer it. Trials come in the order in which they should
+    run: repeats of different cells interleaved, exclusive sharing before the others."""
+
+    name: str
+    question: str
+    grid: Grid
+
+
+def interleave(cells: Sequence[Trial], repeats: int) -> list[Trial]:
+    """Every cell once, then every cell again: repeat r of all cells lies close together in time."""
+    import dataclasses
+
+    return [dataclasses.replace(cell, repeat=repeat) for repeat in range(repeats) for cell in cells]
+
+
+def with_data(spec: WorkloadSpec, path: str) -> WorkloadSpec:
+    """The same workload on the user's own data, where one was given."""
+    import dataclasses
+
+    return dataclasses.replace(spec, data="", data_path=path) if path else spec

@@ -1,0 +1,149 @@
+"""The command line: crossover-bench list | run | report | compare | doctor.
+
+Exit codes: 0 done; 1 a trial failed or something regressed; 2 the request was wrong, with the
+value and the remedy in the message; 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+RUNS = Path("runs")
+EPILOG = """\
+examples:
+  crossover-bench run quick                      the first comparison, about five minutes
+  crossover-bench run quick --smoke              the same path in under a minute
+  crossover-bench run quick --only real/resnet20 some cells of it
+  crossover-bench run quick --strategy tensor-fusion+half --only real --rate 1gbit
+  crossover-bench run quick --dry-run            what would run, memory and time
+  crossover-bench report                         tables and report.html of the last run
+  crossover-bench doctor --fabric emulated       what this machine can do, with line rates
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Parse and run one command; returns the exit code."""
+    arguments = _parser().parse_args(argv)
+    console = Console(stderr=True)
+    try:
+        return int(arguments.command(arguments))
+    except ValueError as error:  # every error about a request is one; defects are not
+        console.print(f"[red]crossover-bench:[/] {error}", soft_wrap=True, highlight=False)
+        return 2
+    except KeyboardInterrupt:
+        console.print("interrupted")
+        return 130
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="crossover-bench",
+        description="Which communication optimisation pays on this cluster, and what sharing it in turns adds.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    _add_run(commands)
+    _add_list(commands)
+    _add_report(commands)
+    _add_compare(commands)
+    _add_doctor(commands)
+    return parser
+
+
+def _add_run(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    run = commands.add_parser("run", help="run a suite", description="Run a suite and report on it.")
+    run.add_argument("suite", metavar="SUITE", help="its name; `crossover-bench list` shows them")
+    run.add_argument("--only", action="append", default=[], metavar="NAME", help="cells whose name contains NAME")
+    run.add_argument("--strategy", action="append", default=[], metavar="TEXT", help="these instead of the suite's own")
+    run.add_argument("--fabric", default="emulated", metavar="F", help="emulated (default) or native")
+    run.add_argument("--hosts", type=int, metavar="N", help="hosts, a rank of each job on each")
+    run.add_argument("--rate", metavar="RATE", help="line rate such as 200mbit or 1gbit; none: unshaped")
+    run.add_argument("--repeats", type=int, metavar="N", help="repeats of each cell, interleaved")
+    run.add_argument("--steps", type=int, metavar="N", help="measured steps a trial")
+    run.add_argument("--seed", type=int, default=1, metavar="N", help="seed of weights and data (default 1)")
+    run.add_argument("--data", default="", metavar="PATH", help="an ImageNet folder, or a text file or folder")
+    run.add_argument("--smoke", action="store_true", help="a few short cells, under a minute")
+    run.add_argument("--dry-run", action="store_true", help="print the grid, memory and time; run nothing")
+    run.add_argument("--trace", action="store_true", help="also write a Perfetto trace of every trial")
+    run.add_argument("--resume", action="store_true", help="keep what the last run of the suite finished")
+    run.add_argument("--out", type=Path, metavar="DIR", help="folder of records (default runs/SUITE/TIME)")
+    run.add_argument("--json", action="store_true", help="print the summary as JSON")
+    run.set_defaults(command=_run)
+
+
+def _add_list(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    text = "Every suite, baseline, system, workload, sharing policy and fabric."
+    listing = commands.add_parser("list", help="what there is", description=text)
+    listing.add_argument("--json", action="store_true", help="as JSON")
+    listing.set_defaults(command=_list)
+
+
+def _add_report(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    text = "Tables, figures and report.html from records alone."
+    report = commands.add_parser("report", help="report on records", description=text)
+    report.add_argument("folders", nargs="*", type=Path, metavar="DIR", help="records (default: the last runs)")
+    report.add_argument("--figures", action="store_true", help="figures only")
+    report.add_argument("--baseline", default="torch-ddp", metavar="SYSTEM", help="what ratios are taken against")
+    report.add_argument("--out", type=Path, metavar="DIR", help="where to write (default: beside the records)")
+    report.add_argument("--json", action="store_true", help="print the summary as JSON")
+    report.set_defaults(command=_report)
+
+
+def _add_compare(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    text = "Step-time ratios of two sets of records, cell by cell, with intervals. Exit code 1 if something got slower."
+    compare = commands.add_parser("compare", help="compare two sets of records", description=text)
+    compare.add_argument("before", type=Path, metavar="BEFORE", help="folder of records")
+    compare.add_argument("after", type=Path, metavar="AFTER", help="folder of records")
+    compare.add_argument("--allow-different", action="store_true", help="although machine or fabric differ")
+    compare.add_argument("--json", action="store_true", help="as JSON")
+    compare.set_defaults(command=_compare)
+
+
+def _add_doctor(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    text = "What this machine can do, and what to do about what it cannot."
+    doctor = commands.add_parser("doctor", help="examine this machine", description=text)
+    doctor.add_argument("--fabric", metavar="F", help="also measure all-reduce on this fabric: emulated or native")
+    doctor.add_argument("--hosts", type=int, action="append", metavar="N", help="with --fabric: 2, 4 and 8")
+    doctor.add_argument("--rate", action="append", metavar="RATE", help="with --fabric: 200mbit and 1gbit")
+    doctor.add_argument("--json", action="store_true", help="as JSON")
+    doctor.set_defaults(command=_doctor)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    from suites.commands.run import run_suite
+
+    return run_suite(arguments, RUNS)
+
+
+def _list(arguments: argparse.Namespace) -> int:
+    from suites.commands.listing import show
+
+    return show(as_json=arguments.json)
+
+
+def _report(arguments: argparse.Namespace) -> int:
+    from suites.commands.report import report_on
+
+    return report_on(arguments, RUNS)
+
+
+def _compare(arguments: argparse.Namespace) -> int:
+    from suites.commands.report import compare_folders
+
+    return compare_folders(arguments)
+
+
+def _doctor(arguments: argparse.Namespace) -> int:
+    from suites.commands.doctor import examine
+
+    return examine(arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

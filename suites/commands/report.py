@@ -1,0 +1,66 @@
+"""`crossover-bench report` and `compare`: from records to tables, figures and the page."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from analysis.compare import Change, compare
+from analysis.summary import summarise
+from analysis.tables import comparison_table, comparisons_as_json, render, rows_as_json
+from analysis.training import Baseline
+from results.record import Record, RecordError, read_records
+
+
+def publish(
+    records: Sequence[Record], folder: Path, console: Console, *, as_json: bool, baseline: Baseline | None = None
+) -> None:
+    """Print the tables (or JSON on stdout) and write figures and report.html to `folder`."""
+    from analysis.figures import draw_all
+    from analysis.report import write_report
+
+    summary = summarise(records, baseline=baseline)
+    if as_json:
+        json.dump(rows_as_json(summary), sys.stdout, indent=1)
+        print()
+    else:
+        render(summary, Console())
+    with console.status("drawing figures and report"):
+        figures = draw_all(records, folder / "figures", baseline=baseline)
+        page = write_report(records, folder, baseline=baseline)
+    console.print(f"{len(figures)} figure files in {folder / 'figures'}; report: {page}", highlight=False, soft_wrap=True)
+
+
+def report_on(arguments: argparse.Namespace, runs: Path) -> int:
+    """Report on the records of the folders named, or of the last run of every suite."""
+    folders = list(arguments.folders) or sorted(runs.glob("*/latest"))
+    if not folders:
+        raise RecordError(f"no records in {runs}; run a suite first, e.g. make bench-quick, or name a folder")
+    records = list(read_records(folders))
+    baseline = Baseline(system=arguments.baseline)
+    out = arguments.out or (folders[0] if len(folders) == 1 else runs)
+    if arguments.figures:
+        from analysis.figures import draw_all
+
+        for path in draw_all(records, out / "figures", baseline=baseline):
+            print(path)
+        return 0
+    publish(records, out, Console(stderr=True), as_json=arguments.json, baseline=baseline)
+    return 0
+
+
+def compare_folders(arguments: argparse.Namespace) -> int:
+    """0 if nothing got slower beyond noise, else 1."""
+    before, after = list(read_records([arguments.before])), list(read_records([arguments.after]))
+    comparisons = compare(before, after, allow_different=arguments.allow_different)
+    if arguments.json:
+        json.dump(comparisons_as_json(comparisons), sys.stdout, indent=1)
+        print()
+    else:
+        Console().print(comparison_table(comparisons))
+    return 1 if any(comparison.change is Change.SLOWER for comparison in comparisons) else 0

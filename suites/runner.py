@@ -1,0 +1,159 @@
+"""Runs a suite: checks everything first, shows progress, writes a record a trial, survives Ctrl-C."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from harness.bench import Bench
+from harness.memory import check_memory
+from harness.messages import Event
+from harness.trial import Sharing, Trial, TrialError, check
+from results.codec import to_jsonable
+from results.record import Record, RecordError, Status, read_record, write_record
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a run left: its records, and how many trials were asked for."""
+
+    records: tuple[Record, ...]
+    num_asked: int
+    interrupted: bool = False
+
+    @property
+    def num_failed(self) -> int:
+        return sum(record.status not in (Status.OK, Status.SKIPPED) for record in self.records)
+
+
+def select(trials: Sequence[Trial], only: Sequence[str]) -> list[Trial]:
+    """The trials whose cell contains one of `only` (all without any).
+
+    Raises: TrialError if a name matches nothing, with the labels there are.
+    """
+    for name in only:
+        if not any(name in trial.cell for trial in trials):
+            labels = sorted({part for trial in trials for part in trial.cell.split("/")})
+            raise TrialError(f"--only {name!r} matches no cell; parts of cell names here: {', '.join(labels)}")
+    return [trial for trial in trials if not only or any(name in trial.cell for name in only)]
+
+
+def check_all(trials: Sequence[Trial]) -> int:
+    """The largest memory need in bytes. Raises: ValueError for the first trial that cannot run."""
+    cells = {dataclasses.replace(trial, repeat=0): None for trial in trials}
+    for trial in cells:
+        check(trial)
+    return max((check_memory(trial) for trial in cells), default=0)
+
+
+def prepare_folder(folder: Path) -> None:
+    """Make the folder and prove that it can be written. Raises: TrialError naming it."""
+    probe = folder / ".writable"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise TrialError(f"cannot write to {folder} ({error.strerror}); name another folder with --out") from error
+
+
+def run_trials(trials: Sequence[Trial], folder: Path, console: Console, *, resume: bool = False) -> Outcome:
+    """Run `trials` in order and write their records to `folder`. Ctrl-C ends the trial at hand,
+    keeps what is done and returns; nothing half-written is left."""
+    records: list[Record] = []
+    try:
+        with Bench() as bench, _progress(console) as progress:
+            bar = Bar(progress, trials)
+            for trial in trials:
+                record = _finished_before(trial, folder) if resume else None
+                if record is None:
+                    record = bench.run(trial, bar.on_event(trial))
+                    write_record(record, folder)
+                    if record.status not in (Status.OK, Status.SKIPPED):
+                        progress.console.print(f"[yellow]{record.status}[/] {trial.cell}: {record.reason}", soft_wrap=True)
+                records.append(record)
+                bar.done(trial)
+    except KeyboardInterrupt:
+        return Outcome(tuple(records), len(trials), interrupted=True)
+    return Outcome(tuple(records), len(trials))
+
+
+def _finished_before(trial: Trial, folder: Path) -> Record | None:
+    """The record of exactly this trial, if an earlier run left a good one."""
+    path = folder / f"{trial.id}.json"
+    if not path.exists():
+        return None
+    try:
+        record = read_record(path)
+    except RecordError:
+        return None
+    return record if record.status is Status.OK and record.trial == to_jsonable(trial) else None
+
+
+class Bar:
+    """The progress bar. Its time left is scaled from how long the trials so far took, step for step."""
+
+    def __init__(self, progress: Progress, trials: Sequence[Trial]) -> None:
+        self._progress = progress
+        self._task = progress.add_task("", total=sum(map(expected_s, trials)), left="", trials=f"0/{len(trials)}")
+        self._num_trials, self._num_done, self._weight_done = len(trials), 0, 0.0
+
+    def on_event(self, trial: Trial) -> Callable[[Event], None]:
+        """Show this trial as the present one; the result moves the bar with its steps."""
+        self._progress.update(self._task, description=_title(trial))
+
+        def moved(event: Event) -> None:
+            if event.kind == "step":
+                share = (event.step + 1) / (trial.num_steps + trial.num_warmup)
+                self._move(self._weight_done + share * expected_s(trial))
+
+        return moved
+
+    def done(self, trial: Trial) -> None:
+        self._num_done += 1
+        self._weight_done += expected_s(trial)
+        self._move(self._weight_done)
+
+    def _move(self, completed: float) -> None:
+        task = self._progress.tasks[self._task]
+        elapsed_s = task.elapsed or 0.0
+        share = completed / task.total if task.total else 1.0
+        left = _clock(elapsed_s * (1 - share) / share) if share > 0.02 else "…"
+        self._progress.update(
+            self._task, completed=completed, left=left, trials=f"{self._num_done}/{self._num_trials}"
+        )
+
+
+START_S, STEP_S = 1.5, 0.12  # rough guesses, for the first estimate alone
+
+
+def expected_s(trial: Trial) -> float:
+    """A first guess of how long a trial takes; the bar scales it by what it sees."""
+    in_turn = len(trial.jobs) if trial.sharing is Sharing.EXCLUSIVE else (len(trial.jobs) + 1) / 2
+    return START_S + STEP_S * ((trial.num_steps + trial.num_warmup) * in_turn + 2 * trial.num_cost_steps)
+
+
+def _title(trial: Trial) -> str:
+    return f"{trial.cell} #{trial.repeat + 1}"
+
+
+def _clock(seconds: float) -> str:
+    return f"{int(seconds) // 60}:{int(seconds) % 60:02d} left"
+
+
+def _progress(console: Console) -> Progress:
+    return Progress(
+        SpinnerColumn(),
+        BarColumn(bar_width=24),
+        TextColumn("{task.fields[trials]}"),
+        TimeElapsedColumn(),
+        TextColumn("[cyan]{task.fields[left]}"),
+        TextColumn("{task.description}"),
+        console=console,
+        transient=True,
+    )
