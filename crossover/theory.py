@@ -1,0 +1,71 @@
+"""What sharing in turns can reach at best, from each job's own numbers.
+
+Job i needs the device c_i and the link m_i seconds a step, and takes t_i alone. While k jobs make one step each, the
+device works Σc, the link Σm, and no job is faster than alone, so the period is at least
+
+    T* = max(Σc_i, Σm_i, max t_i)        and the gain over one job after the other at most   G = Σt_i / T* ≤ 2·max(…).
+
+A token that goes round reaches T* when it is released at the end of backward, the link is first come first served, and
+a job waits only for its own messages; `crossover.simulator` shows it with the scheduler's own policies. Identical jobs
+without overlap inside a step, ρ = m/c: G = 1+ρ up to ρ = 1 and 1+1/ρ beyond (k = 2). Holding the token through
+communication: G = 1.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from math import isfinite
+
+from crossover.errors import Refused
+
+
+class Limit(StrEnum):
+    """What the period is bound by."""
+
+    COMPUTE = "compute"
+    COMMUNICATION = "communication"
+    JOB = "job"
+
+
+@dataclass(frozen=True, slots=True)
+class JobCost:
+    """One job's step alone: device time, link time, and step time (c + m without overlap, less with it), in seconds."""
+
+    compute_s: float
+    communication_s: float
+    solo_s: float
+
+    def __post_init__(self) -> None:
+        times = (self.compute_s, self.communication_s, self.solo_s)
+        if not all(isfinite(time_s) and time_s >= 0 for time_s in times) or self.solo_s == 0:
+            raise Refused(
+                f"a job's costs are times in seconds, with solo_s above 0, not {times}: measure it alone first"
+            )
+
+    @property
+    def exposed_s(self) -> float:
+        """Communication that the job's own computation does not hide: t − c."""
+        return max(0.0, self.solo_s - self.compute_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """The least period (every job one step) and with it the greatest gain over running one job after the other."""
+
+    period_s: float
+    gain: float
+    limiting: Limit
+
+
+def bound(jobs: Sequence[JobCost]) -> Bound:
+    """T*, G and the limiting resource for jobs that share one device and one link."""
+    if not jobs:
+        raise Refused("a bound needs at least one job")
+    limits = {
+        Limit.COMPUTE: sum(job.compute_s for job in jobs),
+        Limit.COMMUNICATION: sum(job.communication_s for job in jobs),
+        Limit.JOB: max(job.solo_s for job in jobs),
+    }
+    limiting = max(limits, key=limits.__getitem__)
+    period_s = limits[limiting]
+    return Bound(period_s, sum(job.solo_s for job in jobs) / period_s, limiting)
