@@ -47,7 +47,7 @@ def _timed_all_reduce(tensor: torch.Tensor) -> float:
 
 def slowest_median_s(times_s: Sequence[Sequence[float]]) -> float:
     """Median over repeats of the slowest rank; `times_s` [rank][repeat]."""
-    return median(max(repeat) for repeat in zip(*times_s, strict=True))
+    return float(median(max(repeat) for repeat in zip(*times_s, strict=True)))
 
 
 def fit_link(times_s: Mapping[int, float]) -> LinkModel:

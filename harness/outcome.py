@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from crossover import JobCost, bound
 from fabric.api import FabricKind
@@ -116,15 +116,15 @@ def _verdict(trial: Trial, answer: Answer) -> tuple[Status, str]:
 def _job_result(trial: Trial, index: int, answer: Answer) -> JobResult:
     job = trial.jobs[index]
     ranks = [rank for rank in answer.ranks if rank.job == index]
-    known = JobResult(**_asked(job, trial))
+    asked = _asked(job, trial)
     if not ranks:
-        return known
+        return asked
     slowest = max(ranks, key=lambda rank: sum(rank.step_times_s[trial.num_warmup :]))
     zero_s = min(rank.start_s for rank in answer.ranks)
     num_steps = trial.num_warmup + trial.num_steps
     alone = answer.sent_bytes is not None and len(trial.jobs) == 1
-    return JobResult(
-        **_asked(job, trial),
+    return replace(
+        asked,
         num_parameters=ranks[0].num_parameters,
         ranks=tuple(_times(rank, trial.num_warmup) for rank in ranks),
         phases=slowest.phases,
@@ -139,16 +139,16 @@ def _job_result(trial: Trial, index: int, answer: Answer) -> JobResult:
     )
 
 
-def _asked(job: Job, trial: Trial) -> dict[str, object]:
-    return {
-        "name": job.name,
-        "workload": job.workload.label,
-        "system": job.system.partition("(")[0],
-        "strategy": job.label,
-        "device": job.workload.device.value,
-        "batch_size": job.workload.batch_size,
-        "num_steps": trial.num_steps,
-    }
+def _asked(job: Job, trial: Trial) -> JobResult:
+    return JobResult(
+        name=job.name,
+        workload=job.workload.label,
+        system=job.system.partition("(")[0],
+        strategy=job.label,
+        device=job.workload.device.value,
+        batch_size=job.workload.batch_size,
+        num_steps=trial.num_steps,
+    )
 
 
 def _times(rank: RankResult, num_warmup: int) -> RankTimes:

@@ -38,7 +38,8 @@ def to_jsonable(value: Any) -> Any:
 
 def from_jsonable(kind: type[T], data: Any, where: str = "") -> T:
     """Build a `kind` from plain JSON. Raises: CodecError naming the field that does not fit."""
-    return _decode(kind, data, where or kind.__name__)
+    decoded: T = _decode(kind, data, where or kind.__name__)
+    return decoded
 
 
 def _decode(kind: Any, data: Any, where: str) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fabric.api import FabricKind, FabricSpec
 from harness.trial import Trial
@@ -26,7 +26,7 @@ class Options:
     trace: bool = False
     seed: int = 1
 
-    def fabric_spec(self, *, num_hosts: int, rate_bps: float) -> FabricSpec:
+    def fabric_spec(self, *, num_hosts: int, rate_bps: float | None) -> FabricSpec:
         """The fabric of a cell whose suite suggests these hosts and this rate.
 
         The native fabric has no rate of its own. Raises: FabricError.
@@ -52,13 +52,9 @@ class Suite:
 
 def interleave(cells: Sequence[Trial], repeats: int) -> list[Trial]:
     """Every cell once, then every cell again: repeat r of all cells lies close together in time."""
-    import dataclasses
-
-    return [dataclasses.replace(cell, repeat=repeat) for repeat in range(repeats) for cell in cells]
+    return [replace(cell, repeat=repeat) for repeat in range(repeats) for cell in cells]
 
 
 def with_data(spec: WorkloadSpec, path: str) -> WorkloadSpec:
     """The same workload on the user's own data, where one was given."""
-    import dataclasses
-
-    return dataclasses.replace(spec, data="", data_path=path) if path else spec
+    return replace(spec, data="", data_path=path) if path else spec

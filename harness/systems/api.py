@@ -103,7 +103,7 @@ class PlainSession:
             self._due = False
 
     def backward(self, loss: Tensor) -> None:
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         self._due = True
 
     def finish(self) -> None:

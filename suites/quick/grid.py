@@ -9,15 +9,13 @@ sharing  2 hosts, two jobs a host: exclusive, naive, crossover; one pair identic
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from fabric.api import FabricSpec
 from harness.trial import Job, Sharing, Trial
-from models.workload import Device, WorkloadSpec
+from models.workload import Device
 from suites.api import Options, Suite, interleave, with_data
+from suites.recipes import BERT_TINY, CYCLE, RATE_BPS, RESNET20, RESNET20_LARGE, Recipe, replayed, trial
 
-RATE_BPS = 200e6
-CYCLE = "cycle_s=0.005"
 STRATEGIES = (
     "fixed-buckets",
     "unfused",
@@ -32,26 +30,9 @@ SYSTEMS = (
     f"horovod({CYCLE}, fp16=True)",
     "local",
 )
-REPLAY_STRATEGIES = STRATEGIES
 REPLAY_SYSTEMS = ("torch-ddp", f"horovod({CYCLE})", "local")
 SHARINGS = (Sharing.EXCLUSIVE, Sharing.NAIVE, Sharing.CROSSOVER)
-
-
-@dataclass(frozen=True, slots=True)
-class Recipe:
-    """A workload with its optimizer and how many steps show it."""
-
-    workload: WorkloadSpec
-    optimizer: str
-    num_steps: int
-
-
-RESNET20 = Recipe(WorkloadSpec(network="resnet20", data="digits", batch_size=64), "sgd(lr=0.1)", 24)
-BERT_TINY = Recipe(WorkloadSpec(network="bert_tiny", data="text", batch_size=16, dropout=0.0), "adam(lr=0.001)", 14)
-REPLAYED = tuple(
-    Recipe(WorkloadSpec(network=network, device=Device.REPLAY, size_scale=50), "sgd(lr=0.1)", 8)
-    for network in ("resnet50", "bert_base")
-)
+REPEATS = 3
 
 
 def grid(options: Options) -> Sequence[Trial]:
@@ -59,75 +40,46 @@ def grid(options: Options) -> Sequence[Trial]:
     cells = [*_real(options), *_replay(options), *_sharing(options)]
     if options.smoke:
         cells = [_shortened(cell) for cell in cells if _in_smoke(cell)]
-    return interleave(cells, options.repeats or (1 if options.smoke else 3))
+    return interleave(cells, options.repeats or (1 if options.smoke else REPEATS))
 
 
 def _real(options: Options) -> Iterator[Trial]:
     fabric = options.fabric_spec(num_hosts=2, rate_bps=RATE_BPS)
     for recipe in (RESNET20, BERT_TINY):
-        for job in _jobs(recipe, options, options.strategies or STRATEGIES, SYSTEMS):
-            yield _trial("real", (job,), fabric, options, recipe, evaluate_every=max(1, recipe.num_steps // 2))
+        for job in _jobs(recipe, options, SYSTEMS):
+            steps = recipe.num_steps
+            yield trial("quick", "real", (job,), fabric, options, num_steps=steps, evaluate_every=steps // 2)
 
 
 def _replay(options: Options) -> Iterator[Trial]:
     fabric = options.fabric_spec(num_hosts=4, rate_bps=RATE_BPS)
-    for recipe in REPLAYED:
-        for job in _jobs(recipe, options, options.strategies or REPLAY_STRATEGIES, REPLAY_SYSTEMS):
-            yield _trial("replay", (job,), fabric, options, recipe)
+    for recipe in (replayed("resnet50"), replayed("bert_base")):
+        for job in _jobs(recipe, options, REPLAY_SYSTEMS):
+            yield trial("quick", "replay", (job,), fabric, options, num_steps=recipe.num_steps)
 
 
 def _sharing(options: Options) -> Iterator[Trial]:
     fabric = options.fabric_spec(num_hosts=2, rate_bps=RATE_BPS)
-    large = replace(RESNET20, workload=replace(RESNET20.workload, batch_size=128), num_steps=16)
     pairs = (
-        (_named("a", large, options), _named("b", large, options)),
-        (_named("resnet", large, options), _named("bert", BERT_TINY, options)),
+        (RESNET20_LARGE.job("a"), RESNET20_LARGE.job("b")),
+        (RESNET20_LARGE.job("resnet"), BERT_TINY.job("bert")),
     )
     for jobs in pairs:
         for sharing in SHARINGS:
             costs = 6 if sharing is Sharing.EXCLUSIVE else 0
-            yield _trial("sharing", jobs, fabric, options, large, sharing=sharing, num_cost_steps=costs)
+            steps = RESNET20_LARGE.num_steps
+            yield trial(
+                "quick", "sharing", jobs, fabric, options, num_steps=steps, sharing=sharing, num_cost_steps=costs
+            )
 
 
-def _jobs(recipe: Recipe, options: Options, strategies: Sequence[str], systems: Sequence[str]) -> Iterator[Job]:
-    workload = recipe.workload
-    if options.data_path and workload.device is not Device.REPLAY:
-        workload = with_data(workload, options.data_path)
-    for strategy in strategies:
-        yield Job(name="job", workload=workload, strategy=strategy, optimizer=recipe.optimizer)
+def _jobs(recipe: Recipe, options: Options, systems: Sequence[str]) -> Iterator[Job]:
+    if options.data_path and recipe.workload.device is not Device.REPLAY:
+        recipe = replace(recipe, workload=with_data(recipe.workload, options.data_path))
+    for strategy in options.strategies or STRATEGIES:
+        yield recipe.job(strategy=strategy)
     for system in systems:
-        yield Job(name="job", workload=workload, system=system, optimizer=recipe.optimizer)
-
-
-def _named(name: str, recipe: Recipe, options: Options) -> Job:
-    return Job(name=name, workload=recipe.workload, strategy="fixed-buckets", optimizer=recipe.optimizer)
-
-
-def _trial(
-    group: str,
-    jobs: tuple[Job, ...],
-    fabric: FabricSpec,
-    options: Options,
-    recipe: Recipe,
-    *,
-    evaluate_every: int = 0,
-    sharing: Sharing = Sharing.NONE,
-    num_cost_steps: int = 0,
-) -> Trial:
-    label = jobs[0].label if sharing is Sharing.NONE else sharing.value
-    workloads = "+".join(job.workload.label for job in jobs)
-    return Trial(
-        suite="quick",
-        cell=f"{group}/{workloads}/{label}",
-        jobs=jobs,
-        fabric=fabric,
-        sharing=sharing,
-        num_steps=options.num_steps or recipe.num_steps,
-        evaluate_every=evaluate_every,
-        num_cost_steps=num_cost_steps,
-        seed=options.seed,
-        trace=options.trace,
-    )
+        yield recipe.job(system=system)
 
 
 def _in_smoke(cell: Trial) -> bool:

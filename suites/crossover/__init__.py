@@ -1,0 +1,1 @@
+"""Does sharing in turns reach what the theory allows?"""

@@ -1,0 +1,69 @@
+"""Workloads with their optimizers, and the trials that suites build from them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from fabric.api import FabricSpec
+from harness.trial import Job, Sharing, Trial
+from models.workload import Device, WorkloadSpec
+from suites.api import Options
+
+RATE_BPS = 200e6
+CYCLE = "cycle_s=0.005"
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """A workload with its optimizer and how many steps show it."""
+
+    workload: WorkloadSpec
+    optimizer: str
+    num_steps: int
+
+    def job(self, name: str = "job", *, strategy: str = "fixed-buckets", system: str = "ours") -> Job:
+        """A job of this recipe under a strategy of ours or another system."""
+        return Job(name=name, workload=self.workload, system=system, strategy=strategy, optimizer=self.optimizer)
+
+
+RESNET20 = Recipe(WorkloadSpec(network="resnet20", data="digits", batch_size=64), "sgd(lr=0.1)", 24)
+RESNET20_LARGE = replace(RESNET20, workload=replace(RESNET20.workload, batch_size=128), num_steps=16)
+BERT_TINY = Recipe(
+    WorkloadSpec(network="bert_tiny", data="text", batch_size=16, dropout=0.0), "adam(lr=0.001)", 14
+)
+
+
+def replayed(network: str, *, size_scale: int = 50, num_steps: int = 8) -> Recipe:
+    """A network on the virtual device, its tensors `size_scale` times smaller."""
+    workload = WorkloadSpec(network=network, device=Device.REPLAY, size_scale=size_scale)
+    return Recipe(workload, "sgd(lr=0.1)", num_steps)
+
+
+def trial(
+    suite: str,
+    group: str,
+    jobs: tuple[Job, ...],
+    fabric: FabricSpec,
+    options: Options,
+    *,
+    num_steps: int,
+    label: str = "",
+    evaluate_every: int = 0,
+    sharing: Sharing = Sharing.NONE,
+    num_cost_steps: int = 0,
+) -> Trial:
+    """One cell, named `group/workloads/label`."""
+    own_label = label or (jobs[0].label if sharing is Sharing.NONE else sharing.value)
+    workloads = "+".join(job.workload.label for job in jobs)
+    return Trial(
+        suite=suite,
+        cell=f"{group}/{workloads}/{own_label}",
+        jobs=jobs,
+        fabric=fabric,
+        sharing=sharing,
+        num_steps=options.num_steps or num_steps,
+        evaluate_every=evaluate_every,
+        num_cost_steps=num_cost_steps,
+        seed=options.seed,
+        trace=options.trace,
+    )
