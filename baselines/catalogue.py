@@ -35,9 +35,13 @@ def plugins() -> Mapping[str, type[Any]]:
             module = importlib.import_module(f"{package.__name__}.{entry.name}")
             for kind in _plugin_classes(module):
                 if kind.card.slot is not slot:
-                    raise CatalogueError(f"{module.__name__}: {kind.card.name} says slot {kind.card.slot}, move the file")
+                    raise CatalogueError(
+                        f"{module.__name__}: {kind.card.name} says slot {kind.card.slot}, move the file"
+                    )
                 if kind.card.name in found:
-                    raise CatalogueError(f"{module.__name__}: the name {kind.card.name!r} is taken by {found[kind.card.name]}")
+                    raise CatalogueError(
+                        f"{module.__name__}: the name {kind.card.name!r} is taken by {found[kind.card.name]}"
+                    )
                 found[kind.card.name] = kind
     return MappingProxyType(found)
 

@@ -2,35 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from collections.abc import Mapping
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from crossover import JobCost
-from fabric.api import FabricError, FabricKind, FabricSpec
+from fabric.api import FabricError, FabricSpec
 from harness.calibrate import CALIBRATION_BYTES, LinkModel, fit_link, slowest_median_s
 from harness.environment import describe_environment
-from harness.launch import LabHandle, LabLost
+from harness.labs import Hands, Labs, OnEvent
+from harness.launch import LabLost
 from harness.memory import check_memory
-from harness.messages import Answer, Ending, Event, LinkQuestion, LinkTimes, Task
+from harness.messages import Answer, Ending, LinkQuestion, LinkTimes, Task
 from harness.outcome import Background, costs_of, record_of, skipped
 from harness.systems import system_of
+from harness.trace import Process, write_trace
 from harness.trial import Trial
 from results.record import Record
 
-OnEvent = Callable[[Event], None]
-
 
 class Bench:
-    """A context manager that owns the labs (one a kind of fabric) and ends them.
+    """A context manager; leaving it ends what its hands hold (labs on this machine, or a crew).
 
-    Costs of jobs measured in an exclusive trial serve as the prediction beside the trials of
+    `num_local` is how many ranks are on this machine (default: all). Traces of trials that ask for
+    one go to `traces`. Costs of jobs measured in an exclusive trial serve as the prediction beside the trials of
     other sharings with the same jobs and repeat.
     """
 
-    def __init__(self) -> None:
-        self._labs: dict[FabricKind, LabHandle] = {}
+    def __init__(self, hands: Hands | None = None, *, num_local: int | None = None, traces: Path | None = None) -> None:
+        self._hands: Hands = hands or Labs()
+        self._num_local, self._traces = num_local, traces
         self._links: dict[FabricSpec, LinkModel | None] = {}
         self._costs: dict[tuple[str, int], tuple[JobCost, ...]] = {}
         self._environment = describe_environment()
@@ -41,20 +43,22 @@ class Bench:
         reasons = [system_of(job.system).why_unavailable() for job in trial.jobs]
         if reason := next(filter(None, reasons), None):
             return skipped(trial, reason, background)
-        check_memory(trial)
+        check_memory(trial, self._num_local)
         try:
             background = Background(self._environment, self.link(trial.fabric), self._costs.get(_pair(trial), ()))
-            answer = self._ask(Task(trial=trial), on_event)
+            answer = self._hands.ask(Task(trial=trial), on_event)
         except (LabLost, FabricError) as error:
             return record_of(trial, Answer(ending=Ending.FAILED, reason=str(error)), background)
         if costs := costs_of(answer.ranks):
             self._costs[_pair(trial)] = costs
+        if trial.trace and answer.ranks and self._traces is not None:
+            write_trace(self._traces / f"{trial.id}.json", _processes(trial, answer))
         return record_of(trial, answer, background)
 
     def link(self, fabric: FabricSpec) -> LinkModel | None:
         """α and β of this fabric, measured once."""
         if fabric not in self._links:
-            answer = self._ask(Task(links=LinkQuestion(fabric=fabric, num_bytes=CALIBRATION_BYTES)), lambda event: None)
+            answer = self._ask(LinkQuestion(fabric=fabric, num_bytes=CALIBRATION_BYTES))
             if answer.ending is not Ending.DONE:
                 raise LabLost(f"calibration of the {fabric.kind} fabric failed: {answer.reason}")
             self._links[fabric] = fit_link(all_reduce_times_s(answer.links)) if fabric.num_hosts > 1 else None
@@ -62,23 +66,17 @@ class Bench:
 
     def time_links(self, question: LinkQuestion) -> Mapping[int, float]:
         """Median all-reduce time of the slowest rank, in seconds by bytes. Raises: LabLost."""
-        answer = self._ask(Task(links=question), lambda event: None)
+        answer = self._ask(question)
         if answer.ending is not Ending.DONE:
             raise LabLost(answer.reason)
         return all_reduce_times_s(answer.links)
 
-    def _ask(self, task: Task, on_event: OnEvent) -> Answer:
-        kind = task.fabric.kind
-        if kind not in self._labs or not self._labs[kind].is_running:
-            self._labs[kind] = LabHandle(task.fabric)
-        return self._labs[kind].ask(task, on_event)
+    def _ask(self, question: LinkQuestion) -> Answer:
+        return self._hands.ask(Task(links=question), lambda event: None)
 
     def close(self) -> None:
-        """End every lab."""
-        with ExitStack() as stack:
-            for lab in self._labs.values():
-                stack.callback(lab.close)
-        self._labs = {}
+        """End everything that its hands hold."""
+        self._hands.close()
 
     def __enter__(self) -> Self:
         return self
@@ -87,6 +85,10 @@ class Bench:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _processes(trial: Trial, answer: Answer) -> list[Process]:
+    return [Process(trial.jobs[rank.job].name, rank.rank, rank.spans) for rank in answer.ranks]
 
 
 def _pair(trial: Trial) -> tuple[str, int]:

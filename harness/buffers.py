@@ -37,26 +37,26 @@ def flatten_gradients(
     """The message's gradients times `scale`, as one flat tensor [numel] of the pool."""
     grads = [_gradient(parameters[s.name]).reshape(-1)[s.start : s.stop] for s in message.segments]
     flat = pool.take(message.numel, grads[0])
-    offset = 0
-    for grad in grads:
-        torch.mul(grad, scale, out=flat[offset : offset + grad.numel()])
-        offset += grad.numel()
-    return flat
+    if len(grads) == 1:
+        return torch.mul(grads[0], scale, out=flat)
+    return torch.cat(grads, out=flat).mul_(scale)
 
 
 def scatter_gradients(message: Message, flat: Tensor, parameters: Mapping[str, nn.Parameter]) -> None:
     """Write a flat tensor [numel of the message] back into the parameters' gradients."""
-    offset = 0
-    for segment in message.segments:
+    parts = flat.split([segment.numel for segment in message.segments])
+    targets, sources = [], []
+    for segment, part in zip(message.segments, parts, strict=True):
         grad = _gradient(parameters[segment.name])
-        part = flat[offset : offset + segment.numel]
         if grad.is_contiguous():
-            grad.view(-1)[segment.start : segment.stop].copy_(part)
+            targets.append(grad.view(-1)[segment.start : segment.stop])
+            sources.append(part)
         else:
             whole = grad.reshape(-1)
             whole[segment.start : segment.stop] = part
             grad.copy_(whole.view(grad.shape))
-        offset += segment.numel
+    if targets:
+        torch._foreach_copy_(targets, sources)
 
 
 def _gradient(parameter: nn.Parameter) -> Tensor:

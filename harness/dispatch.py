@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 
 from baselines.api import Group, Message, Ordering, Packing, Segment
 
-
 DEFAULT_CYCLE_S = 0.001
 
 
@@ -55,15 +54,21 @@ class StaticDispatch:
             for index in {s.index for s in message.segments}:
                 self._messages_of.setdefault(index, []).append(message.index)
 
-    def ready(self, index: int) -> None:
-        """The gradient of parameter `index` is ready on this rank."""
+    def ready(self, index: int) -> bool:
+        """The gradient of parameter `index` is ready on this rank; whether a message may go now.
+
+        May be called from another thread than `next`: this one alone writes `_missing`, that one
+        `_next`.
+        """
         for message_index in self._messages_of[index]:
             self._missing[message_index] -= 1
+        return self.has_next
 
     @property
     def has_next(self) -> bool:
         """Whether a message could go now."""
-        return self._next < len(self.plan) and self._missing[self._next] == 0
+        position = self._next  # read once: the other thread moves it on
+        return position < len(self.plan) and self._missing[position] == 0
 
     def next(self) -> Message | None:
         """The next message of the plan if its gradients are ready."""

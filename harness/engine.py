@@ -1,55 +1,37 @@
-"""The engine: turns gradients into messages and sends them while training goes on.
+"""The engine: reduces gradients over ranks while training goes on.
 
-One communication thread a rank owns all state. Everything reaches it as an event on one queue:
-a gradient became ready (from autograd's hooks), a primitive completed (from the transport), a
-step began or its backward ended. It asks the pure policies what to do and acts:
+The main thread's side. Autograd's hooks tell the step's dispatch which gradients are ready, and
+wake the communication thread only when that lets a message go. `wait` (all messages) and
+`wait_for` (one parameter, for AT_PRE_HOOK) block until they have landed.
 
-    gradient ready ─► dispatch ─► message ─► compressor ─► exchange ─► transport ─► gradient = mean
-                        (plan or negotiation)        (generators of primitives)
-
-The main thread waits in `wait` (all messages) or `wait_for` (one parameter, for AT_PRE_HOOK).
 Gradients are divided by the number of ranks before they are compressed, as DDP does. A
-parameter without a gradient in this step counts as zero.
+parameter without a gradient in a step counts as zero.
 """
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
 from time import perf_counter
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from baselines.api import Broadcast, Context, Message, Payload, Reduced, State
+from baselines.api import Broadcast, Payload, State
 from baselines.strategy import Strategy
-from harness.buffers import BufferPool, flatten_gradients, scatter_gradients
-from harness.dispatch import StaticDispatch, make_plan
+from harness.communication import Communication, Step
+from harness.dispatch import DEFAULT_CYCLE_S, StaticDispatch, make_plan
 from harness.layout import lay_out, rank_generator, trainable_parameters
 from harness.link_turns import LinkTurns
 from harness.negotiate import Negotiation
-from harness.reduction import MessageRun, reduce_message
+from harness.streams import streams_for
 from harness.trace import Recorder
-from harness.traffic import Traffic, bytes_sent
+from harness.traffic import Traffic
 from harness.transport import CONTROL, Transport
 
 
 class EngineError(RuntimeError):
     """Communication failed; the message says at what, the cause is attached."""
-
-
-@dataclass(slots=True)
-class _Flight:
-    """A message on its way: its generator, the flat gradient it carries, where it runs."""
-
-    message: Message
-    run: MessageRun
-    flat: Tensor
-    lane: int
-    started_s: float
 
 
 class Engine:
@@ -66,63 +48,65 @@ class Engine:
         link: LinkTurns | None = None,
     ) -> None:
         self.strategy, self.transport, self.recorder = strategy, transport, recorder
-        self.traffic = Traffic()
-        self._link, self._has_link, self._asked_link = link, link is None, False
         self.parameters = trainable_parameters(model)
         self.states: dict[str, State] = {n: strategy.compression.init(n, p) for n, p in self.parameters.items()}
-        self._generator = rank_generator(seed, transport.rank)
-        self._pool = BufferPool()
-        self._events: SimpleQueue[tuple[Any, ...]] = SimpleQueue()
-        self._step = -1
+        self._streams = streams_for(self.parameters, strategy.ordering.depth)
+        self._communication = Communication(
+            strategy,
+            self.parameters,
+            self.states,
+            transport,
+            recorder=recorder,
+            generator=rank_generator(seed, transport.rank),
+            streams=self._streams,
+            link=link,
+        )
         self._muted = False
-        self._error: BaseException | None = None
-        self._idle = threading.Event()
-        self._idle.set()
-        self._reduced = {name: threading.Event() for name in self.parameters}
-        self._observed: list[str] = []
+        self._step: Step | None = None
+        self._seen: list[str] = []
         self._lay_out(list(self.parameters))
         self._hooks = [p.register_post_accumulate_grad_hook(self._hook(n)) for n, p in self.parameters.items()]
-        self._thread = threading.Thread(target=self._run, name="communication", daemon=True)
-        self._thread.start()
 
-    # ---- main thread
+    @property
+    def traffic(self) -> Traffic:
+        """What was sent so far."""
+        return self._communication.traffic
 
     def begin_step(self) -> None:
         """Announce a step; the gradients of its backward will be reduced."""
         self._check()
-        self._step += 1
-        self._seen: set[str] = set()
-        for event in self._reduced.values():
-            event.clear()
-        self._idle.clear()
-        self._events.put(("begin", self._step))
+        self._seen = []
+        number = 0 if self._step is None else self._step.number + 1
+        left = {segment.name: segment.numel for segment in self.segments}
+        self._step = Step(number, self._new_dispatch(), left, [0] * self.strategy.ordering.depth)
+        self._communication.begin(self._step)
 
     def end_backward(self) -> None:
         """Backward has ended: parameters that got no gradient are sent as zeros."""
-        for name, parameter in self.parameters.items():
-            if name not in self._seen:
-                if parameter.grad is None:
-                    parameter.grad = torch.zeros_like(parameter)
-                self._announce(name)
+        if len(self._seen) < len(self.parameters):
+            seen = set(self._seen)
+            for name, parameter in self.parameters.items():
+                if name not in seen:
+                    if parameter.grad is None:
+                        parameter.grad = torch.zeros_like(parameter)
+                    self._announce(name)
 
     def wait(self) -> None:
-        """Block until every message of the step is complete.
+        """Block until every message of the step has landed.
 
         Raises: EngineError if communication failed.
         """
-        start_s = perf_counter()
-        self._idle.wait()
-        self.recorder.add("loop", "exposed", start_s, perf_counter())
-        self._check()
-        if self._step == 0 and self._observed:
+        step = self._current_step()
+        self._block_until(lambda: len(step.landed) == len(self.parameters))
+        self._streams.wait_landed(self.parameters)
+        if step.number == 0 and self._seen:
             self._agree_on_ready_order()
 
     def wait_for(self, name: str) -> None:
-        """Block until the gradient of one parameter is reduced."""
-        start_s = perf_counter()
-        self._reduced[name].wait()
-        self.recorder.add("loop", "exposed", start_s, perf_counter())
-        self._check()
+        """Block until the gradient of one parameter is reduced. Raises: EngineError."""
+        step = self._current_step()
+        self._block_until(lambda: name in step.landed)
+        self._streams.wait_landed((name,))
 
     def mute(self, muted: bool) -> None:
         """While muted, gradients stay local: for measuring compute alone."""
@@ -138,11 +122,7 @@ class Engine:
         """Stop the communication thread and remove the hooks."""
         for hook in self._hooks:
             hook.remove()
-        self._events.put(("stop",))
-        self._thread.join(timeout=10)
-        self.transport.close()
-        if self._link is not None:
-            self._link.leave()
+        self._communication.stop()
 
     def _hook(self, name: str) -> Callable[[Tensor], None]:
         def ready(_: Tensor) -> None:
@@ -152,154 +132,49 @@ class Engine:
         return ready
 
     def _announce(self, name: str) -> None:
-        self._seen.add(name)
-        if self._step == 0:
-            self._observed.append(name)
-        self._events.put(("ready", self._index[name], perf_counter()))
+        self._seen.append(name)
+        self._streams.mark_ready(name)
+        if self._current_step().dispatch.ready(self._index[name]):
+            self._communication.wake()
+
+    def _new_dispatch(self) -> StaticDispatch | Negotiation:
+        if self.strategy.rank_invariant:
+            return StaticDispatch(self._plan)
+        before = self._step.dispatch if self._step is not None else None
+        look_again_s = before.look_again_s if isinstance(before, Negotiation) else DEFAULT_CYCLE_S
+        receiver = self._communication.receiver(CONTROL)
+        return Negotiation(self.strategy, self.segments, self.transport, self.traffic, receiver, look_again_s)
+
+    def _current_step(self) -> Step:
+        if self._step is None:
+            raise EngineError("no step has begun; call begin_step before backward")
+        return self._step
+
+    def _block_until(self, done: Callable[[], bool]) -> None:
+        start_s = perf_counter()
+        with self._communication.changed:
+            self._communication.changed.wait_for(lambda: done() or self._communication.error is not None)
+        self.recorder.add("loop", "exposed", start_s, perf_counter())
+        self._check()
 
     def _check(self) -> None:
-        if self._error is not None:
-            raise EngineError(f"communication failed: {self._error}") from self._error
+        error = self._communication.error
+        if error is not None:
+            raise EngineError(f"communication failed: {error}") from error
 
     def _agree_on_ready_order(self) -> None:
         """After the first step the layout follows the order seen on rank 0, as DDP's rebuild does."""
         names = list(self.parameters)
-        order = torch.tensor([names.index(name) for name in self._observed], dtype=torch.int32)
+        order = torch.tensor([names.index(name) for name in self._seen], dtype=torch.int32)
         done: SimpleQueue[Payload | Exception] = SimpleQueue()
         self.transport.start(Broadcast(order), CONTROL, done.put)
         answer = done.get()
         if isinstance(answer, Exception):
             raise EngineError(f"communication failed: {answer}") from answer
-        self._observed = []
+        self._seen = []
         self._lay_out([names[position] for position in order.tolist()])
 
     def _lay_out(self, order: Sequence[str]) -> None:
         self._index = {name: index for index, name in enumerate(order)}
         self.segments = lay_out(self.parameters, order)
         self._plan = make_plan(self.strategy.packing, self.segments) if self.strategy.rank_invariant else ()
-
-    # ---- communication thread
-
-    def _run(self) -> None:
-        try:
-            self._serve()
-        except BaseException as error:  # noqa: BLE001  reported by every later call of the main thread
-            self._error = error
-            self._idle.set()
-            for event in self._reduced.values():
-                event.set()
-
-    def _serve(self) -> None:
-        self._flights: dict[int, _Flight] = {}
-        timeout_s: float | None = None
-        while True:
-            try:
-                event = self._events.get(timeout=timeout_s)
-            except Empty:
-                event = ("tick",)
-            match event:
-                case ("stop",):
-                    return
-                case ("begin", step):
-                    self._begin(step)
-                case ("ready", index, _):
-                    self._dispatch.ready(index)
-                case ("link", error):
-                    self._take_link(error)
-                case ("done", lane, answer):
-                    self._advance(lane, answer)
-            timeout_s = self._send_what_may_go()
-
-    def _begin(self, step: int) -> None:
-        self._now_step = step
-        self._num_sent = 0
-        self._left = {segment.name: segment.numel for segment in self.segments}
-        self._dispatch: StaticDispatch | Negotiation
-        if self.strategy.rank_invariant:
-            self._dispatch = StaticDispatch(self._plan)
-        else:
-            self._dispatch = Negotiation(self.strategy, self.segments, self.transport, self.traffic, self._post)
-
-    def _post(self, lane: int) -> Callable[[Payload | Exception], None]:
-        return lambda answer: self._events.put(("done", lane, answer))
-
-    def _send_what_may_go(self) -> float | None:
-        """Start messages while a lane is free; the seconds after which to look again, if any."""
-        if not hasattr(self, "_dispatch"):
-            return None
-        depth = self.strategy.ordering.depth
-        while self._num_sent % depth not in self._flights:
-            if not self._has_link and not self._ask_for_link():
-                break
-            message = self._dispatch.next()
-            if message is None:
-                break
-            self._launch(message, self._num_sent % depth)
-            self._num_sent += 1
-        if isinstance(self._dispatch, Negotiation):
-            flying = [flight.message for flight in self._flights.values()]
-            return self._dispatch.cycle(flying, perf_counter())
-        return None
-
-    def _ask_for_link(self) -> bool:
-        """Ask for the link once a message could go; false, since it comes later, if at all."""
-        if self._link is not None and not self._asked_link and self._dispatch.has_next:
-            self._asked_link = True
-            self._link.request(lambda error: self._events.put(("link", error)))
-        return False
-
-    def _take_link(self, error: Exception | None) -> None:
-        if error is not None:
-            raise error
-        self._has_link = True
-
-    def _give_link_back(self) -> None:
-        if self._link is not None:
-            self._link.release()
-            self._has_link = self._asked_link = False
-
-    def _launch(self, message: Message, lane: int) -> None:
-        flat = flatten_gradients(message, self.parameters, self._pool, scale=1.0 / self.transport.world)
-        rank, world = self.transport.rank, self.transport.world
-        ctx = Context(rank, world, self._now_step, message, self._generator)
-        run = reduce_message(self.strategy.compression, self.strategy.exchange, flat, self.states, ctx)
-        self._flights[lane] = _Flight(message, run, flat, lane, perf_counter())
-        self._step_flight(self._flights[lane], None)
-        self.traffic.num_messages += 1
-
-    def _advance(self, lane: int, answer: Payload | Exception) -> None:
-        if isinstance(answer, Exception):
-            raise answer
-        if lane == CONTROL:
-            assert isinstance(self._dispatch, Negotiation)
-            self._dispatch.answered(answer)
-        else:
-            self._step_flight(self._flights[lane], answer)
-
-    def _step_flight(self, flight: _Flight, answer: Payload | None) -> None:
-        """Drive one message's generator to its next primitive, or to its end."""
-        start_s = perf_counter()
-        try:
-            tagged = next(flight.run) if answer is None else flight.run.send(answer)
-        except StopIteration as end:
-            self._land(flight, end.value)
-        else:
-            self.traffic.count(tagged.tag, bytes_sent(tagged.primitive, self.transport.world))
-            self.transport.start(tagged.primitive, flight.lane, self._post(flight.lane))
-        self.recorder.add("codec", "codec", start_s, perf_counter())
-
-    def _land(self, flight: _Flight, reduced: Reduced) -> None:
-        """A message is complete: hand its gradients back."""
-        scatter_gradients(flight.message, reduced.value, self.parameters)
-        self._pool.give_back(flight.flat)
-        del self._flights[flight.lane]
-        name = f"message {flight.message.index}"
-        self.recorder.add(f"lane {flight.lane}", name, flight.started_s, perf_counter())
-        for segment in flight.message.segments:
-            self._left[segment.name] -= segment.numel
-            if self._left[segment.name] == 0:
-                del self._left[segment.name]
-                self._reduced[segment.name].set()
-        if not self._left:
-            self._give_link_back()
-            self._idle.set()

@@ -18,7 +18,7 @@ import torch
 
 from crossover import CrossoverError
 from fabric.api import Cluster, FabricError, FabricSpec, build
-from harness.messages import Answer, Ending, Event, Task, task_from, to_line
+from harness.messages import Answer, Ending, Event, Part, Task, task_from, to_line
 from harness.rank import Place
 from harness.rank_process import fork_rank
 from harness.services import places
@@ -60,8 +60,9 @@ class Lab:
             cluster = self._cluster_for(task.fabric)
             if task.trial is not None:
                 self._preload(task.trial)
-            with places(task.trial, cluster.hosts, self.scratch, self._port()) as seats:
-                return self._run(task, cluster, seats)
+            hosts = (task.part.host,) if task.part else cluster.hosts
+            with places(task.trial, hosts, self.scratch, self._port()) as seats:
+                return self._run(task, cluster, [_meeting(seat, task.part) for seat in seats])
         except (FabricError, CrossoverError, DeviceError, WorkloadError) as error:
             return Answer(ending=Ending.UNAVAILABLE, reason=str(error))
 
@@ -107,6 +108,19 @@ class Lab:
             return answer
         sent = tuple(late.tx_bytes - early.tx_bytes for late, early in zip(after, before, strict=True))
         return dataclasses.replace(answer, sent_bytes=sent)
+
+
+def _meeting(place: Place, part: Part | None) -> Place:
+    """The same place, meeting the ranks of other labs where `part` says."""
+    if part is None:
+        return place
+    return dataclasses.replace(
+        place,
+        slot=part.slot,
+        rendezvous_address=part.address,
+        rendezvous_port=part.port,
+        rendezvous_prefix=f"{part.prefix}/job{place.job}",
+    )
 
 
 def main() -> int:

@@ -115,6 +115,7 @@ def _environment() -> dict[str, str]:
         **os.environ,
         "PYTHONPATH": path,
         "OMP_NUM_THREADS": "1",
+        "PYTORCH_NVML_BASED_CUDA_CHECK": "1",  # asking whether there is a GPU must not spoil it for forked ranks
         "TOKENIZERS_PARALLELISM": "false",
         "HF_HUB_OFFLINE": "1",
         "PYTHONUNBUFFERED": "1",

@@ -26,7 +26,7 @@ from baselines.api import Context, Message, Payload, Reduced, UpdatePoint
 from baselines.strategy import Strategy
 from harness.buffers import BufferPool, flatten_gradients, scatter_gradients
 from harness.collectives import DisagreementError, Room, perform
-from harness.dispatch import PlanError, StaticDispatch, make_plan
+from harness.dispatch import DEFAULT_CYCLE_S, PlanError, StaticDispatch, make_plan
 from harness.layout import lay_out, rank_generator, trainable_parameters
 from harness.negotiate import Negotiation
 from harness.reduction import MessageRun, Tagged, reduce_message
@@ -62,7 +62,7 @@ class Lockstep:
         self._optimizers = [self._build_optimizers(rank) for rank in range(self.world)]
         self._generators = [rank_generator(seed, rank) for rank in range(self.world)]
         self._pools = [BufferPool() for _ in models]
-        self._num_steps = 0
+        self._num_steps, self._now_s, self._look_again_s = 0, 0.0, DEFAULT_CYCLE_S
 
     @property
     def world(self) -> int:
@@ -149,27 +149,34 @@ class Lockstep:
 
     def _negotiated(self, events: Sequence[tuple[int, int]]) -> Iterator[Message]:
         sides = self._negotiations()
-        now_s = 0.0
         for rank, index in events:
             sides[rank].ready(index)
-            now_s += ARRIVAL_INTERVAL_S
-            yield from _cycle(sides, now_s)[0]
+            self._now_s += ARRIVAL_INTERVAL_S
+            yield from _cycle(sides, self._now_s)[0]
         num_idle = 0
         while not sides[0].all_decided:
-            decided, pause_s = _cycle(sides, now_s)
+            decided, pause_s = _cycle(sides, self._now_s)
             yield from decided
-            now_s += pause_s
+            self._now_s += pause_s
             num_idle = 0 if decided else num_idle + 1
             if num_idle > MAX_IDLE_CYCLES:
                 raise PlanError(f"{self.strategy.text}: all gradients are ready and no message is made")
+        self._look_again_s = sides[0].look_again_s
 
     def _negotiations(self) -> list[Negotiation]:
         """Every rank's side of one step; answers come at once, when all sides have asked."""
         room, sides = Room(self.world), list[Negotiation]()
         for rank in range(self.world):
-            traffic = self.traffic if rank == 0 else Traffic()
-            post = partial(_answer, sides, rank)
-            sides.append(Negotiation(self.strategy, self.segments, room.seat(rank), traffic, post))
+            side = Negotiation(
+                self.strategy,
+                self.segments,
+                room.seat(rank),
+                self.traffic if rank == 0 else Traffic(),
+                partial(_answer, sides, rank),
+                self._look_again_s,
+                clock=lambda: self._now_s,
+            )
+            sides.append(side)
         return sides
 
     def _reduce(self, message: Message) -> None:
@@ -206,12 +213,9 @@ def _check_equal(parameters: Sequence[dict[str, nn.Parameter]]) -> None:
             raise ValueError(f"the model of rank {rank} differs from rank 0's; start from replicas(model, world)")
 
 
-def _answer(sides: Sequence[Negotiation], rank: int, lane: int) -> Callable[[Payload | Exception], None]:
-    def take(answer: Payload | Exception) -> None:
-        assert not isinstance(answer, Exception)
-        sides[rank].answered(answer)
-
-    return take
+def _answer(sides: Sequence[Negotiation], rank: int, answer: Payload | Exception) -> None:
+    assert not isinstance(answer, Exception)
+    sides[rank].answered(answer)
 
 
 def _cycle(sides: Sequence[Negotiation], now_s: float) -> tuple[list[Message], float]:

@@ -51,7 +51,8 @@ class Evaluated:
 
 @dataclass(slots=True)
 class Run:
-    """What one rank's loop saw. `ends_s[k]` is when step k ended, evaluation time taken out."""
+    """What one rank's loop saw. `ends_s[k]` is when step k's update was applied, which is when
+    synchronous ranks agree on the time; evaluation is taken out."""
 
     start_s: float = 0.0
     ends_s: list[float] = field(default_factory=list)
@@ -63,7 +64,7 @@ class Run:
     end_cpu_s: float = 0.0
 
     def step_times_s(self) -> list[float]:
-        """Seconds from the end of one step to the end of the next, the first from the start."""
+        """Seconds from one step's update to the next one's, the first from the start."""
         return [end - start for start, end in itertools.pairwise([self.start_s, *self.ends_s])]
 
 
@@ -95,6 +96,8 @@ def train(
             run.start_s = perf_counter()
         with recorder.span("compute", "update"):
             session.update()
+        if len(run.ends_s) < step:
+            run.ends_s.append(perf_counter() - paused_s)
         with recorder.span("compute", "forward"):
             loss = workload.loss(session.model, batch)
         with recorder.span("compute", "backward"):
@@ -104,13 +107,16 @@ def train(
             session.wait()
         turns.release(lease)
         run.losses.append(loss.detach())
-        run.ends_s.append(perf_counter() - paused_s)
         on_step(step)
         if schedule.evaluate_every and (step + 1) % schedule.evaluate_every == 0:
-            paused_s += _evaluate(run, session, evaluate)
+            session.finish()
+            run.ends_s.append(perf_counter() - paused_s)
+            paused_s += _evaluate(run, evaluate)
     session.wait()
     with turns.turn():
         session.finish()
+    if len(run.ends_s) < len(run.losses):
+        run.ends_s.append(perf_counter() - paused_s)
     run.end_s, run.end_cpu_s = perf_counter(), process_time()
     return run
 
@@ -118,13 +124,12 @@ def train(
 def _until_idle(loss: Tensor) -> None:
     """Released means that the device is idle, not that Python returned."""
     if loss.is_cuda:
-        torch.cuda.synchronize(loss.device)
+        torch.cuda.current_stream(loss.device).synchronize()  # messages on streams of their own may go on
 
 
-def _evaluate(run: Run, session: Session, evaluate: Callable[[], Evaluation | None]) -> float:
-    """Evaluate with all gradients applied; returns the seconds it took, which are not training."""
+def _evaluate(run: Run, evaluate: Callable[[], Evaluation | None]) -> float:
+    """Evaluate; returns the seconds it took, which are not training."""
     start_s = perf_counter()
-    session.finish()
     trained_s = run.ends_s[-1] - run.start_s
     evaluation = evaluate()
     if evaluation is not None:

@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import psutil
 
 from harness.trial import Trial, TrialError
-from models.workload import Device, open_workload
+from models.workload import Device, WorkloadSpec, open_workload
 
 PROCESS_BYTES = 150_000_000  # a forked rank's own pages, gloo's buffers included
 HEADROOM = 0.9
 
 
-def trial_bytes(trial: Trial) -> int:
-    """Estimated memory of all ranks of all jobs on this machine (on the CPU)."""
-    per_rank = [open_workload(job.workload).memory_bytes() for job in trial.jobs if job.workload.device is not Device.CUDA]
-    return trial.world * (sum(per_rank) + len(trial.jobs) * PROCESS_BYTES)
+def trial_bytes(trial: Trial, num_ranks: int | None = None) -> int:
+    """Estimated memory, on the CPU, of `num_ranks` ranks of every job: those on this machine, by default all."""
+    per_rank = [_rank_bytes(job.workload) for job in trial.jobs if job.workload.device is not Device.CUDA]
+    return (num_ranks or trial.world) * (sum(per_rank) + len(trial.jobs) * PROCESS_BYTES)
 
 
-def check_memory(trial: Trial) -> int:
+@cache
+def _rank_bytes(workload: WorkloadSpec) -> int:
+    """Once a workload: opening one reads its data's folders or text."""
+    return open_workload(workload).memory_bytes()
+
+
+def check_memory(trial: Trial, num_ranks: int | None = None) -> int:
     """The estimate in bytes. Raises: TrialError if it is more than what is free."""
-    needed, free = trial_bytes(trial), psutil.virtual_memory().available
+    needed, free = trial_bytes(trial, num_ranks), psutil.virtual_memory().available
     if needed > HEADROOM * free:
         raise TrialError(
             f"{trial.cell}: needs about {needed / 1e9:.1f} GB on this machine and {free / 1e9:.1f} GB are free; "

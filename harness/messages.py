@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from fabric.api import FabricSpec
+from fabric.api import FabricSpec, Host
 from harness.rank import RankResult
 from harness.trial import Trial
 from results.codec import from_jsonable, to_jsonable
@@ -54,11 +54,27 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """One rank's part of a task whose other ranks belong to other labs.
+
+    `host` is where it sits, its index the rank; `slot` is its core or GPU on that machine. The ranks
+    meet in a store at `address`:`port`, under `prefix`, which no other task has.
+    """
+
+    host: Host
+    slot: int
+    address: str
+    port: int
+    prefix: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """Exactly one of the two."""
+    """Exactly one of `trial` and `links`; of all its ranks, or of the one that `part` names."""
 
     trial: Trial | None = None
     links: LinkQuestion | None = None
+    part: Part | None = None
 
     @property
     def fabric(self) -> FabricSpec:
@@ -85,7 +101,7 @@ class Event:
     answer: Answer | None = None
 
 
-def to_line(value: Task | Event) -> bytes:
+def to_line(value: Task | Event | Answer) -> bytes:
     """One line of JSON."""
     return json.dumps(to_jsonable(value), allow_nan=False).encode() + b"\n"
 
@@ -93,6 +109,11 @@ def to_line(value: Task | Event) -> bytes:
 def task_from(line: bytes) -> Task:
     """Raises: CodecError."""
     return from_jsonable(Task, _loads(line))
+
+
+def answer_from(line: bytes) -> Answer:
+    """Raises: CodecError."""
+    return from_jsonable(Answer, _loads(line))
 
 
 def event_from(line: bytes) -> Event:

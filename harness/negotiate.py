@@ -2,37 +2,53 @@
 
 A cycle: every rank sends the set of its ready gradients to rank 0 (one byte a parameter); rank 0
 asks the policies about what is ready everywhere and broadcasts a window of decisions. A rank
-takes part while parameters are undecided, a lane is free and the cycle time is over. Both parts
-are primitives on the control lane and count as bytes under the tag `control`.
+takes part when it has ready but undecided gradients, the link is free and the cycle time is over,
+or at once when its backward is complete: nothing more can join. Both parts are primitives on the
+control lane and count as bytes under the tag `control`.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Generator, Sequence
+from time import perf_counter
 
 import torch
 from torch import Tensor
 
 from baselines.api import Broadcast, Gather, Group, Message, Payload, Primitive, Segment
 from baselines.strategy import Strategy
-from harness.dispatch import Coordinator
+from harness.dispatch import DEFAULT_CYCLE_S, Coordinator
 from harness.traffic import Traffic, bytes_sent
 from harness.transport import CONTROL, Transport
 
-Post = Callable[[int], Callable[[Payload | Exception], None]]
+Receive = Callable[[Payload | Exception], None]
 NUMBERS_A_SEGMENT = 3
 
 
 class Negotiation:
-    """One step's negotiation on one rank. `traffic` counts, `post(lane)` receives answers."""
+    """One step's negotiation on one rank. `traffic` counts, `receive` gets answers of control
+    primitives, `clock` is the one that `cycle` is asked with."""
 
     def __init__(
-        self, strategy: Strategy, segments: Sequence[Segment], transport: Transport, traffic: Traffic, post: Post
+        self,
+        strategy: Strategy,
+        segments: Sequence[Segment],
+        transport: Transport,
+        traffic: Traffic,
+        receive: Receive,
+        look_again_s: float = DEFAULT_CYCLE_S,
+        *,
+        clock: Callable[[], float] = perf_counter,
     ) -> None:
         self._strategy, self._segments, self._transport = strategy, segments, transport
-        self._traffic, self._post = traffic, post
+        self._traffic, self._receive, self._clock = traffic, receive, clock
+        self.look_again_s = look_again_s
         self._coordinator = Coordinator(strategy.packing, strategy.ordering, segments) if transport.rank == 0 else None
-        self._ready = torch.zeros(len(segments), dtype=torch.uint8)
+        self._ready = bytearray(len(segments))  # written by the main thread
+        self._waiting: set[str] = set()
+        self._lock = threading.Lock()
+        self.cycles_s: list[tuple[float, float]] = []  # start and end of each cycle so far
         self._undecided = {segment.name: segment.numel for segment in segments}
         self._decided: list[Message] = []
         self._num_decided = 0
@@ -40,9 +56,17 @@ class Negotiation:
         self._next_cycle_s = 0.0
         self._in_flight: Sequence[Message] = ()
 
-    def ready(self, index: int) -> None:
-        """The gradient of parameter `index` is ready on this rank."""
-        self._ready[index] = 1
+    def ready(self, index: int) -> bool:
+        """The gradient of parameter `index` is ready on this rank; whether the next cycle should
+        be thought about: with the first that waits, since it sets the clock, and with the last.
+
+        The first cycle comes after half a pause: the mean wait for a clock that always runs."""
+        with self._lock:
+            if not any(self._ready):
+                self._next_cycle_s = self._clock() + self.look_again_s / 2
+            self._ready[index] = 1
+            self._waiting.add(self._segments[index].name)
+            return len(self._waiting) == 1 or all(self._ready)
 
     @property
     def has_next(self) -> bool:
@@ -61,14 +85,22 @@ class Negotiation:
     def cycle(self, in_flight: Sequence[Message], now_s: float) -> float | None:
         """Begin a cycle if it is time; the seconds until it will be, or None if an event must come first."""
         self._in_flight = in_flight
-        busy = self._cycle is not None or self._decided or len(in_flight) >= self._strategy.ordering.depth
-        if busy or not self._undecided or not bool(self._ready.any()):
+        complete = all(self._ready)
+        if self._cycle is not None or self._decided or not self._waiting or self._is_too_early(complete):
             return None
-        if now_s < self._next_cycle_s:
+        if now_s < self._next_cycle_s and not complete:
             return self._next_cycle_s - now_s
         self._cycle = self._talk(now_s)
         self._start(next(self._cycle))
         return None
+
+    def _is_too_early(self, complete: bool) -> bool:
+        """Whether deciding now would bind too much. A packing that looks at what is ready packs
+        best when the link has nothing to do, or when nothing more can become ready; an order that
+        may change is decided when a lane is free."""
+        if not self._strategy.ordering.rank_invariant or self._strategy.packing.rank_invariant:
+            return len(self._in_flight) >= self._strategy.ordering.depth
+        return bool(self._in_flight) and not complete
 
     def answered(self, answer: Payload) -> None:
         """A control primitive completed."""
@@ -81,10 +113,10 @@ class Negotiation:
 
     def _start(self, primitive: Primitive) -> None:
         self._traffic.count("control", bytes_sent(primitive, self._transport.world))
-        self._transport.start(primitive, CONTROL, self._post(CONTROL))
+        self._transport.start(primitive, CONTROL, self._receive)
 
     def _talk(self, now_s: float) -> Generator[Primitive, Payload, Tensor]:
-        masks = yield Gather(self._ready.clone())
+        masks = yield Gather(torch.frombuffer(bytearray(self._ready), dtype=torch.uint8))
         window: list[Group] = []
         look_again_s = 0.0
         if self._coordinator is not None:
@@ -92,7 +124,9 @@ class Negotiation:
             window = self._coordinator.decide(everywhere, self._in_flight, now_s)
             look_again_s = self._coordinator.look_again_s
         (decisions,) = yield Broadcast(self._encode(window, look_again_s))
-        self._next_cycle_s = now_s + int(decisions[0]) * 1e-6
+        self.cycles_s.append((now_s, self._clock()))
+        self.look_again_s = int(decisions[0]) * 1e-6
+        self._next_cycle_s = now_s + self.look_again_s
         return decisions
 
     def _encode(self, window: Sequence[Group], look_again_s: float) -> Tensor:
@@ -125,3 +159,5 @@ class Negotiation:
         self._undecided[name] -= numel
         if self._undecided[name] == 0:
             del self._undecided[name]
+            with self._lock:
+                self._waiting.discard(name)

@@ -32,13 +32,17 @@ from results.record import Phases
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where this process sits: job and rank, its host, where rank 0 listens, the host's sockets."""
+    """Where this process sits: job and rank, its host, its core or GPU there (`slot`), the store
+    where the ranks meet, the host's sockets. Rank 0 serves the store unless there is a prefix: then
+    the store is there already, and the prefix tells its users apart."""
 
     job: int
     rank: int
     host: Host
+    slot: int
     rendezvous_address: str
     rendezvous_port: int
+    rendezvous_prefix: str = ""
     arbiter_socket: str = ""
     device_socket: str = ""
 
@@ -84,14 +88,16 @@ class Signals:
 def join_group(place: Place, world: int, timeout_s: float, backend: str = "gloo") -> None:
     """Bring up the default process group; gloo listens on the host's own interface."""
     os.environ["GLOO_SOCKET_IFNAME"] = place.host.interface
-    store = dist.TCPStore(
+    store: dist.Store = dist.TCPStore(
         place.rendezvous_address,
         place.rendezvous_port,
         world,
-        is_master=place.rank == 0,
+        is_master=place.rank == 0 and not place.rendezvous_prefix,
         timeout=timedelta(seconds=timeout_s),
         wait_for_workers=False,
     )
+    if place.rendezvous_prefix:
+        store = dist.PrefixStore(place.rendezvous_prefix, store)
     dist.init_process_group(
         backend, store=store, rank=place.rank, world_size=world, timeout=timedelta(seconds=timeout_s)
     )
@@ -100,6 +106,8 @@ def join_group(place: Place, world: int, timeout_s: float, backend: str = "gloo"
 def run_rank(trial: Trial, place: Place, signals: Signals) -> RankResult:
     """Train one job's rank of `trial` and report. The process group must be up."""
     job = trial.jobs[place.job]
+    if job.workload.device is Device.CUDA:
+        torch.cuda.set_device(place.slot)
     torch.manual_seed(trial.seed * 1_000_003 + place.rank)
     workload = _open(trial, place)
     model = workload.build_model(trial.seed)

@@ -9,6 +9,7 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from time import monotonic
 from typing import NoReturn
 
 import torch
@@ -18,10 +19,12 @@ from fabric.api import Cluster
 from harness.calibrate import time_all_reduces
 from harness.messages import Event, LinkTimes, Task, event_from, to_line
 from harness.rank import Place, Signals, join_group, run_rank
+from harness.transport import backends_for
 from models.workload import Device
 
 JOIN_TIMEOUT_S = 60.0
 LOG_TAIL_BYTES = 2_000
+SAY_STEP_EVERY_S = 0.3
 
 
 @dataclass(slots=True)
@@ -130,11 +133,11 @@ def _pin(task: Task, place: Place) -> None:
     cores = sorted(os.sched_getaffinity(0))
     computes = task.trial is not None and any(job.workload.device is Device.CPU for job in task.trial.jobs)
     if computes and task.fabric.num_hosts <= len(cores):
-        os.sched_setaffinity(0, {cores[place.host.index]})
+        os.sched_setaffinity(0, {cores[place.slot]})
 
 
 def _work(task: Task, place: Place, pipe: int, go: int) -> Event:
-    join_group(place, task.fabric.num_hosts, JOIN_TIMEOUT_S)
+    join_group(place, task.fabric.num_hosts, JOIN_TIMEOUT_S, backends_for(_devices(task)))
     ready = _ready_signal(pipe, go)
     if task.links is not None:
         ready()
@@ -143,8 +146,12 @@ def _work(task: Task, place: Place, pipe: int, go: int) -> Event:
         dist.barrier()
         return Event(kind="links", links=LinkTimes(rank=place.rank, num_bytes=sizes, times_s=times_s))
     assert task.trial is not None
-    result = run_rank(task.trial, place, Signals(ready, lambda step: _say_step(pipe, step)))
+    result = run_rank(task.trial, place, Signals(ready, _step_signal(pipe)))
     return Event(kind="result", result=result)
+
+
+def _devices(task: Task) -> set[Device]:
+    return {job.workload.device for job in task.trial.jobs} if task.trial is not None else set()
 
 
 def _ready_signal(pipe: int, go: int) -> Callable[[], None]:
@@ -156,5 +163,14 @@ def _ready_signal(pipe: int, go: int) -> Callable[[], None]:
     return ready
 
 
-def _say_step(pipe: int, step: int) -> None:
-    os.write(pipe, to_line(Event(kind="step", step=step)))
+def _step_signal(pipe: int) -> Callable[[int], None]:
+    """Says where the rank is, now and then: lab and launcher run on the cores that are measured."""
+    said_s = 0.0
+
+    def say(step: int) -> None:
+        nonlocal said_s
+        if monotonic() - said_s >= SAY_STEP_EVERY_S:
+            said_s = monotonic()
+            os.write(pipe, to_line(Event(kind="step", step=step)))
+
+    return say

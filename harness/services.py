@@ -40,6 +40,7 @@ def places(trial: Trial | None, hosts: tuple[Host, ...], scratch: Path, first_po
                 job=job,
                 rank=host.index,
                 host=host,
+                slot=host.index,
                 rendezvous_address=hosts[0].address,
                 rendezvous_port=first_port + job,
                 arbiter_socket=arbiters[host.index],

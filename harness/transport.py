@@ -7,7 +7,7 @@ have a group of their own.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Protocol
@@ -16,9 +16,15 @@ import torch
 import torch.distributed as dist
 
 from baselines.api import AllGather, AllReduce, Broadcast, Gather, Payload, Primitive, Shift
+from models.workload import Device
 
 Done = Callable[[Payload | Exception], None]
 CONTROL = -1
+
+
+def backends_for(devices: Collection[Device]) -> str:
+    """The backends of a process group for jobs on `devices`: gloo for CPU tensors, NCCL for those on a GPU."""
+    return "cpu:gloo,cuda:nccl" if Device.CUDA in devices else "gloo"
 
 
 class Transport(Protocol):
@@ -38,6 +44,8 @@ class Transport(Protocol):
 class ProcessGroupTransport:
     """Primitives on gloo (CPU) or NCCL (GPU) groups made from the default group.
 
+    A GPU's primitive goes after the present stream's work, and that stream's later work after it;
+    `done` is called when the device has really done it. Not yet run on a GPU.
     Raises: RuntimeError from torch when a peer is gone; it reaches `done`.
     """
 
@@ -62,21 +70,33 @@ class ProcessGroupTransport:
                 self._then(dist.gather(tensor, into, dst=0, group=group, async_op=True), parts, done)
             case Broadcast(tensor):
                 self._then(dist.broadcast(tensor, src=0, group=group, async_op=True), (tensor,), done)
+            case Shift(tensor, into) if tensor.is_cuda:
+                self._shift_on_device(tensor, into, group, done)
             case Shift(tensor, into):
                 self._waiting.submit(self._shift, tensor, into, group, done)
 
     def _then(self, work: dist.Work | None, answer: Payload, done: Done) -> None:
         assert work is not None, "this rank is not part of its own group"
+        if answer and answer[0].is_cuda:
+            self._then_on_device([work], answer, done)
+            return
 
         def finish(future: torch.futures.Future[object]) -> None:
             try:
                 future.value()
-            except Exception as error:  # reaches the loop through the engine
+            except Exception as error:  # noqa: BLE001  reaches the loop through the engine
                 done(error)
             else:
                 done(answer)
 
         work.get_future().add_done_callback(finish)
+
+    def _then_on_device(self, works: Sequence[dist.Work], answer: Payload, done: Done) -> None:
+        for work in works:
+            work.wait()  # NCCL: the present stream waits, this thread does not
+        landed = torch.cuda.Event(blocking=True)
+        landed.record()
+        self._waiting.submit(_tell, landed, answer, done)
 
     def _shift(self, tensor: torch.Tensor, into: torch.Tensor, group: dist.ProcessGroup, done: Done) -> None:
         try:
@@ -85,10 +105,26 @@ class ProcessGroupTransport:
             for work in (send, receive):
                 assert work is not None
                 work.wait()
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001  likewise
             done(error)
         else:
             done((into,))
 
+    def _shift_on_device(self, tensor: torch.Tensor, into: torch.Tensor, group: dist.ProcessGroup, done: Done) -> None:
+        """Both ways as one operation: NCCL would carry them out in turn, and a ring of senders never ends."""
+        after, before = (self.rank + 1) % self.world, (self.rank - 1) % self.world
+        pair = [dist.P2POp(dist.isend, tensor, after, group), dist.P2POp(dist.irecv, into, before, group)]
+        self._then_on_device(dist.batch_isend_irecv(pair), (into,), done)
+
     def close(self) -> None:
         self._waiting.shutdown(wait=True)
+
+
+def _tell(landed: torch.cuda.Event, answer: Payload, done: Done) -> None:
+    """Wait for the device on a thread that has nothing else to do."""
+    try:
+        landed.synchronize()
+    except RuntimeError as error:
+        done(error)
+    else:
+        done(answer)

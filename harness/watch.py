@@ -3,17 +3,31 @@
 from __future__ import annotations
 
 import os
+import re
 import selectors
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from time import monotonic
 
 from harness.messages import Answer, Ending, Event, LinkTimes, Task
 from harness.rank import RankResult
 from harness.rank_process import RankProcess
 
+ECHO = re.compile(r"EngineError|DistBackendError|HorovodInternalError|connection (closed|reset)|broken pipe", re.I)
+ECHO_S = 1.0  # within which the rank that is the cause has ended, once its peers have noticed
+
 
 class LauncherGone(Exception):
     """The launcher hung up in mid-task; there is nobody left to work for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """What became of rank `number`. An echo is what a rank says when its peer is gone."""
+
+    number: int
+    reason: str
+    is_echo: bool
 
 
 class Watch:
@@ -28,27 +42,31 @@ class Watch:
         self._results: dict[int, RankResult] = {}
         self._links: dict[int, LinkTimes] = {}
         self._running = set(range(len(ranks)))
-        self._failure: str | None = None
+        self._failures: list[Failure] = []
+        self._until_s = monotonic() + task.timeout_s
 
     def until_done(self) -> Answer:
         """Serve events until every rank has ended well, one has failed, or time is up.
 
+        A failure spreads: of several the first that is no echo of another is told.
         Raises: LauncherGone.
         """
-        deadline_s = monotonic() + self._task.timeout_s
         with selectors.DefaultSelector() as selector:
             selector.register(self._commands, selectors.EVENT_READ, (-1, "commands"))
             for number, rank in enumerate(self._ranks):
                 selector.register(rank.pipe, selectors.EVENT_READ, (number, "pipe"))
                 selector.register(rank.pidfd, selectors.EVENT_READ, (number, "end"))
-            while self._running and self._failure is None:
-                events = selector.select(deadline_s - monotonic())
+            while self._running and all(failure.is_echo for failure in self._failures):
+                events = selector.select(self._until_s - monotonic())
                 if not events:
-                    return Answer(ending=Ending.TIMEOUT, reason=self._late())
+                    break
                 for key, _ in sorted(events, key=lambda event: event[0].data[1] != "pipe"):
                     self._serve(selector, *key.data)
-        if self._failure is not None:
-            return Answer(ending=Ending.FAILED, reason=self._failure)
+        if self._failures:
+            cause = min(self._failures, key=lambda failure: failure.is_echo)
+            return Answer(ending=Ending.FAILED, reason=cause.reason)
+        if self._running:
+            return Answer(ending=Ending.TIMEOUT, reason=self._late())
         ranks = tuple(self._results[number] for number in sorted(self._results))
         links = tuple(self._links[number] for number in sorted(self._links))
         return Answer(ending=Ending.DONE, ranks=ranks, links=links)
@@ -68,8 +86,9 @@ class Watch:
             self._take(number, event)
         self._running.discard(number)
         how = rank.ended_how()
-        if number not in self._results and number not in self._links and self._failure is None:
-            self._fail(rank, how)
+        has_spoken = number in {failure.number for failure in self._failures}
+        if number not in self._results and number not in self._links and not has_spoken:
+            self._fail(number, how)
 
     def _take(self, number: int, event: Event) -> None:
         rank = self._ranks[number]
@@ -90,12 +109,14 @@ class Watch:
                 assert event.links is not None
                 self._links[number] = event.links
             case "error":
-                self._fail(rank, f"failed: {event.message}")
+                self._fail(number, f"failed: {event.message}")
 
-    def _fail(self, rank: RankProcess, how: str) -> None:
+    def _fail(self, number: int, how: str) -> None:
+        rank = self._ranks[number]
         where = f"{rank.name} on {rank.place.host.name}"
-        when = f"after step {rank.last_step}" if rank.last_step >= 0 else "before its first step"
-        self._failure = f"{where} {how} {when}"
+        when = f"at or after step {rank.last_step}" if rank.last_step >= 0 else "before its first step"
+        self._failures.append(Failure(number, f"{where} {how} {when}", bool(ECHO.search(how))))
+        self._until_s = min(self._until_s, monotonic() + ECHO_S)
 
     def _late(self) -> str:
         waiting = ", ".join(f"{self._ranks[n].name} at step {self._ranks[n].last_step}" for n in sorted(self._running))

@@ -33,8 +33,12 @@ class ErrorFeedback:
     lossy: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
+        if isinstance(self.inner, ErrorFeedback):
+            raise ValueError("error-feedback is named twice; one residual keeps all that is lost")
         if not self.inner.lossy:
-            raise ValueError(f"error-feedback around {self.inner.card.name}: nothing is lost, so nothing can be fed back")
+            raise ValueError(
+                f"error-feedback around {self.inner.card.name}: nothing is lost, so nothing can be fed back"
+            )
 
     @property
     def scope(self) -> Scope:

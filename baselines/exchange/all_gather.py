@@ -29,12 +29,10 @@ class AllGatherSum:
         data = as_bytes(aggregate.payload)
         sizes = [data.numel()] * world
         if aggregate.how is not How.SUM and not aggregate.equal_sizes:
-            header = torch.tensor([data.numel()], dtype=torch.int64)
+            header = torch.tensor([data.numel()], dtype=torch.int64, device=data.device)
             sizes = [int(size) for size in (yield AllGather(header))]
         gathered = yield AllGather(torch.nn.functional.pad(data, (0, max(sizes) - data.numel())))
-        parts = tuple(
-            from_bytes(part[:size], aggregate.payload) for part, size in zip(gathered, sizes, strict=True)
-        )
+        parts = tuple(from_bytes(part[:size], aggregate.payload) for part, size in zip(gathered, sizes, strict=True))
         if aggregate.how is How.CONCAT:
             return Aggregated(parts)
         total = parts[0][0]

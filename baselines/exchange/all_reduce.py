@@ -43,7 +43,7 @@ class RingAllReduce:
         data = as_bytes(aggregate.payload)
         sizes = [data.numel()] * world
         if not aggregate.equal_sizes:
-            header = torch.tensor([data.numel()], dtype=torch.int64)
+            header = torch.tensor([data.numel()], dtype=torch.int64, device=data.device)
             sizes = [int(size) for size in (yield AllGather(header))]
         padded = torch.nn.functional.pad(data, (0, max(sizes) - data.numel()))
         gathered = yield AllGather(padded)

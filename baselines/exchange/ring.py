@@ -31,7 +31,9 @@ class Ring:
 
     def run(self, aggregate: Aggregate, rank: int, world: int) -> ExchangeRun:
         if aggregate.how is not How.SUM:
-            raise ValueError("the exchange 'ring' sums; use 'all-reduce' or 'all-gather' for payloads that cannot be summed")
+            raise ValueError(
+                "the exchange 'ring' sums; use 'all-reduce' or 'all-gather' for payloads that cannot be summed"
+            )
         (tensor,) = aggregate.payload
         flat = tensor.view(-1)
         padded = torch.nn.functional.pad(flat, (0, -flat.numel() % world))

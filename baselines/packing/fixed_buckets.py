@@ -42,11 +42,12 @@ class FixedBuckets:
 
     def pack(self, ready: Sequence[Segment], now_s: float) -> Packed:
         groups: list[tuple[Segment, ...]] = []
-        bucket: list[Segment] = []
+        filling: dict[int, list[Segment]] = {}  # by item size: types do not mix, as in DDP
+        limits: dict[int, int] = {}
         for segment in ready:
+            bucket = filling.setdefault(segment.itemsize, [])
             bucket.append(segment)
-            limit = self.bucket_bytes if groups else self.first_bucket_bytes
-            if sum(s.nbytes for s in bucket) >= limit:
-                groups.append(tuple(bucket))
-                bucket = []
-        return Packed((*groups, tuple(bucket)) if bucket else tuple(groups))
+            if sum(s.nbytes for s in bucket) >= limits.get(segment.itemsize, self.first_bucket_bytes):
+                groups.append(tuple(filling.pop(segment.itemsize)))
+                limits[segment.itemsize] = self.bucket_bytes
+        return Packed((*groups, *map(tuple, filling.values())))

@@ -1,4 +1,4 @@
-"""One message for the whole model: communication starts when backward has ended.
+"""One message for the whole model (one a number format): communication starts when backward has ended.
 
 The null of overlap: synchronous SGD without wait-free backpropagation, step time c + m. It is
 the denominator of the crossover theory's simplest case, and a bound for start-up costs, since
@@ -26,4 +26,5 @@ class SingleBucket:
     slices: ClassVar[bool] = False
 
     def pack(self, ready: Sequence[Segment], now_s: float) -> Packed:
-        return Packed((tuple(ready),) if ready else ())
+        sizes = dict.fromkeys(segment.itemsize for segment in ready)
+        return Packed(tuple(tuple(s for s in ready if s.itemsize == size) for size in sizes))

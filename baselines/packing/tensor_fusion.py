@@ -24,7 +24,7 @@ class TensorFusion:
         name="tensor-fusion",
         slot=Slot.PACKING,
         summary="what is ready on all ranks each cycle, up to a threshold",
-        paper="Sergeev and Del Balso, Horovod, arXiv 1802.05799",
+        paper="Sergeev and Del Balso, Horovod, arXiv 1802.05799, 2018",
     )
     rank_invariant: ClassVar[bool] = False
     slices: ClassVar[bool] = False

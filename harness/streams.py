@@ -1,0 +1,95 @@
+"""Order between the device's work on the main thread and on the communication thread.
+
+On a GPU a Python call returns before its work is done, so threads order streams with events: a
+gradient's hook marks it ready on autograd's stream, a lane's own stream waits for the gradients of
+its message alone, and who uses a reduced gradient has the present stream wait for the message's
+end. Nothing waits for the whole device. On the CPU a call's return is its end, and nothing is done.
+
+Not yet run on a GPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Protocol
+
+import torch
+from torch import nn
+
+
+class Streams(Protocol):
+    """`names` are parameters; lanes count from 0."""
+
+    def mark_ready(self, name: str) -> None:
+        """In the hook: the gradient's last work is on the present stream."""
+
+    def lane(self, number: int) -> AbstractContextManager[object]:
+        """In the communication thread: what is called inside works on the lane's stream."""
+
+    def wait_ready(self, names: Iterable[str]) -> None:
+        """Inside a lane: what follows comes after these gradients are ready."""
+
+    def mark_landed(self, names: Iterable[str]) -> None:
+        """Inside a lane: these gradients are reduced by what was called so far."""
+
+    def wait_landed(self, names: Iterable[str]) -> None:
+        """On the main thread: what follows comes after these gradients are reduced."""
+
+
+class InOrder:
+    """The CPU: all work is done when its call returns."""
+
+    def __init__(self) -> None:
+        self._lane = nullcontext()
+
+    def mark_ready(self, name: str) -> None:
+        """Done already."""
+
+    def lane(self, number: int) -> AbstractContextManager[object]:
+        return self._lane
+
+    def wait_ready(self, names: Iterable[str]) -> None:
+        """They are."""
+
+    def mark_landed(self, names: Iterable[str]) -> None:
+        """Done already."""
+
+    def wait_landed(self, names: Iterable[str]) -> None:
+        """They are."""
+
+
+class CudaStreams:
+    """A stream a lane, an event a gradient that is ready, an event a message that has landed."""
+
+    def __init__(self, names: Iterable[str], num_lanes: int, device: torch.device) -> None:
+        self._lanes = [torch.cuda.Stream(device) for _ in range(num_lanes)]
+        self._ready = {name: torch.cuda.Event() for name in names}
+        self._landed: dict[str, list[torch.cuda.Event]] = {}  # of this step, one a message
+
+    def mark_ready(self, name: str) -> None:
+        self._landed[name] = []
+        self._ready[name].record()
+
+    def lane(self, number: int) -> AbstractContextManager[object]:
+        return torch.cuda.stream(self._lanes[number])
+
+    def wait_ready(self, names: Iterable[str]) -> None:
+        for name in names:
+            self._ready[name].wait()
+
+    def mark_landed(self, names: Iterable[str]) -> None:
+        landed = torch.cuda.Event()
+        landed.record()
+        for name in names:
+            self._landed[name].append(landed)
+
+    def wait_landed(self, names: Iterable[str]) -> None:
+        for landed in dict.fromkeys(event for name in names for event in self._landed[name]):
+            landed.wait()
+
+
+def streams_for(parameters: dict[str, nn.Parameter], num_lanes: int) -> Streams:
+    """The streams for a model's parameters, which are on one device."""
+    device = next(iter(parameters.values())).device if parameters else torch.device("cpu")
+    return CudaStreams(parameters, num_lanes, device) if device.type == "cuda" else InOrder()

@@ -1,0 +1,63 @@
+"""Random layouts of parameters, and ranks driven together, for the laws of plug-ins."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from hypothesis import strategies as st
+from torch import Tensor
+
+from baselines.api import Compressor, Context, Exchange, Message, Reduced, Segment, State
+from baselines.exchange.all_reduce import RingAllReduce
+from harness.collectives import perform
+from harness.reduction import reduce_message
+
+
+def segments_of(sizes: Sequence[int], itemsizes: Sequence[int] = ()) -> tuple[Segment, ...]:
+    """Whole parameters of these numbers of elements, in ready order."""
+    kinds = itemsizes or [4] * len(sizes)
+    return tuple(
+        Segment(f"p{index}", (size,), 0, size, index, itemsize)
+        for index, (size, itemsize) in enumerate(zip(sizes, kinds, strict=True))
+    )
+
+
+@st.composite
+def layouts(draw: st.DrawFn) -> tuple[Segment, ...]:
+    sizes = draw(st.lists(st.integers(1, 2_000_000), max_size=30))
+    itemsizes = draw(st.lists(st.sampled_from([2, 4, 8]), min_size=len(sizes), max_size=len(sizes)))
+    return segments_of(sizes, itemsizes)
+
+
+def reduce_together(
+    compressor: Compressor,
+    grads: Sequence[Tensor],
+    states: Sequence[Mapping[str, State]],
+    segments: Sequence[Segment],
+    *,
+    exchange: Exchange | None = None,
+) -> list[Reduced]:
+    """One message with `grads`, one a rank, carried through on all ranks."""
+    world, message = len(grads), Message(0, tuple(segments))
+    runs = [
+        reduce_message(
+            compressor,
+            exchange or RingAllReduce(),
+            grad,
+            states[rank],
+            Context(rank, world, 0, message, torch.Generator().manual_seed(rank), wants_contribution=True),
+        )
+        for rank, grad in enumerate(grads)
+    ]
+    results: list[Reduced] = []
+    answers = [None] * world
+    while not results:
+        asked = []
+        for run, answer in zip(runs, answers, strict=True):
+            try:
+                asked.append(run.send(answer).primitive)  # type: ignore[arg-type]
+            except StopIteration as end:
+                results.append(end.value)
+        answers = perform(asked) if asked else answers  # type: ignore[assignment]
+    return results

@@ -1,0 +1,200 @@
+"""The engine, threads and all: equal to lockstep, and loud when communication fails."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import torch
+from tiny_models import Awkward, awkward, loss_at
+
+from baselines.api import Primitive
+from baselines.strategy import Strategy, parse_strategy
+from harness.collectives import Room
+from harness.engine import Engine, EngineError
+from harness.launch import CHECKOUT
+from harness.lockstep import Lockstep, replicas
+from harness.trace import Recorder
+from harness.transport import CONTROL, Done
+
+NUM_STEPS = 4
+
+
+class SharedRoom(Room):
+    """A room that communication threads enter one at a time."""
+
+    def __init__(self, world: int) -> None:
+        super().__init__(world)
+        self._lock = threading.RLock()
+
+    def ask(self, rank: int, primitive: Primitive, lane: int, done: Done) -> None:
+        with self._lock:
+            super().ask(rank, primitive, lane, done)
+
+
+def train_with_engine(model: Awkward, strategy: Strategy, room: Room, rank: int) -> Engine:
+    """One rank's loop, with the update after all messages; returns its engine, closed."""
+    engine = Engine(model, strategy, room.seat(rank), recorder=Recorder(), seed=7)
+    optimizer = strategy.optimizer.build(model.parameters())
+    for step in range(NUM_STEPS):
+        engine.begin_step()
+        loss_at(step)(rank, model).backward()
+        engine.end_backward()
+        engine.wait()
+        optimizer.step()
+        optimizer.zero_grad()
+    engine.close()
+    return engine
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "unfused",
+        "fixed-buckets",
+        "single-bucket+adam",
+        "tensor-fusion+ring",
+        "tensor-fusion(threshold_bytes=0, cycle_s=0.0)",
+        "unfused+all-gather+fifo(depth=1)",
+        "tensor-fusion+half+error-feedback",
+        "single-bucket+topk(density=0.2)+error-feedback",
+    ],
+)
+def test_the_engine_trains_exactly_as_lockstep_does(text: str) -> None:
+    """Bit for bit, on two ranks that run as threads. Where compression sees whole messages the
+    packing must not depend on time, so top-k stands with a static plan."""
+    strategy, room = parse_strategy(text), SharedRoom(2)
+    exact = Lockstep(replicas(awkward(), 2), strategy, seed=7)
+    for step in range(NUM_STEPS):
+        exact.step(loss_at(step))
+    models = replicas(awkward(), 2)
+    with ThreadPoolExecutor(2) as threads:
+        engines = list(threads.map(lambda rank: train_with_engine(models[rank], strategy, room, rank), range(2)))
+    for model in models:
+        for name, parameter in model.named_parameters():
+            assert torch.equal(parameter, exact.models[0].get_parameter(name)), name
+    for engine in engines:
+        assert engine.traffic.wire_bytes["gradient"] == exact.traffic.wire_bytes["gradient"]
+        if strategy.rank_invariant:
+            assert engine.traffic == exact.traffic
+
+
+class Broken(Room):
+    """Refuses everything that it is told to, at once or as an answer."""
+
+    def __init__(self, refuses: Callable[[int], bool], *, at_once: bool) -> None:
+        super().__init__(1)
+        self._refuses, self._at_once = refuses, at_once
+
+    def ask(self, rank: int, primitive: Primitive, lane: int, done: Done) -> None:
+        if not self._refuses(lane):
+            super().ask(rank, primitive, lane, done)
+        elif self._at_once:
+            raise ConnectionError("the peer is gone")
+        else:
+            done(ConnectionError("the peer is gone"))
+
+
+@pytest.mark.parametrize("at_once", [True, False], ids=["on asking", "as the answer"])
+@pytest.mark.parametrize("text", ["unfused", "tensor-fusion"])
+def test_a_failure_reaches_every_later_call(text: str, at_once: bool) -> None:
+    model = awkward()
+    room = Broken(lambda lane: True, at_once=at_once)
+    engine = Engine(model, parse_strategy(text), room.seat(0), recorder=Recorder())
+    engine.begin_step()
+    loss_at(0)(0, model).backward()
+    engine.end_backward()
+    with pytest.raises(EngineError, match="the peer is gone") as failed:
+        engine.wait()
+    assert isinstance(failed.value.__cause__, ConnectionError)
+    with pytest.raises(EngineError):
+        engine.wait_for("twice.weight")
+    with pytest.raises(EngineError):
+        engine.begin_step()
+    engine.close()
+
+
+def test_a_failure_while_agreeing_on_the_order_is_told() -> None:
+    model = awkward()
+    engine = Engine(
+        model,
+        parse_strategy("unfused"),
+        Broken(lambda lane: lane == CONTROL, at_once=False).seat(0),
+        recorder=Recorder(),
+    )
+    engine.begin_step()
+    loss_at(0)(0, model).backward()
+    engine.end_backward()
+    with pytest.raises(EngineError, match="the peer is gone"):
+        engine.wait()
+    engine.close()
+
+
+def test_closing_ends_the_thread_and_the_hooks() -> None:
+    before = threading.active_count()
+    model = awkward()
+    engine = Engine(model, parse_strategy("unfused"), Room(1).seat(0), recorder=Recorder())
+    assert threading.active_count() == before + 1
+    engine.close()
+    assert threading.active_count() == before
+    loss_at(0)(0, model).backward()
+    assert engine.traffic.num_messages == 0
+
+
+def test_a_muted_engine_keeps_gradients_local() -> None:
+    model = awkward()
+    engine = Engine(model, parse_strategy("unfused"), Room(1).seat(0), recorder=Recorder())
+    engine.mute(True)
+    loss_at(0)(0, model).backward()
+    engine.mute(False)
+    assert engine.traffic.num_messages == 0
+    engine.exchange_once()
+    assert engine.traffic.num_messages == len(list(model.parameters()))
+    engine.close()
+
+
+def test_a_single_rank_gets_its_own_gradients_back() -> None:
+    model, alone = awkward(), awkward()
+    engine = Engine(model, parse_strategy("fixed-buckets"), Room(1).seat(0), recorder=Recorder())
+    engine.begin_step()
+    for each in (model, alone):
+        loss_at(0)(0, each).backward()
+    engine.end_backward()
+    engine.wait()
+    for name, parameter in alone.named_parameters():
+        expected = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+        grad = model.get_parameter(name).grad
+        assert grad is not None
+        assert torch.equal(grad, expected)
+    engine.close()
+
+
+@pytest.mark.parametrize("text", ["unfused", "tensor-fusion", "unfused+ring"])
+def test_a_peer_that_dies_in_mid_step_is_an_error_and_no_hang(text: str, tmp_path: Path) -> None:
+    program = Path(__file__).with_name("engine_rank.py")
+    environment = {**os.environ, "PYTHONPATH": str(CHECKOUT), "GLOO_SOCKET_IFNAME": "lo"}
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, str(program), str(rank), str(tmp_path / "store"), text],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            env=environment,
+        )
+        for rank in range(2)
+    ]
+    try:
+        said, _ = ranks[0].communicate(timeout=40)
+        assert ranks[1].wait(timeout=10) == 9
+    finally:
+        for rank in ranks:
+            rank.kill()
+            rank.communicate()
+    assert "EngineError at step 2: communication failed" in said
+    assert ranks[0].returncode == 3

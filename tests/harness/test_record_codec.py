@@ -1,0 +1,190 @@
+"""Trials and records through JSON and back; what does not fit is named."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fabric.api import FabricKind, FabricSpec
+from harness.messages import Answer, Ending, Event, Task, event_from, task_from, to_line
+from harness.trial import Job, Sharing, Trial, TrialError, check
+from models.workload import Device, WorkloadSpec
+from results.codec import CodecError, from_jsonable, to_jsonable
+from results.record import (
+    SCHEMA_VERSION,
+    CurvePoint,
+    FabricFacts,
+    JobResult,
+    Record,
+    RecordError,
+    Status,
+    read_record,
+    read_records,
+    write_record,
+)
+
+FLOATS = st.floats(allow_nan=True, allow_infinity=True)
+
+
+def job(name: str = "a", **changes: Any) -> Job:
+    return Job(name=name, workload=WorkloadSpec(network="resnet20"), **changes)
+
+
+def trial(**changes: Any) -> Trial:
+    asked = {"suite": "s", "cell": "c", "jobs": (job(),), "fabric": FabricSpec(kind=FabricKind.EMULATED)}
+    return Trial(**{**asked, **changes})
+
+
+def record(**changes: Any) -> Record:
+    facts = FabricFacts(kind="native", label="measured", num_hosts=2)
+    asked = {"id": "s.c.r00", "suite": "s", "cell": "c", "repeat": 0, "seed": 1, "status": Status.OK, "fabric": facts}
+    return Record(**{**asked, **changes})
+
+
+def same(one: object, other: object) -> bool:
+    """Equality by text, in which NaN equals NaN."""
+    return json.dumps(to_jsonable(one)) == json.dumps(to_jsonable(other))
+
+
+@given(seed=st.integers(0, 10**9), timeout_s=st.floats(0.1, 1e6), rate_bps=st.none() | st.floats(1e6, 3e10))
+def test_trials_survive_the_line_to_the_lab(seed: int, timeout_s: float, rate_bps: float | None) -> None:
+    asked = trial(
+        jobs=(job("a", strategy="topk(density=0.5)+error-feedback"), job("b", system="torch-ddp")),
+        sharing=Sharing.CROSSOVER,
+        fabric=FabricSpec(kind=FabricKind.EMULATED, rate_bps=rate_bps),
+        seed=seed,
+        timeout_s=timeout_s,
+    )
+    line = to_line(Task(trial=asked))
+    assert line.count(b"\n") == 1
+    assert task_from(line) == Task(trial=asked)
+
+
+@given(losses=st.lists(FLOATS, max_size=5), makespan_s=st.none() | FLOATS)
+def test_records_survive_their_file_with_nan_and_infinity(
+    losses: list[float], makespan_s: float | None, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    curve = tuple(CurvePoint(step=step, time_s=0.0, loss=loss) for step, loss in enumerate(losses))
+    done = JobResult(
+        name="a", workload="w", system="ours", strategy="unfused", device="cpu", batch_size=1, num_steps=2, curve=curve
+    )
+    written = record(jobs=(done,), makespan_s=makespan_s, trial=to_jsonable(trial()))
+    path = write_record(written, tmp_path_factory.mktemp("records"))
+    assert [entry.name for entry in path.parent.iterdir()] == ["s.c.r00.json"]
+    read = read_record(path)
+    assert same(read, written)
+    assert all(math.isnan(p.loss) == math.isnan(loss) for p, loss in zip(read.jobs[0].curve, losses, strict=True))
+    assert from_jsonable(Trial, dict(read.trial)) == trial()
+
+
+def test_events_survive_the_line_from_a_rank() -> None:
+    event = Event(kind="answer", answer=Answer(ending=Ending.FAILED, reason="rank 1 — gone\nreally"))
+    assert event_from(to_line(event)) == event
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"surprise": 1}, "Trial: unknown field 'surprise'"),
+        ({"seed": "1"}, "Trial.seed: expected int, got '1'"),
+        ({"seed": True}, "Trial.seed: expected int, got True"),
+        ({"seed": 1.5}, "Trial.seed: expected int"),
+        ({"timeout_s": "soon"}, "Trial.timeout_s: expected float"),
+        ({"sharing": "often"}, "Trial.sharing: 'often' is none of"),
+        ({"jobs": {}}, "Trial.jobs: expected a list"),
+        ({"jobs": [1]}, r"Trial.jobs\[0\]: expected an object"),
+        ({"trace": 0}, "Trial.trace: expected bool"),
+    ],
+)
+def test_a_field_that_does_not_fit_is_named(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(CodecError, match=message):
+        from_jsonable(Trial, {**to_jsonable(trial()), **change})
+
+
+def test_a_missing_field_is_named() -> None:
+    data = to_jsonable(trial())
+    del data["suite"]
+    with pytest.raises(CodecError, match="Trial: field 'suite' is missing"):
+        from_jsonable(Trial, data)
+
+
+def test_what_is_no_plain_value_is_not_written() -> None:
+    with pytest.raises(CodecError, match="cannot write a set"):
+        to_jsonable({"a": {1}})
+
+
+def changed(folder: Path, **fields: Any) -> Path:
+    path = write_record(record(), folder)
+    path.write_text(json.dumps({**json.loads(path.read_text()), **fields}))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"schema": SCHEMA_VERSION + 1}, f"schema version {SCHEMA_VERSION + 1}, this checkout reads {SCHEMA_VERSION}"),
+        ({"schema": None}, "schema version None"),
+        ({"surprise": 1}, "unknown field 'surprise'"),
+        ({"seed": "x"}, "Record.seed: expected int"),
+        ({"status": "fine"}, "'fine' is none of"),
+    ],
+)
+def test_a_record_that_does_not_fit_names_file_and_fault(fields: dict[str, Any], message: str, tmp_path: Path) -> None:
+    path = changed(tmp_path, **fields)
+    with pytest.raises(RecordError, match=message) as refused:
+        read_record(path)
+    assert str(path) in str(refused.value)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", '"text"'])
+def test_what_is_no_record_is_refused(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "x.json"
+    path.write_text(text)
+    with pytest.raises(RecordError, match=r"x\.json"):
+        read_record(path)
+
+
+def test_an_absent_folder_of_records_is_named_with_the_remedy(tmp_path: Path) -> None:
+    with pytest.raises(RecordError, match="no such folder of records; run a suite"):
+        list(read_records([tmp_path / "none"]))
+
+
+def test_records_are_read_in_order_of_path(tmp_path: Path) -> None:
+    for name in ("b", "a", "c"):
+        write_record(record(id=name), tmp_path)
+    assert [found.id for found in read_records([tmp_path])] == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"jobs": ()}, "no jobs"),
+        ({"num_steps": 0}, "num_steps is 0"),
+        ({"num_warmup": 0}, "num_warmup 0"),
+        ({"sharing": Sharing.NAIVE}, r"1 job\(s\) with sharing=naive"),
+        ({"jobs": (job("a"), job("a")), "sharing": Sharing.NAIVE}, "called alike"),
+    ],
+)
+def test_a_trial_that_makes_no_sense_is_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(TrialError, match=message):
+        trial(**changes)
+
+
+def test_turns_that_would_wait_for_messages_are_refused() -> None:
+    eager = job("a", strategy="unfused+at-pre-hook")
+    with pytest.raises(TrialError, match="update after-all"):
+        check(trial(jobs=(eager, job("b")), sharing=Sharing.CROSSOVER))
+
+
+def test_a_trial_says_its_place_in_a_file_name() -> None:
+    named = trial(cell="a/b c", repeat=3)
+    assert named.id == "s.a_b_c.r03"
+    assert dataclasses.replace(named, repeat=4).id != named.id
+    assert job().workload.device is Device.CPU
