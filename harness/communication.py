@@ -30,6 +30,7 @@ from harness.dispatch import StaticDispatch
 from harness.link_turns import LinkTurns
 from harness.negotiate import Negotiation
 from harness.reduction import MessageRun, Tagged, reduce_message
+from harness.scheduling import short_slices
 from harness.streams import Streams
 from harness.trace import Recorder
 from harness.traffic import Traffic, bytes_sent
@@ -137,7 +138,8 @@ class Communication:
 
     def _run(self) -> None:
         try:
-            self._serve()
+            with short_slices():
+                self._serve()
         except BaseException as error:  # noqa: BLE001  reported by every later call of the main thread
             with self.changed:
                 self.error = error
@@ -185,7 +187,8 @@ class Communication:
         if isinstance(answer, Exception):
             raise answer
         if lane == CONTROL:
-            assert self._step is not None and isinstance(self._step.dispatch, Negotiation)
+            assert self._step is not None, "an answer to a question nobody asked"
+            assert isinstance(self._step.dispatch, Negotiation), "a static plan has nothing to negotiate"
             self._step.dispatch.answered(answer)
             for start_s, end_s in self._step.dispatch.cycles_s:
                 self._recorder.add("control", "cycle", start_s, end_s)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import select
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -18,6 +19,7 @@ from harness.messages import Answer, Ending, Event, Task, event_from, to_line
 
 OnEvent = Callable[[Event], None]
 CHECKOUT = Path(__file__).resolve().parent.parent
+SCRATCH = "crossover-bench-"
 GRACE_S = 30.0  # building hosts, importing and forking come on top of a task's own time
 
 
@@ -32,7 +34,8 @@ class LabHandle:
     """
 
     def __init__(self, spec: FabricSpec) -> None:
-        self._scratch = tempfile.TemporaryDirectory(prefix="crossover-bench-")
+        _sweep_scratch()
+        self._scratch = tempfile.TemporaryDirectory(prefix=f"{SCRATCH}{os.getpid()}-")
         self._log = Path(self._scratch.name) / "lab.log"
         command = [*command_prefix(spec), sys.executable, "-m", "harness.lab", self._scratch.name]
         with self._log.open("wb") as log:
@@ -107,6 +110,14 @@ class LabHandle:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _sweep_scratch() -> None:
+    """Remove the logs that launchers left which were killed."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{SCRATCH}[0-9]*-*"):
+        owner = folder.name.removeprefix(SCRATCH).partition("-")[0]
+        if owner.isdigit() and not Path(f"/proc/{owner}").exists() and folder.stat().st_uid == os.getuid():
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _environment() -> dict[str, str]:

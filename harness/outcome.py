@@ -162,9 +162,7 @@ def _curve(ranks: Sequence[RankResult]) -> list[CurvePoint]:
     for step, (step_s, loss) in enumerate(zip(ranks[0].step_times_s, losses, strict=True), start=1):
         time_s += step_s
         points.append(CurvePoint(step=step, time_s=time_s, loss=sum(loss) / len(loss)))
-    points += [
-        CurvePoint(step=e.step, time_s=e.time_s, loss=e.loss, accuracy=e.accuracy) for e in ranks[0].evaluated
-    ]
+    points += [CurvePoint(step=e.step, time_s=e.time_s, loss=e.loss, accuracy=e.accuracy) for e in ranks[0].evaluated]
     return points
 
 
@@ -185,7 +183,8 @@ def _prediction(trial: Trial, costs: Sequence[JobCost]) -> Prediction | None:
         return None
     best = bound(costs)
     terms = "; ".join(
-        f"{job.name}: c {cost.compute_s * 1e3:.1f} ms, m {cost.communication_s * 1e3:.1f} ms, t {cost.solo_s * 1e3:.1f} ms"
+        f"{job.name}: c {1e3 * cost.compute_s:.1f} ms, m {1e3 * cost.communication_s:.1f} ms, "
+        f"t {1e3 * cost.solo_s:.1f} ms"
         for job, cost in zip(trial.jobs, costs, strict=True)
     )
     source = f"T* = max(Σc, Σm, max t) from each job measured alone, {terms}; limited by {best.limiting}"

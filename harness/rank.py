@@ -18,8 +18,8 @@ from torch import nn
 
 from crossover import Alone, Participant, Resource, TurnTaking
 from fabric.api import Host
-from harness.loop import Evaluated, Run, Schedule, train
 from harness.link_turns import LinkTurns
+from harness.loop import Evaluated, Run, Schedule, train
 from harness.systems import system_of
 from harness.systems.api import Seat, Session
 from harness.trace import Recorder, Span, covered_s
@@ -125,9 +125,7 @@ def run_rank(trial: Trial, place: Place, signals: Signals) -> RankResult:
     turns = Participant(place.arbiter_socket, job.name) if place.arbiter_socket else Alone()
     with turns:
         signals.ready()
-        schedule = Schedule(
-            num_warmup=trial.num_warmup, num_steps=trial.num_steps, evaluate_every=trial.evaluate_every
-        )
+        schedule = Schedule(num_warmup=trial.num_warmup, num_steps=trial.num_steps, evaluate_every=trial.evaluate_every)
         run = train(
             session,
             workload,
@@ -144,7 +142,7 @@ def run_rank(trial: Trial, place: Place, signals: Signals) -> RankResult:
         times_s = run.step_times_s()
         costs = _measure_costs(trial, session, workload, turns, times_s[trial.num_warmup :], place)
         session.close()
-    result = RankResult(
+    return RankResult(
         job=place.job,
         rank=place.rank,
         step_times_s=tuple(times_s),
@@ -161,7 +159,6 @@ def run_rank(trial: Trial, place: Place, signals: Signals) -> RankResult:
         costs=costs,
         spans=tuple(recorder.spans) if trial.trace else (),
     )
-    return result
 
 
 def _link_turns(trial: Trial, place: Place) -> LinkTurns | None:

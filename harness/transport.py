@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 
 from baselines.api import AllGather, AllReduce, Broadcast, Gather, Payload, Primitive, Shift
+from harness.scheduling import short_slices
 from models.workload import Device
 
 Done = Callable[[Payload | Exception], None]
@@ -52,8 +53,9 @@ class ProcessGroupTransport:
     def __init__(self, num_lanes: int, timeout_s: float = 120.0) -> None:
         self.rank, self.world = dist.get_rank(), dist.get_world_size()
         timeout = timedelta(seconds=timeout_s)
-        self._groups = {lane: dist.new_group(timeout=timeout) for lane in range(num_lanes)}
-        self._groups[CONTROL] = dist.new_group(timeout=timeout, backend="gloo")
+        with short_slices():
+            self._groups = {lane: dist.new_group(timeout=timeout) for lane in range(num_lanes)}
+            self._groups[CONTROL] = dist.new_group(timeout=timeout, backend="gloo")
         self._waiting = ThreadPoolExecutor(max_workers=max(1, num_lanes), thread_name_prefix="shift")
 
     def start(self, primitive: Primitive, lane: int, done: Done) -> None:

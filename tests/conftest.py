@@ -8,8 +8,13 @@ from importlib.util import find_spec
 
 import psutil
 import pytest
+from hypothesis import HealthCheck, settings
 
 GRACE_S = 3.0
+
+# Examples are laws, not timings: a busy machine must not fail them, and the same ones run every time.
+settings.register_profile("suite", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("suite")
 OPTIONAL_CAPABILITIES = {"namespaces without root", "congestion control reno"}
 
 

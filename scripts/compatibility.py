@@ -1,0 +1,114 @@
+"""Write the matrices of docs/guide/compatibility.md from the rules themselves.
+
+.venv/bin/python -m scripts.compatibility
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from baselines.api import Slot, UpdatePoint
+from baselines.catalogue import plugins
+from baselines.strategy import RULES, parse_strategy
+from baselines.text import TextError
+from scripts.marked_block import replace_block
+
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "guide" / "compatibility.md"
+LEGAL = "✓"
+Choices = Mapping[str, Sequence[str]]
+
+
+def main() -> int:
+    """Rewrite the page."""
+    replace_block(PAGE, "matrix", matrices())
+    return 0
+
+
+def matrices() -> str:
+    """The rules, a table for every two decisions that can clash, and what never clashes."""
+    choices, refused = decisions()
+    numbers = {reason: index for index, (_, reason) in enumerate(RULES, start=1)}
+    tables, free = [], []
+    for one, other in itertools.combinations(choices, 2):
+        reasons = {
+            pair: reason
+            for pair in itertools.product(choices[one], choices[other])
+            if (reason := why_never(choices, {one: pair[0], other: pair[1]}))
+        }
+        if reasons:
+            marks = {pair: f"✗ ({numbers.setdefault(reason, len(numbers) + 1)})" for pair, reason in reasons.items()}
+            tables.append("\n".join(_table(one, other, choices, marks)))
+        else:
+            free.append(f"{one} × {other}")
+    rules = "\n".join(f"{index}. {reason}" for reason, index in numbers.items())
+    refusals = "\n".join(f"- `{text}`: {reason}" for text, reason in refused.items())
+    parts = (
+        "The rules:",
+        rules,
+        *tables,
+        f"Every pair is legal in: {', '.join(free)}.",
+        "Refused on their own:",
+        refusals,
+    )
+    return "\n\n".join(parts)
+
+
+def decisions() -> tuple[dict[str, list[str]], dict[str, str]]:
+    """What can be written for each slot and for the update point, and the wrappings that are refused, with reasons.
+
+    Wrappers go once around everything that stands alone.
+    """
+    found: dict[str, list[str]] = {}
+    refused: dict[str, str] = {}
+    for slot in Slot:
+        kinds = [kind for kind in plugins().values() if kind.card.slot is slot]
+        found[slot.value] = [kind.card.name for kind in kinds if not kind.card.wraps]
+        wrappers = [kind.card.name for kind in kinds if kind.card.wraps]
+        for inner, wrapper in itertools.product(tuple(found[slot.value]), wrappers):
+            text = f"{inner}+{wrapper}"
+            reason = why_not(text)
+            if reason is None or reason in _reasons():
+                found[slot.value].append(text)
+            else:
+                refused[text] = reason.removeprefix(f"{wrapper}: ")
+    found["update point"] = [point.value for point in UpdatePoint]
+    return found, refused
+
+
+def why_never(choices: Choices, fixed: Mapping[str, str]) -> str | None:
+    """Why no choice of the other decisions makes `fixed` legal; None if one does."""
+    rest = [texts for decision, texts in choices.items() if decision not in fixed]
+    reason = None
+    for others in itertools.product(*rest):
+        reason = why_not("+".join((*fixed.values(), *others)))
+        if reason is None:
+            return None
+    return reason
+
+
+def why_not(text: str) -> str | None:
+    """Why a strategy text is illegal, without the text itself; None if it is legal."""
+    try:
+        parse_strategy(text)
+    except TextError as error:
+        return str(error).removeprefix(f"{text}: ")
+    return None
+
+
+def _reasons() -> set[str]:
+    return {reason for _, reason in RULES}
+
+
+def _table(one: str, other: str, choices: Choices, marks: Mapping[tuple[str, str], str]) -> Iterator[str]:
+    columns = choices[other]
+    yield f"| {one} ╲ {other} | {' | '.join(f'`{name}`' for name in columns)} |"
+    yield f"|---|{':---:|' * len(columns)}"
+    for row in choices[one]:
+        yield f"| `{row}` | {' | '.join(marks.get((row, column), LEGAL) for column in columns)} |"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

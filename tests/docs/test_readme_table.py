@@ -1,0 +1,99 @@
+"""README's numbers come from records and from nowhere else."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from pages import ROOT
+
+from analysis.figures import drawings
+from analysis.naming import short_names
+from analysis.rows import Summary
+from analysis.summary import summarise
+from results.record import Record, read_records, write_record
+from scripts.readme_table import RECORDS, block, labels, main, table
+
+PAGE = "# Title\n\n<!-- quick:begin -->\nnothing yet\n<!-- quick:end -->\n\nthe rest\n"
+
+
+@pytest.fixture(scope="module")
+def records() -> list[Record]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(ROOT / "tests" / "analysis"))
+        from synthetic_records import quick_suite
+
+        made: Callable[..., list[Record]] = quick_suite
+        return made(num_repeats=3)
+
+
+@pytest.fixture(scope="module")
+def summary(records: list[Record]) -> Summary:
+    return summarise(records)
+
+
+def test_the_table_has_every_system_and_setting_with_its_interval(summary: Summary) -> None:
+    heading, _, *rows = table(summary.settings)
+    names = short_names(labels(summary.settings))
+    assert all(setting.key.workload in heading and setting.evidence in heading for setting in summary.settings)
+    for setting in summary.settings:
+        for row in setting.competitors:
+            line = next(line for line in rows if line.startswith(f"| `{names[row.label]}` |"))
+            assert line.count("|") == heading.count("|")
+            assert ("samples/s" if row.is_baseline else f"{row.speedup.low:.2g}"[:3] if row.speedup else "–") in line
+
+
+def test_only_what_lies_above_1_as_a_whole_is_bold(summary: Summary) -> None:
+    page = "\n".join(table(summary.settings))
+    for low in re.findall(r"\*\*[\d.,]+× \[([\d.,]+),", page):
+        assert float(low.replace(",", "")) >= 1.0
+    paying = [r for s in summary.settings for r in s.competitors if r.speedup and r.speedup.low > 1.0]
+    assert page.count("**") == 2 * len([row for row in paying if not row.is_baseline])
+
+
+def test_n_provenance_sharing_and_failures_are_said(summary: Summary) -> None:
+    text = block(summary, next(drawings(summary)))
+    assert "n = 3" in text
+    assert "less than 95 %" in text
+    assert all(pair.title in text for pair in summary.pairs)
+    assert "predicted bound" in text
+    assert "skipped or failed" in text
+    assert f"commit `{summary.provenance[0].environment.commit[:12]}`" in text
+
+
+def test_the_script_fills_page_and_image_and_can_do_so_again(records: list[Record], tmp_path: Path) -> None:
+    for record in records:
+        if "bert" not in record.cell and "replay" not in record.cell:
+            write_record(record, tmp_path / "records")
+    (tmp_path / "README.md").write_text(PAGE)
+    command = [str(tmp_path / "records"), "--root", str(tmp_path)]
+    assert main(command) == 0
+    first = (tmp_path / "README.md").read_text()
+    assert main([*command, "--figure", "throughput-resnet20-digits"]) == 0
+    second = (tmp_path / "README.md").read_text()
+    for page in (first, second):
+        assert page.startswith("# Title\n\n<!-- quick:begin -->\n![")
+        assert page.endswith("<!-- quick:end -->\n\nthe rest\n")
+        assert "nothing yet" not in page
+    assert first.partition("| system")[2] == second.partition("| system")[2]
+    assert (tmp_path / "docs" / "images" / "quick.png").read_bytes().startswith(b"\x89PNG")
+    assert [path.name for path in (tmp_path / "docs" / "images").iterdir()] == ["quick.png"]
+
+
+def test_missing_records_and_figures_are_said_with_the_remedy(
+    records: list[Record], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([str(tmp_path / "none"), "--root", str(tmp_path)]) == 2
+    assert "run a suite first" in capsys.readouterr().err
+    write_record(records[0], tmp_path / "one")
+    assert main([str(tmp_path / "one"), "--root", str(tmp_path), "--figure", "no-such"]) == 2
+    assert "no figure 'no-such'; they fill: throughput-" in capsys.readouterr().err
+
+
+def test_the_readme_shows_what_the_reference_records_say() -> None:
+    if not any(RECORDS.rglob("*.json")):
+        pytest.skip("there are no reference records of the suite quick yet")
+    page = (ROOT / "README.md").read_text()
+    assert "\n".join(table(summarise(read_records([RECORDS])).settings)) in page, "run python -m scripts.readme_table"
