@@ -1,7 +1,13 @@
-"""Training curves over repeats, and the time to a target loss, the first metric of convergence."""
+"""Training curves over repeats, and the time to a target loss, the first metric of convergence.
+
+A record's curve holds two kinds of points. Those with an accuracy are held-out: taken by evaluation.
+Those without are the loss of the batch just trained on, at every step. They are never mixed. A
+batch's loss is noisy, so training curves are trailing means over `WINDOW` steps.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import statistics
 from collections.abc import Iterable, Sequence
@@ -10,12 +16,31 @@ from analysis.rows import CurveRow
 from results.record import CurvePoint, Record, Status
 
 TARGET_SHARE = 0.9
+WINDOW = 5
 Curve = Sequence[CurvePoint]
 
 
-def curves(records: Iterable[Record]) -> list[Curve]:
-    """The first job's curve of each record that has one."""
-    return [record.jobs[0].curve for record in records if record.jobs and record.jobs[0].curve]
+def training_curves(records: Iterable[Record]) -> list[Curve]:
+    """The first job's training loss in each record that has one, smoothed."""
+    found = ([point for point in curve if point.accuracy is None] for curve in _curves(records))
+    return [smoothed(curve) for curve in found if curve]
+
+
+def held_out_curves(records: Iterable[Record]) -> list[Curve]:
+    """The first job's held-out points in each record that has some."""
+    found = ([point for point in curve if point.accuracy is not None] for curve in _curves(records))
+    return [curve for curve in found if curve]
+
+
+def _curves(records: Iterable[Record]) -> list[Curve]:
+    return [record.jobs[0].curve for record in records if record.jobs]
+
+
+def smoothed(curve: Curve, window: int = WINDOW) -> Curve:
+    """Each point's loss as the mean of the last `window` points up to it, fewer at the start."""
+    losses = [point.loss for point in curve]
+    means = [statistics.fmean(losses[max(0, end - window) : end]) for end in range(1, len(losses) + 1)]
+    return [dataclasses.replace(point, loss=mean) for point, mean in zip(curve, means, strict=True)]
 
 
 def median_curve(repeats: Sequence[Curve]) -> CurveRow | None:
@@ -48,7 +73,7 @@ def _accuracies(columns: Sequence[Sequence[CurvePoint]]) -> dict[str, tuple[floa
 
 
 def target_loss(baseline: Sequence[Curve], share: float = TARGET_SHARE) -> float | None:
-    """The loss at which the baseline has made `share` of its own progress; None if it made none."""
+    """The training loss at which the baseline has made `share` of its own progress; None if it made none."""
     row = median_curve(baseline)
     if row is None or len(row.loss) < 2:
         return None
@@ -66,4 +91,4 @@ def times_to_loss_s(records: Sequence[Record], target: float) -> list[float]:
     """One time a repeat; a diverged repeat counts as ∞, so that no failure makes a method look faster."""
     diverged = sum(record.status is Status.DIVERGED for record in records)
     ended = [record for record in records if record.status is Status.OK]
-    return [time_to_loss_s(curve, target) for curve in curves(ended)] + [math.inf] * diverged
+    return [time_to_loss_s(curve, target) for curve in training_curves(ended)] + [math.inf] * diverged

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from analysis.convergence import WINDOW
 from analysis.rows import PairRow, SettingRow, Summary
 from analysis.summary import summarise
 from analysis.training import Baseline
@@ -61,19 +62,37 @@ def drawings(summary: Summary) -> Iterator[Drawing]:
     from analysis import look
 
     stems = _stems(summary.settings)
+    labels = sorted({row.label for setting in summary.settings for row in setting.competitors})
     with look.style():
+        yield from _overview_drawing(summary.settings)
         for setting, stem in zip(summary.settings, stems, strict=True):
-            yield from _setting_drawings(setting, stem)
+            yield from _setting_drawings(setting, stem, look.colours(labels, setting.baseline))
         for place, key in enumerate(dict.fromkeys(pair.key for pair in summary.pairs)):
             yield from _gain_drawing(f"sharing-gain-{place + 1}", [pair for pair in summary.pairs if pair.key == key])
         for place, pair in enumerate(summary.pairs):
             yield from _pair_drawings(f"sharing-breakdown-{place + 1}", pair)
 
 
-def _gain_drawing(name: str, pairs: list[PairRow]) -> Iterator[Drawing]:
+def _overview_drawing(settings: Sequence[SettingRow]) -> Iterator[Drawing]:
     from analysis import plots
 
-    figure = plots.sharing(pairs)
+    figure = plots.overview(settings)
+    if figure is not None:
+        ids = tuple(i for setting in settings for row in setting.cells for i in row.record_ids)
+        caption = f"Median speed-up of every system in every setting; blue is faster.{_parameters(settings)}"
+        yield Drawing(name="overview", topic="overview", caption=caption, figure=figure, record_ids=ids)
+
+
+def _parameters(settings: Iterable[SettingRow]) -> str:
+    """What the names in a figure leave out, as a sentence."""
+    left_out = max((setting.left_out for setting in settings), key=len, default="")
+    return f" Parameters: {left_out}." if left_out else ""
+
+
+def _gain_drawing(name: str, pairs: list[PairRow]) -> Iterator[Drawing]:
+    from analysis import stacks
+
+    figure = stacks.sharing(pairs)
     if figure is not None:
         ids = tuple(i for pair in pairs for row in pair.rows for i in row.record_ids)
         yield Drawing(name=name, topic="sharing", caption=_SHARING, figure=figure, record_ids=ids)
@@ -86,36 +105,44 @@ _SHARING = (
 )
 
 
-def _setting_drawings(setting: SettingRow, stem: str) -> Iterator[Drawing]:
-    from analysis import look, plots
+def _setting_drawings(setting: SettingRow, stem: str, palette: Mapping[str, str]) -> Iterator[Drawing]:
+    from analysis import plots, stacks
 
-    palette = look.colours(sorted(row.label for row in setting.competitors), setting.baseline)
     where = f"{setting.title}, {setting.evidence}"
     candidates = (
         ("throughput", plots.throughput(setting, palette), _throughput_caption(setting)),
-        ("loss", plots.curves(setting, palette, accuracy=False), "Loss against training time"),
-        ("accuracy", plots.curves(setting, palette, accuracy=True), "Accuracy against training time"),
-        ("breakdown", plots.breakdown(setting), "Where a step's time goes, on the slowest rank"),
-        ("bytes", plots.sent_bytes(setting), "Bytes sent a step: the engine's count by tag beside the interface's"),
+        ("steps", plots.step_times(setting, palette), _STEPS),
+        ("loss", plots.losses(setting, palette), _LOSS),
+        ("accuracy", plots.accuracies(setting, palette), "Held-out accuracy against training time"),
+        ("breakdown", stacks.breakdown(setting), "Where a step's time goes, on the slowest rank"),
+        ("bytes", stacks.sent_bytes(setting), "Bytes sent a step: the engine's count by tag beside the interface's"),
     )
     ids = tuple(i for row in setting.cells for i in row.record_ids)
+    said = _parameters([setting])
     for topic, figure, caption in candidates:
         if figure is not None:
             name, note = f"{topic}-{stem}", _CURVE_NOTE if topic in ("loss", "accuracy") else ""
-            yield Drawing(name=name, topic=topic, caption=f"{caption}. {where}.{note}", figure=figure, record_ids=ids)
+            yield Drawing(
+                name=name, topic=topic, caption=f"{caption}. {where}.{note}{said}", figure=figure, record_ids=ids
+            )
 
 
 _CURVE_NOTE = " Lines: medians; bands: all repeats. Evaluation is not on the clock."
+_LOSS = f"Training loss, the mean of the last {WINDOW} steps, against training time"
+_STEPS = (
+    "Step times of all repeats: the widest box holds the middle half, each further box half of what is left; "
+    "+n: steps beyond the axis"
+)
 
 
 def _throughput_caption(setting: SettingRow) -> str:
-    return f"Throughput with 95 % interval over repeats, and speed-up over {setting.baseline}"
+    return f"Median throughput with 95 % interval over repeats, and speed-up over {setting.baseline_name}"
 
 
 def _pair_drawings(name: str, pair: PairRow) -> Iterator[Drawing]:
-    from analysis import plots
+    from analysis import stacks
 
-    figure = plots.shared_breakdown(pair)
+    figure = stacks.shared_breakdown(pair)
     if figure is not None:
         yield Drawing(
             name=name,

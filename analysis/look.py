@@ -1,4 +1,4 @@
-"""The look of every figure: one column wide, readable at that size, one ink, one colour a series.
+"""The look of every figure: seaborn's theme at one column's width, one ink, one colour a series.
 
 Ink is a single colour so that the report can replace it by the colour of its text.
 """
@@ -8,46 +8,57 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 import matplotlib as mpl
+import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
-from matplotlib.typing import RcKeyType
+
+from analysis.naming import wrap
+from analysis.rows import CellRow, SharingRow
+from analysis.stats import Interval
 
 INK = "#1b1e23"
 GRID = "#8a919c"
 WIDTH_IN = 3.5
-LONGEST_NAME = 20
+NAME_COLUMNS = 22
+IDEAL = "no communication (ideal)"
 LONGEST_TITLE = 62
-# Okabe-Ito and its seaborn "colorblind" relatives that keep 3:1 contrast on white and on dark paper.
-PALETTE = ("#0173b2", "#de8f05", "#029e73", "#d55e00", "#b35fa3", "#3b9ed6", "#a9713f", "#8c8c00", "#7a68c9")
-NEUTRAL = "#7d858f"
-STYLE: dict[RcKeyType, Any] = {
+# Of seaborn's palette "colorblind": what is not grey and not too pale to tell from paper.
+_STRONG = (0, 1, 2, 3, 4, 5, 9)
+_GREY = 7
+_LIGHTNESS = 0.45
+_LINES: dict[str, Any] = {
+    "text.color": INK,
+    "axes.labelcolor": INK,
+    "axes.edgecolor": INK,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "grid.color": GRID,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+}
+_SIZES: dict[str, Any] = {
     "font.size": 7.5,
     "axes.titlesize": 8,
     "axes.labelsize": 7.5,
     "xtick.labelsize": 7,
     "ytick.labelsize": 7,
     "legend.fontsize": 6.5,
-    "text.color": INK,
-    "axes.labelcolor": INK,
-    "axes.edgecolor": INK,
-    "xtick.color": INK,
-    "ytick.color": INK,
     "axes.linewidth": 0.6,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "grid.color": GRID,
-    "grid.alpha": 0.3,
     "grid.linewidth": 0.5,
-    "legend.frameon": False,
     "lines.linewidth": 1.3,
+    "xtick.major.size": 0,
+    "ytick.major.size": 0,
+}
+_OUTPUT: dict[str, Any] = {
+    "grid.alpha": 0.3,
+    "legend.frameon": False,
     "svg.hashsalt": "crossover-bench",
     "pdf.fonttype": 42,
 }
@@ -56,20 +67,39 @@ STYLE: dict[RcKeyType, Any] = {
 @contextmanager
 def style() -> Iterator[None]:
     """The look of every figure, and nothing of it left behind."""
-    with mpl.rc_context(STYLE):
+    theme = sns.axes_style("whitegrid", rc=_LINES) | sns.plotting_context("paper", rc=_SIZES) | _OUTPUT
+    with mpl.rc_context(theme):
         yield
+
+
+@cache
+def palette() -> tuple[str, ...]:
+    """Colours that colour-blind readers tell apart, dark enough for white paper and light enough for dark."""
+    base = sns.color_palette("colorblind")
+    return tuple(_limited(base[place]) for place in _STRONG)
+
+
+@cache
+def neutral() -> str:
+    """The grey of what is a reference rather than a rival."""
+    return _limited(sns.color_palette("colorblind")[_GREY])
+
+
+def _limited(colour: Any) -> str:
+    lightness = min(_LIGHTNESS, (max(colour) + min(colour)) / 2)
+    return mpl.colors.to_hex(sns.set_hls_values(colour, l=lightness))
 
 
 def colours(labels: Sequence[str], baseline: str | None) -> dict[str, str]:
     """A colour for each label, the baseline neutral; beyond the palette colours return, markers tell them apart."""
     others = [label for label in labels if label != baseline]
-    chosen = {label: PALETTE[place % len(PALETTE)] for place, label in enumerate(others)}
-    return chosen | ({baseline: NEUTRAL} if baseline else {})
+    chosen = {label: palette()[place % len(palette())] for place, label in enumerate(others)}
+    return chosen | ({baseline: neutral()} if baseline else {})
 
 
-def canvas(height_in: float) -> tuple[Figure, Axes]:
-    """An empty figure of one column's width. Not known to pyplot, so nothing has to close it."""
-    figure = Figure(figsize=(WIDTH_IN, height_in), layout="constrained")
+def canvas(height_in: float, width_in: float = WIDTH_IN) -> tuple[Figure, Axes]:
+    """An empty figure, one column wide. Not known to pyplot, so nothing has to close it."""
+    figure = Figure(figsize=(width_in, height_in), layout="constrained")
     FigureCanvasAgg(figure)
     return figure, figure.subplots()
 
@@ -78,20 +108,18 @@ def bars(count: int, extra_in: float = 0.0) -> tuple[Figure, Axes]:
     """A figure with room for `count` horizontal bars and `extra_in` inches of legend."""
     figure, axes = canvas(0.95 + 0.23 * count + extra_in)
     axes.grid(axis="y", visible=False)
-    axes.tick_params(axis="y", length=0)
     return figure, axes
 
 
 def names(axes: Axes, texts: Sequence[str]) -> None:
     """Write `texts` beside the bars, the first on top."""
-    axes.set_yticks(range(len(texts)), [two_lines(text) for text in texts])
+    axes.set_yticks(range(len(texts)), [folded(text) for text in texts])
     axes.set_ylim(len(texts) - 0.4, -0.6)
 
 
-def two_lines(name: str) -> str:
-    """Long strategies break before their first addition, so that bars keep most of the width."""
-    head, plus, rest = name.partition("+")
-    return f"{head}\n+{rest}" if plus and len(name) > LONGEST_NAME else name
+def folded(name: str) -> str:
+    """Long names in several lines, so that bars keep most of the width."""
+    return "\n".join(line.strip() for line in wrap(name, NAME_COLUMNS).split("\n"))
 
 
 def label(axes: Axes, title: str, x_label: str) -> None:
@@ -100,8 +128,34 @@ def label(axes: Axes, title: str, x_label: str) -> None:
     assert figure is not None
     figure.suptitle(textwrap.fill(title, LONGEST_TITLE), x=0.01, ha="left", fontsize=8)
     axes.set_xlabel(x_label, loc="right")
+    axes.set_ylabel("")
 
 
 def legend(figure: Figure, handles: Sequence[Patch | Line2D], *, columns: int) -> None:
     """A legend under the axes."""
     figure.legend(handles=list(handles), loc="outside lower left", ncols=columns, handlelength=1.6, columnspacing=1.0)
+
+
+def ideal_line(axes: Axes, position: float) -> Line2D:
+    """Draw where the line without communication stands; the legend's entry for it."""
+    drawn: dict[str, Any] = {"color": INK, "linestyle": "--", "linewidth": 0.9}
+    axes.axvline(position, **drawn)
+    return Line2D([], [], label=IDEAL, **drawn)
+
+
+def diamond() -> dict[str, Any]:
+    """How a second measure of the same thing is marked."""
+    return {"marker": "D", "markersize": 3.5, "markerfacecolor": "none", "color": INK, "linestyle": "none"}
+
+
+def whisker(axes: Axes, place: float, value: Interval) -> None:
+    """The interval of a horizontal bar; nothing where its bounds are unknown."""
+    if value.has_bounds:
+        spread = [[max(0.0, value.median - value.low)], [max(0.0, value.high - value.median)]]
+        axes.errorbar(value.median, place, xerr=spread, color=INK, linewidth=0.9, capsize=2, capthick=0.9)
+
+
+def repeats(rows: Sequence[CellRow] | Sequence[SharingRow]) -> str:
+    """`n = 3`, or `n = 2–3` where rows differ."""
+    counts = sorted({row.num_repeats for row in rows})
+    return f"n = {counts[0]}" if len(counts) == 1 else f"n = {counts[0]}–{counts[-1]}"

@@ -1,10 +1,12 @@
-"""How each kind of figure is drawn with matplotlib. Imported only when something is drawn, since it loads slowly."""
+"""Figures of speed and convergence. Imported only when something is drawn, since matplotlib and seaborn load slowly."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -12,220 +14,149 @@ from matplotlib.patches import Patch
 from matplotlib.typing import LineStyleType
 
 from analysis import look
-from analysis.rows import CellRow, PairRow, SettingRow, SharingRow
+from analysis.rows import CellRow, CurveRow, SettingRow
 from analysis.stats import Interval
 from analysis.wording import number
-from results.record import Phases
 
-PHASE_COLOURS = {
-    "compute": "#0173b2",
-    "exposed communication": "#de8f05",
-    "turn wait": "#b35fa3",
-    "rest": look.NEUTRAL,
-}
 MARKERS = "osD^vPX<>"
 
 
+def overview(settings: Sequence[SettingRow]) -> Figure | None:
+    """Speed-up of every system in every setting at a glance. None below two settings or systems."""
+    names = list(dict.fromkeys(row.name for setting in settings for row in setting.competitors))
+    if len(settings) < 2 or len(names) < 2:
+        return None
+    ratios = [[_speedup(setting, name) for setting in settings] for name in names]
+    order = sorted(range(len(names)), key=lambda place: -float(np.nanmedian(ratios[place])))
+    values = np.array([ratios[place] for place in order])
+    figure, axes = look.canvas(0.95 + 0.25 * len(names), width_in=1.7 + 0.8 * len(settings))
+    sns.heatmap(
+        np.log2(values), ax=axes, cmap="vlag_r", vmin=-1.5, vmax=1.5, cbar=False, linewidths=1, linecolor="none",
+        annot=np.vectorize(_times)(values), fmt="", annot_kws={"fontsize": 7},
+        yticklabels=[look.folded(names[place]) for place in order],
+        xticklabels=[f"{setting.key.workload}\n({setting.evidence})" for setting in settings],
+    )  # fmt: skip
+    axes.grid(visible=False)
+    axes.tick_params(axis="x", rotation=0)
+    axes.tick_params(axis="y", rotation=0)
+    look.label(axes, "Speed-up over " + " or ".join(dict.fromkeys(s.baseline_name for s in settings)), "")
+    return figure
+
+
+def _speedup(setting: SettingRow, name: str) -> float:
+    row = next((row for row in setting.competitors if row.name == name), None)
+    return row.speedup.median if row is not None and row.speedup is not None else float("nan")
+
+
+def _times(value: float) -> str:
+    return "" if np.isnan(value) else f"{number(value)}×"
+
+
 def throughput(setting: SettingRow, palette: Mapping[str, str]) -> Figure:
-    """Bars of samples/s with intervals, the ratio to the baseline beside, the ideal as a line."""
+    """Bars of median samples/s with intervals and a dot a repeat, the speed-up beside, the ideal as a line."""
     rows = setting.competitors
-    figure, axes = look.bars(len(rows))
+    figure, axes = look.bars(len(rows), extra_in=0.13)
+    places = list(range(len(rows)))
+    sns.barplot(
+        x=[row.samples_per_s.median for row in rows], y=places, hue=places, orient="h", width=0.6, saturation=1,
+        palette=[palette[row.label] for row in rows], errorbar=None, linewidth=0, legend=False, ax=axes,
+    )  # fmt: skip
+    repeats = [(value, place) for place, row in enumerate(rows) for value in row.repeat_samples_per_s]
+    sns.stripplot(
+        x=[value for value, _ in repeats], y=[place for _, place in repeats], orient="h", color=look.INK, size=2.2,
+        alpha=0.7, jitter=False, ax=axes, zorder=3,
+    )  # fmt: skip
     for place, row in enumerate(rows):
-        _bar(axes, place, row.samples_per_s, palette[row.label])
+        look.whisker(axes, place, row.samples_per_s)
         _ratio_text(axes, place, row)
-    ideal = setting.ideal
-    top = max(_upper(row.samples_per_s) for row in setting.cells)
-    axes.set_xlim(0, top * 1.28)
-    if ideal is not None:
-        axes.axvline(ideal.samples_per_s.median, color=look.INK, linestyle="--", linewidth=0.9)
-        handle = Line2D([], [], color=look.INK, linestyle="--", linewidth=0.9, label="no communication (ideal)")
-        look.legend(figure, [handle], columns=1)
-    look.names(axes, [row.label for row in rows])
-    look.label(axes, setting.title, f"samples/s, all {setting.num_ranks} ranks ({setting.evidence}, {_n(rows)})")
-    return figure
-
-
-def curves(setting: SettingRow, palette: Mapping[str, str], *, accuracy: bool) -> Figure | None:
-    """Loss or accuracy against training time; the band holds every repeat. None where nothing was recorded."""
-    rows = [row for row in setting.cells if row.curve and (row.curve.accuracy or not accuracy)]
-    if not rows:
-        return None
-    figure, axes = look.canvas(2.5 + 0.13 * ((len(rows) + 1) // 2))
-    for place, row in enumerate(rows):
-        _curve(axes, row, palette.get(row.label, look.INK), MARKERS[place % len(MARKERS)], accuracy)
-    if not accuracy and setting.target_loss is not None:
-        axes.axhline(setting.target_loss, color=look.INK, linestyle=":", linewidth=0.8)
-        axes.annotate(
-            f"target {number(setting.target_loss)}", (1, setting.target_loss), (0, 2), textcoords="offset points",
-            xycoords=("axes fraction", "data"), ha="right", va="bottom", fontsize=6.5,
-        )  # fmt: skip
-    handles = [
-        Line2D([], [], color=palette.get(row.label, look.INK), marker=MARKERS[place % len(MARKERS)], markersize=3,
-               linestyle=_dash(row), label=row.label)
-        for place, row in enumerate(rows)
-    ]  # fmt: skip
+    axes.set_xlim(0, max(_upper(row.samples_per_s) for row in setting.cells) * 1.28)
+    handles: list[Patch | Line2D] = [Line2D([], [], **_dot(), label="one repeat")]
+    if setting.ideal is not None:
+        handles.append(look.ideal_line(axes, setting.ideal.samples_per_s.median))
     look.legend(figure, handles, columns=2)
-    look.label(axes, setting.title, f"training time in s ({setting.evidence}, {_n(rows)})")
-    axes.set_ylabel("accuracy" if accuracy else "loss")
-    axes.set_xlim(left=0)
-    return figure
-
-
-def breakdown(setting: SettingRow) -> Figure | None:
-    """Where a step's time goes, the step without communication as a line. None where no system shows its phases."""
-    rows = setting.competitors
-    ideal = setting.ideal
-    line = ideal.step_time_s.median if ideal else None
-    bars = [(row.label, row.phases, row.step_time_s.median) for row in rows]
-    x_label = f"ms a step ({setting.evidence}, {_n(rows)})"
-    return _phase_bars(bars, setting.title, x_label, line)
-
-
-def shared_breakdown(pair: PairRow) -> Figure | None:
-    """Where each job's step goes under each sharing policy."""
-    bars = [(f"{row.label}: {job.name}", job.phases, job.step_time_s.median) for row in pair.rows for job in row.jobs]
-    return _phase_bars(bars, pair.title, f"ms a step ({pair.evidence}, {_n(pair.rows)})", None)
-
-
-def sent_bytes(setting: SettingRow) -> Figure | None:
-    """Bytes a step: the engine's count by tag, and the host's interface counter as a mark beside it."""
-    rows = setting.competitors
-    if all(row.sent_bytes is None for row in rows):
-        return None
-    tags = sorted({tag for row in rows for tag in row.wire_bytes})
-    figure, axes = look.bars(len(rows), extra_in=0.13 * (len(tags) // 2 + 1))
-    for place, row in enumerate(rows):
-        left = 0.0
-        for tag in tags:
-            width = row.wire_bytes.get(tag, 0.0) / 1e6
-            axes.barh(place, width, left=left, height=0.6, color=look.PALETTE[tags.index(tag) % len(look.PALETTE)])
-            left += width
-        if row.interface_bytes is not None:
-            axes.plot(row.interface_bytes / 1e6, place, "D", markersize=4, markerfacecolor="none", color=look.INK)
-    handles: list[Patch | Line2D] = [
-        Patch(color=look.PALETTE[place % len(look.PALETTE)], label=tag) for place, tag in enumerate(tags)
-    ]
-    mark = Line2D([], [], marker="D", markersize=4, markerfacecolor="none", color=look.INK, linestyle="none")
-    mark.set_label("interface counter")
-    look.legend(figure, [*handles, mark], columns=2)
-    look.names(axes, [row.label for row in rows])
-    axes.set_xlim(left=0)
-    look.label(axes, setting.title, f"MB sent a step and host ({setting.evidence}, {_n(rows)})")
-    return figure
-
-
-def sharing(pairs: Sequence[PairRow]) -> Figure | None:
-    """Gain over running one after the other, beside the predicted bound, for every pair of one fabric."""
-    shown = [(pair.names, [row for row in pair.rows if row.throughput and not row.is_reference]) for pair in pairs]
-    rows = [row for _, group in shown for row in group]
-    if not rows:
-        return None
-    figure, axes = look.bars(len(rows) + len(shown), extra_in=0.2)
-    ticks: list[tuple[int, str]] = []
-    place = -1
-    for names, group in shown:
-        place += 1
-        axes.annotate(names, (0, place + 0.1), (3, 0), textcoords="offset points", va="center", fontsize=6.5)
-        for row in group:
-            place += 1
-            _gain(axes, place, row)
-            ticks.append((place, row.label))
-    axes.set_yticks([position for position, _ in ticks], [look.two_lines(name) for _, name in ticks])
-    axes.set_ylim(place + 0.6, -0.6)
-    axes.axvline(1, color=look.INK, linewidth=0.8, zorder=0.5)
-    look.legend(figure, _gain_handles(), columns=2)
-    x_label = f"gain, exclusive = 1 ({pairs[0].evidence}, {_n(rows)})"
-    look.label(axes, f"Gain of sharing · {pairs[0].where}", x_label)
-    return figure
-
-
-def _gain(axes: Axes, place: float, row: SharingRow) -> None:
-    assert row.throughput is not None
-    _bar(axes, place, row.throughput, look.PALETTE[2] if row.policy == "crossover" else look.NEUTRAL)
-    if row.makespan_ratio is not None:
-        axes.plot(row.makespan_ratio.median, place + 0.16, "D", markersize=3.5, markerfacecolor="none", color=look.INK)
-    if row.bound is not None:
-        axes.plot([row.bound.median] * 2, [place - 0.42, place + 0.42], color=look.PALETTE[3], linewidth=2)
-
-
-def _gain_handles() -> list[Patch | Line2D]:
-    makespan = Line2D([], [], marker="D", markersize=3.5, markerfacecolor="none", color=look.INK, linestyle="none")
-    makespan.set_label("makespan ratio")
-    return [
-        Patch(color=look.PALETTE[2], label="throughput, crossover"),
-        Patch(color=look.NEUTRAL, label="throughput, other"),
-        makespan,
-        Line2D([], [], color=look.PALETTE[3], linewidth=2, label="predicted bound Σt/T*"),
-    ]
-
-
-def _phase_bars(
-    bars: Sequence[tuple[str, Phases, float]], title: str, x_label: str, ideal_s: float | None
-) -> Figure | None:
-    if all(phases.compute_s is None and phases.exposed_s is None for _, phases, _ in bars):
-        return None
-    figure, axes = look.bars(len(bars), extra_in=0.13)
-    parts = [phase_parts(phases, step_s) for _, phases, step_s in bars]
-    for place, part in enumerate(parts):
-        left_ms = 0.0
-        for name, seconds in part:
-            axes.barh(place, seconds * 1e3, left=left_ms, height=0.6, **_phase_look(name))
-            left_ms += seconds * 1e3
-    seen = [name for name in PHASE_COLOURS if any(seconds > 0 for part in parts for n, seconds in part if n == name)]
-    handles: list[Patch | Line2D] = [Patch(label=_PHASE_NAMES.get(name, name), **_phase_look(name)) for name in seen]
-    if ideal_s is not None:
-        axes.axvline(ideal_s * 1e3, color=look.INK, linestyle="--", linewidth=0.9)
-        handles.append(Line2D([], [], color=look.INK, linestyle="--", linewidth=0.9, label="no communication (ideal)"))
-    look.legend(figure, handles, columns=2)
-    look.names(axes, [name for name, _, _ in bars])
-    axes.set_xlim(left=0)
-    look.label(axes, title, x_label)
-    return figure
-
-
-_PHASE_NAMES = {"rest": "rest, or not visible"}
-
-
-def _phase_look(name: str) -> dict[str, Any]:
-    colour = PHASE_COLOURS[name]
-    if name == "rest":
-        return {"facecolor": "none", "edgecolor": colour, "hatch": "////", "linewidth": 0.4}
-    return {"facecolor": colour, "edgecolor": colour, "linewidth": 0.4}
-
-
-def phase_parts(phases: Phases, step_s: float) -> list[tuple[str, float]]:
-    """A step's parts in seconds; what no phase accounts for is `rest`, so the parts make up the whole step."""
-    known = {
-        "compute": phases.compute_s or 0.0,
-        "exposed communication": phases.exposed_s or 0.0,
-        "turn wait": phases.turn_wait_s or 0.0,
-    }
-    return [*known.items(), ("rest", max(0.0, step_s - sum(known.values())))]
-
-
-def _curve(axes: Axes, row: CellRow, colour: str, marker: str, accuracy: bool) -> None:
-    curve = row.curve
-    assert curve is not None
-    middle, low, high = (
-        (curve.accuracy, curve.accuracy_low, curve.accuracy_high)
-        if accuracy
-        else (curve.loss, curve.loss_low, curve.loss_high)
+    look.names(axes, [row.name for row in rows])
+    look.label(
+        axes, setting.title, f"samples/s, all {setting.num_ranks} ranks ({setting.evidence}, {look.repeats(rows)})"
     )
-    every = max(1, len(middle) // 5)
-    axes.plot(curve.time_s, middle, color=colour, linestyle=_dash(row), marker=marker, markersize=3, markevery=every)
-    if row.num_repeats > 1:
-        axes.fill_between(curve.time_s, low, high, color=colour, alpha=0.15, linewidth=0)
+    return figure
+
+
+def step_times(setting: SettingRow, palette: Mapping[str, str]) -> Figure:
+    """How the step times of each system spread: letter-value boxes, which show tails that a box plot hides."""
+    rows = setting.competitors
+    figure, axes = look.bars(len(rows), extra_in=0.13 if setting.ideal else 0.0)
+    steps = [(step * 1e3, place) for place, row in enumerate(rows) for step in row.steps_s]
+    sns.boxenplot(
+        x=[ms for ms, _ in steps], y=[place for _, place in steps], hue=[place for _, place in steps],
+        palette=[palette[row.label] for row in rows], orient="h", width=0.7, saturation=1, linewidth=0.4,
+        linecolor=look.INK, flier_kws={"s": 2, "linewidth": 0.4}, line_kws={"linewidth": 1.2}, legend=False, ax=axes,
+    )  # fmt: skip
+    if setting.ideal is not None:
+        look.legend(figure, [look.ideal_line(axes, setting.ideal.step_p50_s.median * 1e3)], columns=1)
+    look.names(axes, [row.name for row in rows])
+    last_ms = 1.3e3 * max(float(np.quantile(row.steps_s, 0.95)) for row in rows)
+    axes.set_xlim(0, last_ms)
+    for place, row in enumerate(rows):
+        _beyond_text(axes, place, sum(step * 1e3 > last_ms for step in row.steps_s))
+    look.label(axes, setting.title, f"ms a step, slowest rank ({setting.evidence}, {look.repeats(rows)})")
+    return figure
+
+
+def losses(setting: SettingRow, palette: Mapping[str, str]) -> Figure | None:
+    """Training loss against training time, the target as a line. None where nothing was recorded."""
+    shown = [(row, row.training, row.training.loss, row.training.loss_low, row.training.loss_high)
+             for row in setting.cells if row.training]  # fmt: skip
+    return _curves(setting, palette, shown, "training loss", target=setting.target_loss)
+
+
+def accuracies(setting: SettingRow, palette: Mapping[str, str]) -> Figure | None:
+    """Held-out accuracy against training time. None where nothing was recorded."""
+    shown = [(row, row.held_out, row.held_out.accuracy, row.held_out.accuracy_low, row.held_out.accuracy_high)
+             for row in setting.cells if row.held_out and row.held_out.accuracy]  # fmt: skip
+    return _curves(setting, palette, shown, "held-out accuracy", target=None)
+
+
+Line = tuple[CellRow, CurveRow, Sequence[float], Sequence[float], Sequence[float]]
+
+
+def _curves(
+    setting: SettingRow, palette: Mapping[str, str], shown: Sequence[Line], y_label: str, *, target: float | None
+) -> Figure | None:
+    if not shown:
+        return None
+    figure, axes = look.canvas(2.5 + 0.13 * ((len(shown) + 1) // 2))
+    handles: list[Patch | Line2D] = []
+    for place, (row, curve, middle, low, high) in enumerate(shown):
+        colour, marker = palette.get(row.label, look.INK), MARKERS[place % len(MARKERS)]
+        drawn: dict[str, Any] = {"color": colour, "linestyle": _dash(row), "marker": marker, "markersize": 3}
+        axes.plot(curve.time_s, middle, markevery=max(1, len(middle) // 5), **drawn)
+        if row.num_repeats > 1:
+            axes.fill_between(curve.time_s, low, high, color=colour, alpha=0.15, linewidth=0)
+        handles.append(Line2D([], [], label=look.folded(row.name), **drawn))
+    if target is not None:
+        axes.axhline(target, color=look.INK, linestyle=":", linewidth=0.8)
+        _mark(axes, f"target {number(target)}", target)
+    look.legend(figure, handles, columns=2)
+    rows = [row for row, *_ in shown]
+    look.label(axes, setting.title, f"training time in s ({setting.evidence}, {look.repeats(rows)})")
+    axes.set_ylabel(y_label)
+    axes.set_xlim(left=0)
+    return figure
+
+
+def _mark(axes: Axes, text: str, y: float) -> None:
+    axes.annotate(
+        text, (1, y), (0, 2), textcoords="offset points", xycoords=("axes fraction", "data"), ha="right", va="bottom",
+        fontsize=6.5,
+    )  # fmt: skip
+
+
+def _dot() -> dict[str, Any]:
+    return {"marker": "o", "markersize": 2.2, "color": look.INK, "alpha": 0.7, "linestyle": "none"}
 
 
 def _dash(row: CellRow) -> LineStyleType:
     return "-" if row.system == "ours" else "--" if not row.is_ideal else ":"
-
-
-def _bar(axes: Axes, place: float, value: Interval, colour: str) -> None:
-    axes.barh(place, value.median, height=0.6, color=colour)
-    if value.has_bounds:
-        spread = [[max(0.0, value.median - value.low)], [max(0.0, value.high - value.median)]]
-        axes.errorbar(value.median, place, xerr=spread, color=look.INK, linewidth=0.9, capsize=2, capthick=0.9)
 
 
 def _ratio_text(axes: Axes, place: float, row: CellRow) -> None:
@@ -235,10 +166,13 @@ def _ratio_text(axes: Axes, place: float, row: CellRow) -> None:
         axes.annotate(text, (1, place), xycoords=("axes fraction", "data"), ha="right", va="center", fontsize=6.5)
 
 
+def _beyond_text(axes: Axes, place: float, count: int) -> None:
+    """How many steps lie beyond the right edge, so that a few of them do not squeeze all others."""
+    if count:
+        axes.annotate(
+            f"+{count} ▸", (1, place), xycoords=("axes fraction", "data"), ha="right", va="center", fontsize=6.5
+        )
+
+
 def _upper(value: Interval) -> float:
     return value.high if value.has_bounds else value.median
-
-
-def _n(rows: Sequence[CellRow] | Sequence[SharingRow]) -> str:
-    counts = sorted({row.num_repeats for row in rows})
-    return f"n = {counts[0]}" if len(counts) == 1 else f"n = {counts[0]}–{counts[-1]}"

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from analysis import wording
-from analysis.figures import Drawing, drawings
+from analysis.convergence import WINDOW
+from analysis.figures import Drawing, drawings, save
 from analysis.rows import Summary
 from analysis.stats import FEWEST_FOR_LEVEL
 from analysis.summary import summarise
@@ -39,7 +40,23 @@ class Inline:
 
 def write_report(records: Iterable[Record], folder: Path, *, baseline: Baseline | None = None) -> Path:
     """Write `folder/report.html`, whole or not at all, and return its path. Raises: NoRecordsError, OSError."""
-    page = render_page(summarise(records, baseline=baseline))
+    summary = summarise(records, baseline=baseline)
+    return _write_page(render_page(summary, list(drawings(summary))), folder)
+
+
+def write_all(summary: Summary, folder: Path) -> tuple[list[Path], Path]:
+    """Draw every figure once, write it to `folder/figures` and into `folder/report.html`.
+
+    Returns the figures' paths and the page's. Raises: OSError.
+    """
+    drawn = list(drawings(summary))
+    # The page first: saving at another resolution moves the layout a little.
+    page = _write_page(render_page(summary, drawn), folder)
+    (folder / "figures").mkdir(exist_ok=True)
+    return [path for drawing in drawn for path in save(drawing, folder / "figures")], page
+
+
+def _write_page(page: str, folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "report.html"
     handle, temporary = tempfile.mkstemp(dir=folder, prefix=".", suffix=".part")
@@ -54,15 +71,16 @@ def write_report(records: Iterable[Record], folder: Path, *, baseline: Baseline 
     return path
 
 
-def render_page(summary: Summary) -> str:
-    """The page as text."""
-    figures = [_inline(drawing) for drawing in drawings(summary)]
+def render_page(summary: Summary, drawn: Sequence[Drawing]) -> str:
+    """The page as text, with these figures of the summary."""
+    figures = [_inline(drawing) for drawing in drawn]
     template = _environment().get_template(TEMPLATE)
     return template.render(
         summary=summary,
         figures=figures,
         thin=_thin_counts(summary),
         fewest=FEWEST_FOR_LEVEL,
+        window=WINDOW,
         tags=sorted({tag for setting in summary.settings for row in setting.cells for tag in row.wire_bytes}),
     )
 
@@ -79,6 +97,7 @@ def _environment() -> Environment:
     )
     environment.filters |= {
         "number": wording.number,
+        "percent": wording.percent,
         "interval": wording.interval,
         "factor": wording.factor,
         "size": wording.size,

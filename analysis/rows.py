@@ -13,7 +13,7 @@ from results.record import Environment, FabricFacts, Phases, Status
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CurveRow:
-    """A training curve over the steps that every repeat reached: medians, and the range of all repeats."""
+    """Loss, and accuracy where it was taken, at the steps that every repeat reached: medians, and the range of all."""
 
     step: tuple[int, ...]
     time_s: tuple[float, ...]
@@ -29,14 +29,18 @@ class CurveRow:
 class CellRow:
     """One system and strategy in one setting.
 
-    `speedup` is the baseline's step time over this one's, repeat by repeat: above 1 is faster.
-    `samples_per_s` counts all ranks; the one-rank line `local` is multiplied by the setting's
-    ranks. `time_to_target_s` holds ∞ for repeats that did not get there. `phases` are medians
-    over repeats.
+    `label` says all that was run, `name` leaves out what no cell differs in. `speedup` is the
+    baseline's step time over this one's, repeat by repeat: above 1 is faster. `samples_per_s`
+    counts all ranks; the one-rank line `local` is multiplied by the setting's ranks.
+    `time_to_target_s` holds ∞ for repeats that did not get there. `phases` are medians over
+    repeats. `repeat_samples_per_s` has one value a repeat, `steps_s` every step of the slowest
+    rank of all repeats. `training` is the loss on the batches trained on (a trailing mean),
+    `held_out` what evaluation found; `final_loss` and `final_accuracy` are held-out ones.
     """
 
     cell: str
     label: str
+    name: str
     system: str
     strategy: str
     num_ranks: int
@@ -55,7 +59,10 @@ class CellRow:
     final_loss: Interval | None = None
     final_accuracy: Interval | None = None
     time_to_target_s: Interval | None = None
-    curve: CurveRow | None = None
+    repeat_samples_per_s: tuple[float, ...] = ()
+    steps_s: tuple[float, ...] = ()
+    training: CurveRow | None = None
+    held_out: CurveRow | None = None
     record_ids: tuple[str, ...] = ()
     is_baseline: bool = False
 
@@ -71,10 +78,19 @@ class CellRow:
             return self.interface_bytes
         return sum(self.wire_bytes.values()) if self.wire_bytes else None
 
+    @property
+    def overhead(self) -> float | None:
+        """What the interface counted beyond the engine's bytes, as a share of these: headers and acknowledgements."""
+        counted = sum(self.wire_bytes.values())
+        return self.interface_bytes / counted - 1.0 if counted and self.interface_bytes is not None else None
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SettingRow:
-    """One workload on one fabric: cells in order of throughput, the baseline of their ratios named."""
+    """One workload on one fabric: cells in order of throughput, the baseline of their ratios by its label.
+
+    `left_out` holds the parameters that the cells' names leave out, `target_loss` is one of training.
+    """
 
     key: SettingKey
     fabric: FabricFacts
@@ -82,6 +98,7 @@ class SettingRow:
     cells: tuple[CellRow, ...]
     baseline: str | None = None
     target_loss: float | None = None
+    left_out: str = ""
 
     @property
     def title(self) -> str:
@@ -92,6 +109,16 @@ class SettingRow:
     def evidence(self) -> str:
         """What kind of number this is: measured, emulated, replay or simulated."""
         return self.key.fabric.label
+
+    @property
+    def baseline_name(self) -> str:
+        """The baseline's short name."""
+        return next((row.name for row in self.cells if row.is_baseline), "")
+
+    @property
+    def num_repeats(self) -> tuple[int, ...]:
+        """The numbers of repeats that cells have, in order."""
+        return tuple(sorted({row.num_repeats for row in self.cells}))
 
     @property
     def ideal(self) -> CellRow | None:

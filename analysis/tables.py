@@ -4,35 +4,42 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from rich import box
-from rich.console import Console
-from rich.table import Table
+from rich.console import Console, Group
 from rich.text import Text
 
+from analysis import terminal
 from analysis.compare import Comparison
-from analysis.rows import CellRow, OutcomeRow, PairRow, SettingRow, SharingRow, Summary, Tone
-from analysis.wording import NOT_KNOWN, duration, factor, number, percent, size
+from analysis.rows import CellRow, OutcomeRow, PairRow, SettingRow, SharingRow, Summary, Tone, VerdictRow
+from analysis.stats import FEWEST_FOR_LEVEL
+from analysis.terminal import Column
+from analysis.wording import NOT_KNOWN, duration, factor, number, percent, plural, size
 from results.codec import to_jsonable
 
 _TONES = {Tone.PAYS: "green", Tone.NOTHING_PAYS: "yellow", Tone.OPEN: "dim"}
 
 
 def render(summary: Summary, console: Console) -> None:
-    """Print verdicts, settings, sharing and what did not run."""
+    """Print settings, sharing, what did not run, and the verdicts last, where the eye is."""
     for setting in summary.settings:
-        console.print(setting_table(setting))
+        console.print(setting_table(setting, console.width))
     for pair in summary.pairs:
-        console.print(pair_table(pair))
+        console.print(pair_table(pair, console.width))
     if summary.outcomes:
-        console.print(outcome_table(summary.outcomes))
+        console.print(outcome_list(summary.outcomes, console.width))
     for verdict in summary.verdicts:
-        console.print(Text(f"{verdict.title} ({verdict.evidence})", style="bold"))
-        console.print(Text(f"  {verdict.headline}", style=_TONES[verdict.tone]))
-        for detail in verdict.details:
-            console.print(Text(f"  {detail}", style="dim"))
+        console.print(verdict_text(verdict, console.width))
+
+
+def verdict_text(verdict: VerdictRow, width: int) -> Group:
+    """The headline under its title, and what qualifies it."""
+    return Group(
+        terminal.paragraph(f"{verdict.title} ({verdict.evidence})", width, style="bold"),
+        terminal.paragraph(verdict.headline, width, style=_TONES[verdict.tone], indent=2),
+        *(terminal.paragraph(detail, width, style="dim", indent=2) for detail in verdict.details),
+    )
 
 
 def _speedup(row: CellRow) -> str:
@@ -41,81 +48,109 @@ def _speedup(row: CellRow) -> str:
     return "baseline" if row.is_baseline else factor(row.speedup)
 
 
-_COLUMNS: tuple[tuple[str, Callable[[CellRow], str]], ...] = (
-    ("n", lambda row: str(row.num_repeats)),
-    ("step ms", lambda row: number(row.step_time_s.median * 1e3)),
-    ("samples/s", lambda row: number(row.samples_per_s.median)),
-    ("speed-up [95 %]", _speedup),
-    ("exposed ms", lambda row: number(None if row.phases.exposed_s is None else row.phases.exposed_s * 1e3)),
-    ("sent/step", lambda row: size(row.sent_bytes)),
-    ("to target", lambda row: duration(row.time_to_target_s.median if row.time_to_target_s else None)),
-    ("loss", lambda row: number(row.final_loss.median if row.final_loss else None)),
-    ("accuracy", lambda row: number(row.final_accuracy.median if row.final_accuracy else None)),
+# Heading, rank (0 stays longest on a narrow terminal), text of one cell.
+_COLUMNS: tuple[tuple[str, int, Callable[[CellRow], str]], ...] = (
+    ("n", 9, lambda row: str(row.num_repeats)),
+    ("step\nms", 1, lambda row: number(row.step_time_s.median * 1e3)),
+    ("samples\n/s", 2, lambda row: number(row.samples_per_s.median)),
+    ("speed-up\n[95 %]", 0, _speedup),
+    ("exposed\nms", 6, lambda row: number(None if row.phases.exposed_s is None else row.phases.exposed_s * 1e3)),
+    ("sent\na step", 3, lambda row: size(row.sent_bytes)),
+    ("to\ntarget", 4, lambda row: duration(row.time_to_target_s.median if row.time_to_target_s else None)),
+    ("held-out\nloss", 7, lambda row: number(row.final_loss.median if row.final_loss else None)),
+    ("accu-\nracy", 5, lambda row: number(row.final_accuracy.median if row.final_accuracy else None)),
 )
 
 
-def setting_table(setting: SettingRow) -> Table:
-    """Cells of one setting, fastest first, the line without communication last. Columns nobody fills are left out."""
-    target = f"; target loss {number(setting.target_loss)}" if setting.target_loss is not None else ""
-    table = _table(f"{setting.title} ({setting.evidence})")
-    table.caption = f"Medians over repeats, 95 % bootstrap interval; speed-up against {setting.baseline}{target}."
-    table.add_column("system", overflow="fold")
-    columns = [(heading, [cell(row) for row in setting.cells]) for heading, cell in _COLUMNS]
-    filled = [(heading, texts) for heading, texts in columns if set(texts) != {NOT_KNOWN}]
-    for heading, _ in filled:
-        table.add_column(heading, justify="right", no_wrap=True)
-    for place, row in enumerate(setting.cells):
-        table.add_row(row.label, *(texts[place] for _, texts in filled), style="dim" if row.is_ideal else "")
-    return table
+def setting_table(setting: SettingRow, width: int) -> Group:
+    """Cells of one setting, fastest first, the line without communication last.
+
+    Columns that nobody fills are left out, and the least important ones where `width` is too small.
+    """
+    columns = [Column(heading, tuple(map(cell, setting.cells)), rank) for heading, rank, cell in _COLUMNS]
+    filled = [column for column in columns if set(column.cells) != {NOT_KNOWN}]
+    same_n = len(setting.num_repeats) == 1
+    shown = [column for column in filled if not (same_n and column.heading == "n")]
+    table = terminal.table(
+        "system",
+        [row.name for row in setting.cells],
+        shown,
+        width,
+        styles=["dim" if row.is_ideal else "" for row in setting.cells],
+    )
+    return terminal.titled(f"{setting.title} ({setting.evidence})", table, width, list(_setting_notes(setting)))
 
 
-def pair_table(pair: PairRow) -> Table:
+def _setting_notes(setting: SettingRow) -> Iterator[str]:
+    against = f" Speed-up against {setting.baseline_name}." if setting.baseline else ""
+    target = f" Target: training loss {number(setting.target_loss)}." if setting.target_loss is not None else ""
+    yield f"Medians of {repeats_text(setting.num_repeats)}.{against}{target}"
+    yield from _thin_note(setting.num_repeats)
+    if setting.left_out:
+        yield f"Parameters: {setting.left_out}."
+
+
+def repeats_text(counts: Sequence[int]) -> str:
+    """`3 repeats`, or `2 to 3 repeats`."""
+    return plural(counts[0], "repeat") if len(counts) == 1 else f"{counts[0]} to {plural(counts[-1], 'repeat')}"
+
+
+def _thin_note(counts: Sequence[int]) -> Iterator[str]:
+    if counts[0] == 1:
+        yield f"One repeat gives no interval; a 95 % interval needs {FEWEST_FOR_LEVEL} (--repeats {FEWEST_FOR_LEVEL})."
+    elif counts[0] < FEWEST_FOR_LEVEL:
+        yield f"[…] spans all repeats: with fewer than {FEWEST_FOR_LEVEL} it covers less than 95 %."
+
+
+def pair_table(pair: PairRow, width: int) -> Group:
     """Sharing policies over one set of jobs."""
-    table = _table(f"{pair.title} ({pair.evidence})")
-    table.caption = "Throughput: Σ solo step time / shared step time. Makespan: exclusive / here. Bound: Σt/T*."
-    table.add_column("sharing", no_wrap=True)
-    for heading in ("n", "throughput", "bound", "of bound", "makespan", "slowdown by job"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    for row in pair.rows:
-        table.add_row(*_sharing_cells(row), style="dim" if row.is_reference else "")
-    return table
+    jobs = [f"{job.name}\nslowdown" for job in pair.rows[0].jobs]
+    headings = ("throughput\n[95 %]", "predicted\nbound", "of\nbound", "makespan ratio\n[95 %]", *jobs)
+    ranks = (0, 1, 2, 3, *(4 for _ in jobs))
+    texts = list(zip(*map(_sharing_cells, pair.rows), strict=True))
+    columns = [Column(*column) for column in zip(headings, texts, ranks, strict=True)]
+    styles = ["dim" if row.is_reference else "" for row in pair.rows]
+    table = terminal.table("sharing", [row.label for row in pair.rows], columns, width, styles=styles)
+    return terminal.titled(f"{pair.title} ({pair.evidence})", table, width, list(_pair_notes(pair)))
+
+
+def _pair_notes(pair: PairRow) -> Iterator[str]:
+    counts = sorted({row.num_repeats for row in pair.rows})
+    yield f"Medians of {repeats_text(counts)}. Throughput: Σ solo step time / step time here, exclusive = 1."
+    yield "Bound: Σt/T* from measured c, m, t. Makespan: exclusive over here. Slowdown: step time over that alone."
+    yield from _thin_note(counts)
 
 
 def _sharing_cells(row: SharingRow) -> tuple[str, ...]:
-    slowdowns = [number(job.slowdown.median) if job.slowdown else NOT_KNOWN for job in row.jobs]
     return (
-        row.label,
-        str(row.num_repeats),
-        factor(row.throughput),
+        "1" if row.is_reference else factor(row.throughput),
         NOT_KNOWN if row.is_reference or row.bound is None else f"{number(row.bound.median)}×",
         NOT_KNOWN if row.bound_share is None else percent(row.bound_share.median),
-        factor(row.makespan_ratio),
-        " / ".join(slowdowns),
+        "1" if row.is_reference else factor(row.makespan_ratio),
+        *(f"{number(job.slowdown.median)}×" if job.slowdown else NOT_KNOWN for job in row.jobs),
     )
 
 
-def outcome_table(outcomes: tuple[OutcomeRow, ...]) -> Table:
-    """What was skipped or failed, with the reason in full."""
-    table = _table("Skipped and failed")
-    table.add_column("cell")
-    table.add_column("outcome", no_wrap=True)
-    table.add_column("repeats", justify="right", no_wrap=True)
-    table.add_column("reason", overflow="fold")
+def outcome_list(outcomes: Sequence[OutcomeRow], width: int) -> Group:
+    """What was skipped or failed: the cell, how many repeats, and below it the reason in full."""
+    lines: list[Text] = []
     for row in outcomes:
-        table.add_row(Text(row.cell), row.status.value, f"{row.num_repeats} of {row.num_tried}", Text(row.reason))
-    return table
+        repeats = f"{row.num_repeats} of {plural(row.num_tried, 'repeat')}"
+        lines.append(Text.assemble((row.status.value, "yellow"), f" {row.cell} ({repeats})"))
+        lines.append(terminal.paragraph(row.reason, width, indent=2))
+    return terminal.titled("Skipped and failed", Group(*lines), width)
 
 
-def comparison_table(comparisons: Sequence[Comparison]) -> Table:
+def comparison_table(comparisons: Sequence[Comparison], width: int) -> Group:
     """Two sets of records, cell by cell; below 1 is faster, or fewer bytes."""
-    table = _table("After over before")
-    table.caption = "Ratio of median times with 95 % interval: step time, or makespan where jobs share."
-    table.add_column("cell", overflow="fold")
-    for heading in ("time [95 %]", "bytes", "change"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    for row in comparisons:
-        table.add_row(Text(row.cell), factor(row.time_ratio), number(row.bytes_ratio), row.change.value)
-    return table
+    columns = [
+        Column("time [95 %]", tuple(factor(row.time_ratio) for row in comparisons), 1),
+        Column("bytes", tuple(number(row.bytes_ratio) for row in comparisons), 2),
+        Column("change", tuple(row.change.value for row in comparisons), 0),
+    ]
+    table = terminal.table("cell", [row.cell for row in comparisons], columns, width)
+    note = "Ratio of median times with 95 % interval: step time, or makespan where jobs share."
+    return terminal.titled("After over before", table, width, [note])
 
 
 def comparisons_as_json(comparisons: Sequence[Comparison]) -> list[Any]:
@@ -128,16 +163,17 @@ def comparisons_as_json(comparisons: Sequence[Comparison]) -> list[Any]:
 def rows_as_json(summary: Summary) -> dict[str, Any]:
     """The summary as plain JSON values: an unknown bound is null, a run that never converged `"inf"`.
 
-    Curves are left out; they stand in the records.
+    Curves and single steps are left out; they stand in the records.
     """
-    slim = dataclasses.replace(summary, settings=tuple(map(_without_curves, summary.settings)))
+    slim = dataclasses.replace(summary, settings=tuple(map(_without_series, summary.settings)))
     plain = to_jsonable(_known(slim))
     assert isinstance(plain, dict)
     return plain
 
 
-def _without_curves(setting: SettingRow) -> SettingRow:
-    return dataclasses.replace(setting, cells=tuple(dataclasses.replace(row, curve=None) for row in setting.cells))
+def _without_series(setting: SettingRow) -> SettingRow:
+    cells = (dataclasses.replace(row, training=None, held_out=None, steps_s=()) for row in setting.cells)
+    return dataclasses.replace(setting, cells=tuple(cells))
 
 
 def _known(value: Any) -> Any:
@@ -149,8 +185,3 @@ def _known(value: Any) -> Any:
     if isinstance(value, tuple):
         return [_known(item) for item in value]
     return value
-
-
-def _table(title: str) -> Table:
-    heading = Text(title, style="bold")
-    return Table(title=heading, title_justify="left", caption_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))

@@ -8,11 +8,13 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
-from analysis import convergence
+from analysis import convergence, naming
 from analysis.cells import (
     LOCAL,
+    Group,
     SettingKey,
     fabric_key,
+    group_of,
     is_measured,
     label_of,
     num_ranks,
@@ -56,7 +58,7 @@ def settings(cells: Cells, baseline: Baseline, rng: np.random.Generator) -> tupl
         else:
             competitors.setdefault(setting_key(first), []).append(records)
     rows = [_setting(key, group, _ideals_for(key, ideals), baseline, rng) for key, group in competitors.items()]
-    return tuple(sorted(rows, key=lambda row: (row.key.group.value, row.key.workload, row.title)))
+    return tuple(_named(sorted(rows, key=lambda row: (row.key.group.value, row.key.workload, row.title))))
 
 
 def full_size(rows: Iterable[CellRow]) -> tuple[CellRow, ...]:
@@ -90,7 +92,8 @@ def _setting(
     cells = [*competitors, *ideals]
     rows = [_cell(records, ranks, rng) for records in cells]
     place = _choose(rows, baseline)
-    target = convergence.target_loss(convergence.curves(_measured(cells[place])))
+    learns = key.group is not Group.REPLAY
+    target = convergence.target_loss(convergence.training_curves(_measured(cells[place]))) if learns else None
     rows = [
         replace(
             row,
@@ -108,6 +111,20 @@ def _setting(
         baseline=rows[place].label,
         target_loss=target,
     )
+
+
+def _named(settings: Sequence[SettingRow]) -> list[SettingRow]:
+    """Short names made over all settings, so that a system has one name in every table and figure."""
+    labels = [row.label for setting in settings for row in setting.cells]
+    short = naming.short_names(labels)
+    return [
+        replace(
+            setting,
+            cells=tuple(replace(row, name=short[row.label]) for row in setting.cells),
+            left_out=naming.left_out([row.label for row in setting.cells], labels),
+        )
+        for setting in settings
+    ]
 
 
 def _choose(rows: Sequence[CellRow], baseline: Baseline) -> int:
@@ -131,10 +148,13 @@ def _cell(records: Sequence[Record], ranks: int, rng: np.random.Generator) -> Ce
     def over(value: Callable[[JobResult], float]) -> Interval:
         return bootstrap_interval([value(job) for job in jobs], rng)
 
-    curves = convergence.curves(measured)
+    # Replayed layers compute nothing, so their losses say nothing.
+    learning = [record for record in measured if group_of(record) is not Group.REPLAY]
+    training, held_out = convergence.training_curves(learning), convergence.held_out_curves(learning)
     return CellRow(
         cell=measured[0].cell,
         label=label_of(job),
+        name=label_of(job),
         system=job.system,
         strategy=job.strategy,
         num_ranks=own_ranks,
@@ -144,14 +164,17 @@ def _cell(records: Sequence[Record], ranks: int, rng: np.random.Generator) -> Ce
         step_p50_s=over(lambda job: float(np.quantile(job.step_times_s(), 0.5))),
         step_p90_s=over(lambda job: float(np.quantile(job.step_times_s(), 0.9))),
         samples_per_s=over(lambda job: job.batch_size * counted_ranks / step_time_s(job)),
-        phases=median_phases([job.phases for job in jobs]),
+        phases=median_phases([visible_phases(job) for job in jobs]),
         num_messages=_median([job.num_messages for job in jobs]),
         wire_bytes=_median_bytes([job.wire_bytes for job in jobs]),
         interface_bytes=_median([job.interface_bytes for job in jobs]),
         peak_memory_bytes=max(job.peak_memory_bytes for job in jobs),
-        final_loss=bootstrap_interval([curve[-1].loss for curve in curves], rng) if _finite(curves) else None,
-        final_accuracy=_final_accuracy(curves, rng),
-        curve=convergence.median_curve(curves),
+        final_loss=bootstrap_interval([curve[-1].loss for curve in held_out], rng) if _finite(held_out) else None,
+        final_accuracy=_final_accuracy(held_out, rng),
+        repeat_samples_per_s=tuple(job.batch_size * counted_ranks / step_time_s(job) for job in jobs),
+        steps_s=tuple(step for job in jobs for step in job.step_times_s()),
+        training=convergence.median_curve(training),
+        held_out=convergence.median_curve(held_out),
         record_ids=tuple(record.id for record in measured),
     )
 
@@ -178,6 +201,16 @@ def _speedup(base: Sequence[Record], own: Sequence[Record], rng: np.random.Gener
 def _time_to_target(records: Sequence[Record], target: float | None, rng: np.random.Generator) -> Interval | None:
     times = convergence.times_to_loss_s(records, target) if target is not None else []
     return bootstrap_interval(times, rng) if times else None
+
+
+def visible_phases(job: JobResult) -> Phases:
+    """The job's phases, without compute where waiting for messages hides in it.
+
+    A whole system may wait for its messages inside `backward` or `step`; where it does not show
+    how long, its compute cannot be told from that wait either.
+    """
+    hidden = job.system != LOCAL and job.phases.exposed_s is None
+    return replace(job.phases, compute_s=None) if hidden else job.phases
 
 
 def median_phases(phases: Sequence[Phases]) -> Phases:

@@ -5,11 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 
+from analysis.cells import Group
 from analysis.rows import CellRow, PairRow, SettingRow, SharingRow, Tone, VerdictRow
 from analysis.sharing import CROSSOVER
 from analysis.stats import Interval
 from analysis.training import full_size
 from analysis.wording import duration, factor, number, percent, plural
+
+ACCURACY_LOSS = 0.02
+BEYOND_BOUND = 1.05
 
 
 def verdicts(settings: Iterable[SettingRow], pairs: Iterable[PairRow]) -> tuple[VerdictRow, ...]:
@@ -20,31 +24,23 @@ def verdicts(settings: Iterable[SettingRow], pairs: Iterable[PairRow]) -> tuple[
 def setting_verdict(setting: SettingRow) -> VerdictRow:
     """Which cell of a setting beats the baseline, by how much, and what it costs.
 
-    A cell that does not reach the baseline's target loss cannot win, however fast its steps are.
+    A cell that misses the baseline's target loss, or whose held-out loss ends above where training
+    began, cannot win, however fast its steps are.
     """
-    rivals = [row for row in setting.competitors if row.label != setting.baseline and row.speedup is not None]
-    best = max(filter(_converges, rivals), key=_speed, default=None)
+    base = next(row for row in setting.cells if row.is_baseline)
+    rivals = [row for row in setting.competitors if row is not base and row.speedup is not None]
+    best = max(filter(_learns, rivals), key=_speed, default=None)
     if best is None or best.speedup is None:
         headline = "No other system reached the target." if rivals else "Nothing to compare: one system was measured."
-        return _verdict(setting, Tone.OPEN, headline, tuple(_unconverged(rivals)))
-    claim = f"{best.label}: {factor(best.speedup)} the throughput of {setting.baseline}"
+        return _verdict(setting, Tone.OPEN, headline, tuple(_unlearned(rivals)))
+    claim = f"{best.name}: {factor(best.speedup)} the throughput of {base.name}"
     tone = _tone(best.speedup)
     headlines = {
-        Tone.PAYS: f"Pays: {claim} ({plural(best.speedup.n, 'repeat')}).",
-        Tone.NOTHING_PAYS: f"Nothing beats {setting.baseline} beyond the noise. Fastest of the others: {claim}.",
+        Tone.PAYS: f"Pays: {claim}{_accuracy_cost(best, base)} ({_support(best.speedup)}).",
+        Tone.NOTHING_PAYS: f"Nothing beats {base.name} beyond the noise. Fastest of the others: {claim}.",
         Tone.OPEN: f"One repeat, so no interval and no verdict. Fastest: {claim}.",
     }
-    return _verdict(setting, tone, headlines[tone], tuple(_details(setting, best, rivals)))
-
-
-def _converges(row: CellRow) -> bool:
-    return row.time_to_target_s is None or math.isfinite(row.time_to_target_s.median)
-
-
-def _unconverged(rivals: Iterable[CellRow]) -> Iterator[str]:
-    names = [f"{row.label} ({factor(row.speedup)})" for row in rivals if not _converges(row)]
-    if names:
-        yield f"Left out, since the target loss was not reached: {', '.join(names)}."
+    return _verdict(setting, tone, headlines[tone], tuple(_details(setting, best, base, rivals)))
 
 
 def pair_verdict(pair: PairRow) -> VerdictRow:
@@ -56,21 +52,34 @@ def pair_verdict(pair: PairRow) -> VerdictRow:
     tone = _tone(row.throughput)
     claim = f"{factor(row.throughput)} the aggregate normalised throughput of exclusive"
     headlines = {
-        Tone.PAYS: f"Sharing in turns pays: {claim} ({plural(row.throughput.n, 'repeat')}).",
+        Tone.PAYS: f"Sharing in turns pays: {claim} ({_support(row.throughput)}).",
         Tone.NOTHING_PAYS: f"Sharing in turns does not pay beyond the noise: {claim}.",
         Tone.OPEN: f"One repeat, so no interval and no verdict: {claim}.",
     }
-    return VerdictRow(
-        title=pair.title,
-        evidence=pair.evidence,
-        tone=tone,
-        headline=headlines[tone],
-        details=tuple(_pair_details(pair, row)),
-    )
+    details = tuple(_pair_details(pair, row))
+    return VerdictRow(title=pair.title, evidence=pair.evidence, tone=tone, headline=headlines[tone], details=details)
 
 
 def _verdict(setting: SettingRow, tone: Tone, headline: str, details: tuple[str, ...]) -> VerdictRow:
     return VerdictRow(title=setting.title, evidence=setting.evidence, tone=tone, headline=headline, details=details)
+
+
+def _learns(row: CellRow) -> bool:
+    on_target = row.time_to_target_s is None or math.isfinite(row.time_to_target_s.median)
+    return on_target and not _ends_above_start(row)
+
+
+def _ends_above_start(row: CellRow) -> bool:
+    return row.final_loss is not None and row.training is not None and row.final_loss.median > row.training.loss[0]
+
+
+def _unlearned(rivals: Iterable[CellRow]) -> Iterator[str]:
+    for row in rivals:
+        if _ends_above_start(row) and row.final_loss is not None:
+            loss = number(row.final_loss.median)
+            yield f"Left out: {row.name} ({factor(row.speedup)}); its held-out loss ends at {loss}, above the start."
+        elif not _learns(row):
+            yield f"Left out: {row.name} ({factor(row.speedup)}); the target loss was not reached."
 
 
 def _speed(row: CellRow) -> float:
@@ -83,23 +92,41 @@ def _tone(ratio: Interval) -> Tone:
     return Tone.PAYS if ratio.low > 1.0 else Tone.NOTHING_PAYS
 
 
-def _details(setting: SettingRow, best: CellRow, rivals: Sequence[CellRow]) -> Iterator[str]:
-    tied = [row.label for row in rivals if row is not best and _overlap(row.speedup, best.speedup)]
+def _support(ratio: Interval) -> str:
+    """How many repeats stand behind an interval above 1; a thin one spans all, so each of them was faster."""
+    repeats = plural(ratio.n, "repeat")
+    return f"in each of {repeats}" if ratio.is_thin else repeats
+
+
+def _accuracy_cost(best: CellRow, base: CellRow) -> str:
+    if best.final_accuracy is None or base.final_accuracy is None:
+        return ""
+    own, other = best.final_accuracy.median, base.final_accuracy.median
+    return f", at a held-out accuracy of {percent(own)} against {percent(other)}" if own < other - ACCURACY_LOSS else ""
+
+
+def _details(setting: SettingRow, best: CellRow, base: CellRow, rivals: Sequence[CellRow]) -> Iterator[str]:
+    tied = [row.name for row in rivals if row is not best and _learns(row) and _overlap(row.speedup, best.speedup)]
     if tied:
         yield f"Within its interval: {', '.join(tied)}."
-    base = next((row for row in setting.competitors if row.label == setting.baseline), None)
-    if base is not None and base.sent_bytes and best.sent_bytes:
-        yield f"It puts {percent(best.sent_bytes / base.sent_bytes)} of {base.label}'s bytes on the wire."
+    if base.sent_bytes and best.sent_bytes:
+        yield f"It puts {percent(best.sent_bytes / base.sent_bytes)} of {base.name}'s bytes on the wire."
     whole = max((row for row in full_size(rivals) if row is not best), key=_speed, default=None)
     if whole is not None and best not in full_size(rivals):
-        yield f"Fastest without compression: {whole.label}, {factor(whole.speedup)}."
-    if base is not None:
-        yield from _quality(best, base, setting.target_loss)
-    yield from _unconverged(rivals)
+        yield f"Fastest without compression: {whole.name}, {factor(whole.speedup)}."
+        if setting.key.group is Group.REPLAY:
+            yield "Replay shows speed alone; what compression does to training is not seen here."
+    yield from _quality(best, base, setting.target_loss)
+    yield from _unlearned(rivals)
     ideal = setting.ideal
     if ideal is not None:
-        share = best.samples_per_s.median / ideal.samples_per_s.median
-        yield f"It reaches {percent(share)} of the throughput without communication."
+        yield _reach(best.samples_per_s.median / ideal.samples_per_s.median)
+
+
+def _reach(share: float) -> str:
+    if share > BEYOND_BOUND:
+        return "It is faster than the line without communication: other work slowed the machine; repeat on an idle one."
+    return f"It reaches {percent(share)} of the throughput without communication."
 
 
 def _overlap(a: Interval | None, b: Interval | None) -> bool:
@@ -109,17 +136,24 @@ def _overlap(a: Interval | None, b: Interval | None) -> bool:
 def _quality(best: CellRow, base: CellRow, target: float | None) -> Iterator[str]:
     if best.time_to_target_s is not None and base.time_to_target_s is not None and target is not None:
         own, other = duration(best.time_to_target_s.median), duration(base.time_to_target_s.median)
-        yield f"Time to loss {number(target)}: {own}, against {other} for {base.label}."
-    if best.final_accuracy is not None and base.final_accuracy is not None:
-        own, other = percent(best.final_accuracy.median, 3), percent(base.final_accuracy.median, 3)
-        yield f"Accuracy at the end: {own}, against {other}."
-    elif best.final_loss is not None and base.final_loss is not None:
-        yield f"Loss at the end: {number(best.final_loss.median)}, against {number(base.final_loss.median)}."
+        yield f"Time to training loss {number(target)}: {own}, against {other} for {base.name}."
+    if best.final_loss is not None and base.final_loss is not None:
+        own, other = number(best.final_loss.median), number(base.final_loss.median)
+        yield f"Held-out loss at the end: {own}, against {other}{_accuracies(best, base)}."
+
+
+def _accuracies(best: CellRow, base: CellRow) -> str:
+    if best.final_accuracy is None or base.final_accuracy is None:
+        return ""
+    own, other = percent(best.final_accuracy.median, 3), percent(base.final_accuracy.median, 3)
+    return f"; accuracy {own}, against {other}"
 
 
 def _pair_details(pair: PairRow, row: SharingRow) -> Iterator[str]:
     if row.bound is not None and row.bound_share is not None:
         yield f"That is {percent(row.bound_share.median)} of the predicted bound {number(row.bound.median)}×."
+    if exceeds_bound(row):
+        yield "More than the bound allows: c, m and t were measured at another time, so read the share with care."
     if row.makespan_ratio is not None:
         yield f"Makespan of exclusive over makespan here, start and tail included: {factor(row.makespan_ratio)}."
     naive = next((other for other in pair.rows if other.policy == "naive" and other.throughput), None)
@@ -127,4 +161,9 @@ def _pair_details(pair: PairRow, row: SharingRow) -> Iterator[str]:
         yield f"Naive co-location, without turns: {factor(naive.throughput)}."
     slowdowns = [f"{job.name} {number(job.slowdown.median)}×" for job in row.jobs if job.slowdown]
     if slowdowns:
-        yield f"One job's own step takes longer than alone: {', '.join(slowdowns)}."
+        yield f"Step time over that of the job alone: {', '.join(slowdowns)}."
+
+
+def exceeds_bound(row: SharingRow) -> bool:
+    """Whether the measured gain lies clearly above what the theory allows, so that one of the two is off."""
+    return row.bound_share is not None and row.bound_share.median > BEYOND_BOUND

@@ -69,6 +69,8 @@ def duration(seconds: float | None) -> str:
     """Seconds as ms below one second, else as s."""
     if seconds is None or math.isnan(seconds):
         return NOT_KNOWN
+    if math.isinf(seconds):
+        return number(seconds)
     return f"{number(seconds * 1e3)} ms" if abs(seconds) < 1.0 else f"{number(seconds)} s"
 
 

@@ -18,6 +18,7 @@ from typing import Any
 from results.codec import CodecError, from_jsonable, to_jsonable
 
 SCHEMA_VERSION = 1
+TRACES = "traces"  # the folder beside records that holds their traces, which are JSON too
 
 
 class RecordError(ValueError):
@@ -218,6 +219,10 @@ def read_records(folders: Iterable[Path]) -> Iterator[Record]:
     for folder in folders:
         if not folder.exists():
             raise RecordError(f"{folder}: no such folder of records; run a suite first, e.g. make bench-quick")
-        paths = [folder] if folder.is_file() else sorted(folder.rglob("*.json"))
+        paths = [folder] if folder.is_file() else sorted(_record_paths(folder))
         for path in paths:
             yield read_record(path)
+
+
+def _record_paths(folder: Path) -> Iterator[Path]:
+    return (path for path in folder.rglob("*.json") if TRACES not in path.relative_to(folder).parts)

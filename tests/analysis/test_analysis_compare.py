@@ -66,6 +66,6 @@ def test_different_fabrics_are_refused_unless_allowed() -> None:
 def test_a_comparison_prints_and_is_plain_json() -> None:
     found = compare(side(), side(num_repeats=1))
     console = Console(width=100, record=True, file=io.StringIO())
-    console.print(comparison_table(found))
+    console.print(comparison_table(found, console.width))
     assert "too few repeats" in console.export_text()
     assert comparisons_as_json(found)[0]["time_ratio"]["low"] is None

@@ -1,0 +1,70 @@
+from hypothesis import given
+from hypothesis import strategies as st
+
+from analysis.naming import left_out, parse, short_names, wrap
+
+QUICK = [
+    "fixed-buckets",
+    "unfused",
+    "tensor-fusion(cycle_s=0.005)",
+    "tensor-fusion(cycle_s=0.005)+half",
+    "fixed-buckets+topk(density=0.01)+error-feedback",
+    "torch-ddp",
+    "horovod(cycle_s=0.005)",
+    "horovod(cycle_s=0.005, fusion_threshold_bytes=0)",
+    "horovod(cycle_s=0.005, fp16=True)",
+    "local",
+]
+parameters = st.dictionaries(
+    st.sampled_from(["a", "b_s", "c_bytes", "d"]), st.sampled_from(["1", "0.005", "True", "'x+y'"])
+)
+
+
+def _label(parts: list[tuple[str, dict[str, str]]]) -> str:
+    texts = (f"{name}({', '.join(f'{k}={v}' for k, v in given.items())})" if given else name for name, given in parts)
+    return "+".join(texts)
+
+
+labels = st.lists(st.tuples(st.sampled_from(["half", "topk", "unfused"]), parameters), min_size=1, max_size=3).map(
+    _label
+)
+
+
+def test_names_of_the_quick_suite_are_short_and_tell_cells_apart() -> None:
+    assert list(short_names(QUICK).values()) == [
+        "fixed-buckets",
+        "unfused",
+        "tensor-fusion",
+        "tensor-fusion+half",
+        "fixed-buckets+topk+error-feedback",
+        "torch-ddp",
+        "horovod",
+        "horovod(fusion_threshold=0)",
+        "horovod(fp16)",
+        "local",
+    ]
+    assert left_out(QUICK, QUICK) == "tensor-fusion(cycle_s=0.005), topk(density=0.01), horovod(cycle_s=0.005)"
+
+
+def test_a_parameter_that_differs_stays_with_its_unit() -> None:
+    short = short_names(["tensor-fusion(cycle_s=0.005)", "tensor-fusion(cycle_s=0.001)", "tensor-fusion"])
+    assert list(short.values()) == ["tensor-fusion(cycle=5 ms)", "tensor-fusion(cycle=1 ms)", "tensor-fusion"]
+
+
+@given(st.lists(labels, min_size=1, max_size=8))
+def test_different_labels_never_get_one_name(made: list[str]) -> None:
+    short = short_names(made)
+    assert set(short) == set(made)
+    assert len(set(short.values())) == len(short)
+
+
+@given(st.text("ab+(),=' ", max_size=30))
+def test_parsing_loses_nothing(text: str) -> None:
+    assert "+".join(map(str, parse(text))) == text
+
+
+@given(st.text("abc+(, /", min_size=1, max_size=60), st.integers(4, 40))
+def test_wrapped_names_fit_and_keep_every_letter(name: str, width: int) -> None:
+    lines = wrap(name, width).split("\n")
+    assert all(len(line) <= width for line in lines)
+    assert "".join(lines).replace(" ", "") == name.replace(" ", "")
