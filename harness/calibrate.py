@@ -13,6 +13,7 @@ import torch.distributed as dist
 from scipy.optimize import nnls
 
 CALIBRATION_BYTES = (4_096, 65_536, 262_144, 1_048_576, 4_194_304)
+ROW_BYTES = 131_072
 LINE_RATE_BYTES = 25_000_000
 
 
@@ -29,20 +30,24 @@ class LinkModel:
 
 
 def time_all_reduces(num_bytes: Sequence[int], num_repeats: int) -> tuple[tuple[float, ...], ...]:
-    """Seconds of `num_repeats` all-reduces of each size, in order, after one that is not counted."""
+    """Seconds an all-reduce of each size, `num_repeats` times, after one that is not counted.
+
+    Small ones are timed in rows: ranks leave a barrier up to milliseconds apart.
+    """
     times_s = []
     for size in num_bytes:
         tensor = torch.zeros(max(1, size // 4))
         dist.all_reduce(tensor)
-        times_s.append(tuple(_timed_all_reduce(tensor) for _ in range(num_repeats)))
+        times_s.append(tuple(_timed_all_reduce(tensor, max(1, ROW_BYTES // size)) for _ in range(num_repeats)))
     return tuple(times_s)
 
 
-def _timed_all_reduce(tensor: torch.Tensor) -> float:
+def _timed_all_reduce(tensor: torch.Tensor, count: int) -> float:
     dist.barrier()
     start_s = perf_counter()
-    dist.all_reduce(tensor)
-    return perf_counter() - start_s
+    for _ in range(count):
+        dist.all_reduce(tensor)
+    return (perf_counter() - start_s) / count
 
 
 def slowest_median_s(times_s: Sequence[Sequence[float]]) -> float:

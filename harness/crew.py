@@ -40,6 +40,8 @@ class CrewLost(RuntimeError):
 class Crew:
     """This process's place in the crew; joining blocks until all ranks are there.
 
+    Raises: LaunchError if they do not come.
+
     On rank 0 these are the `Hands` of a bench; the others `follow`. `close` (rank 0) lets them go.
     """
 
@@ -50,6 +52,16 @@ class Crew:
         self._num_tasks = 0
         self._busy = False
         os.environ["GLOO_SOCKET_IFNAME"] = self._host.interface
+        try:
+            self._join()
+        except dist.DistError as error:
+            raise LaunchError(
+                f"the {placement.world} ranks did not meet at {placement.address}:{placement.port} within "
+                f"{JOIN_TIMEOUT_S:g} s ({error}); check that all were started and can reach it"
+            ) from error
+
+    def _join(self) -> None:
+        placement = self.placement
         store = dist.TCPStore(
             placement.address,
             placement.port,

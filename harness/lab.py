@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 import torch
+from torch import nn
 
 from crossover import CrossoverError
 from fabric.api import Cluster, FabricError, FabricSpec, build
@@ -22,7 +23,8 @@ from harness.messages import Answer, Ending, Event, Part, Task, task_from, to_li
 from harness.rank import Place
 from harness.rank_process import fork_rank
 from harness.services import places
-from harness.trial import Trial
+from harness.systems import system_of
+from harness.trial import Job, Trial
 from harness.watch import LauncherGone, Watch
 from models.device import DeviceError
 from models.workload import Device, WorkloadError, open_workload
@@ -83,7 +85,7 @@ class Lab:
             if repr(job.workload) not in self._opened:
                 workload = open_workload(job.workload)
                 if job.workload.device is not Device.CUDA:
-                    workload.build_model(trial.seed)
+                    _step_once(workload.build_model(trial.seed), job)
                 self._opened.add(repr(job.workload))
 
     def _port(self) -> int:
@@ -121,6 +123,14 @@ def _meeting(place: Place, part: Part | None) -> Place:
         rendezvous_port=part.port,
         rendezvous_prefix=f"{part.prefix}/job{place.job}",
     )
+
+
+def _step_once(model: nn.Module, job: Job) -> None:
+    """One optimizer step on zeros: torch imports most of itself with the first one."""
+    system_of(job.system)
+    parameter = next(model.parameters())
+    parameter.grad = torch.zeros_like(parameter)
+    job.resolve().optimizer.build([parameter]).step()
 
 
 def main() -> int:

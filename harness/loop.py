@@ -89,7 +89,8 @@ def train(
         if step == schedule.num_warmup:
             run.measured_from_s, run.measured_from_cpu_s = perf_counter(), process_time()
         batch = next(batches)
-        session.wait()
+        with recorder.span("loop", "wait"):
+            session.wait()
         with recorder.span("turn", "wait"):
             lease = turns.acquire()
         if step == 0:

@@ -148,7 +148,7 @@ def run_rank(trial: Trial, place: Place, signals: Signals) -> RankResult:
         step_times_s=tuple(times_s),
         losses=tuple(float(loss) for loss in run.losses),
         evaluated=tuple(run.evaluated),
-        phases=_phases(run, recorder, trial.num_steps, ours=traffic is not None),
+        phases=_phases(run, recorder, trial.num_steps, session=session),
         num_messages=traffic.num_messages / len(times_s) if traffic else None,
         wire_bytes={t: n / len(times_s) for t, n in traffic.wire_bytes.items()} if traffic else {},
         weights_digest=digest,
@@ -178,14 +178,16 @@ def _copy(traffic: Traffic | None) -> Traffic | None:
     return Traffic(traffic.num_messages, dict(traffic.wire_bytes)) if traffic else None
 
 
-def _phases(run: Run, recorder: Recorder, num_steps: int, *, ours: bool) -> Phases:
-    """Mean seconds a step over the measured steps."""
-    since_s = run.measured_from_s
+def _phases(run: Run, recorder: Recorder, num_steps: int, *, session: Session) -> Phases:
+    """Mean seconds a step over the measured steps; None for what the system does not let us see."""
+    since_s, ours = run.measured_from_s, session.traffic is not None
     lanes = [s for s in recorder.spans if s.track.startswith("lane") and since_s <= s.start_s <= run.end_s]
+    waited = "exposed" if ours else "wait"  # the engine also waits inside a forward
+    told = session.separates_waiting
     return Phases(
-        compute_s=recorder.total_s("compute", since_s=since_s) / num_steps,
+        compute_s=recorder.total_s("compute", since_s=since_s) / num_steps if told else None,
         communication_s=covered_s(lanes) / num_steps if ours else None,
-        exposed_s=recorder.total_s("loop", "exposed", since_s) / num_steps if ours else None,
+        exposed_s=recorder.total_s("loop", waited, since_s) / num_steps if told else None,
         turn_wait_s=recorder.total_s("turn", "wait", since_s) / num_steps,
         compress_s=recorder.total_s("codec", since_s=since_s) / num_steps if ours else None,
         cpu_s=(run.end_cpu_s - run.measured_from_cpu_s) / num_steps,

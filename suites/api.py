@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 
 from fabric.api import FabricKind, FabricSpec
 from harness.trial import Trial
-from models.workload import WorkloadSpec
+from models.workload import Device
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """Command-line wishes; None and () leave a suite its own choice."""
+    """Command-line wishes; None and () leave a suite its own choice. `device` is for real compute."""
 
     fabric: FabricKind = FabricKind.EMULATED
     num_hosts: int | None = None
@@ -22,6 +22,7 @@ class Options:
     num_steps: int | None = None
     strategies: tuple[str, ...] = ()
     data_path: str = ""
+    device: Device = Device.CPU
     smoke: bool = False
     trace: bool = False
     seed: int = 1
@@ -34,7 +35,8 @@ class Options:
         rate = self.rate_bps if self.rate_given else rate_bps
         if self.fabric is FabricKind.NATIVE and not self.rate_given:
             rate = None
-        return FabricSpec(kind=self.fabric, num_hosts=self.num_hosts or num_hosts, rate_bps=rate)
+        hosts = num_hosts if self.num_hosts is None else self.num_hosts
+        return FabricSpec(kind=self.fabric, num_hosts=hosts, rate_bps=rate)
 
 
 Grid = Callable[[Options], Sequence[Trial]]
@@ -53,8 +55,3 @@ class Suite:
 def interleave(cells: Sequence[Trial], repeats: int) -> list[Trial]:
     """Every cell once, then every cell again: repeat r of all cells lies close together in time."""
     return [replace(cell, repeat=repeat) for repeat in range(repeats) for cell in cells]
-
-
-def with_data(spec: WorkloadSpec, path: str) -> WorkloadSpec:
-    """The same workload on the user's own data, where one was given."""
-    return replace(spec, data="", data_path=path) if path else spec

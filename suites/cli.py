@@ -7,11 +7,17 @@ value and the remedy in the message; 130 interrupted.
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 
 from rich.console import Console
+
+from harness.spmd import is_follower
+from suites.errors import is_about_the_request
 
 RUNS = Path("runs")
 EPILOG = """\
@@ -22,22 +28,50 @@ examples:
   crossover-bench run quick --strategy tensor-fusion+half --only real --rate 1gbit
   crossover-bench run quick --dry-run            what would run, memory and time
   crossover-bench report                         tables and report.html of the last run
+  torchrun --nproc-per-node 2 -m suites run quick --fabric native --only real
+                                                 on ranks that torchrun, mpirun or srun has started
   crossover-bench doctor --fabric emulated       what this machine can do, with line rates
 """
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Parse and run one command; returns the exit code."""
-    arguments = _parser().parse_args(argv)
-    console = Console(stderr=True)
+    parser = _parser()
+    arguments = parser.parse_args(argv)
+    if arguments.command is None:
+        parser.print_help(sys.stderr)
+        return 2
+    console = Console(stderr=True, quiet=is_follower())
     try:
-        return int(arguments.command(arguments))
-    except ValueError as error:  # every error about a request is one; defects are not
-        console.print(f"[red]crossover-bench:[/] {error}", soft_wrap=True, highlight=False)
+        with _interrupted_once():
+            return int(arguments.command(arguments))
+    except ValueError as error:
+        if not is_about_the_request(error):
+            raise
+        console.print("[red]crossover-bench:[/]", end=" ")
+        console.print(str(error), soft_wrap=True, highlight=False, markup=False)
         return 2
     except KeyboardInterrupt:
         console.print("interrupted")
         return 130
+
+
+@contextmanager
+def _interrupted_once() -> Iterator[None]:
+    """Ctrl-C and SIGTERM both raise KeyboardInterrupt, once: what is under way is then ended in peace."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        for name in signals:
+            signal.signal(name, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    signals = (signal.SIGINT, signal.SIGTERM)
+    before = {name: signal.signal(name, interrupt) for name in signals}
+    try:
+        yield
+    finally:
+        for name, handler in before.items():
+            signal.signal(name, handler)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -47,7 +81,8 @@ def _parser() -> argparse.ArgumentParser:
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    parser.set_defaults(command=None)
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND")
     _add_run(commands)
     _add_list(commands)
     _add_report(commands)
@@ -61,13 +96,14 @@ def _add_run(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     run.add_argument("suite", metavar="SUITE", help="its name; `crossover-bench list` shows them")
     run.add_argument("--only", action="append", default=[], metavar="NAME", help="cells whose name contains NAME")
     run.add_argument("--strategy", action="append", default=[], metavar="TEXT", help="these instead of the suite's own")
-    run.add_argument("--fabric", default="emulated", metavar="F", help="emulated (default) or native")
+    run.add_argument("--fabric", default="emulated", metavar="F", help="emulated (default), or native: as it is")
     run.add_argument("--hosts", type=int, metavar="N", help="hosts, a rank of each job on each")
     run.add_argument("--rate", metavar="RATE", help="line rate such as 200mbit or 1gbit; none: unshaped")
     run.add_argument("--repeats", type=int, metavar="N", help="repeats of each cell, interleaved")
     run.add_argument("--steps", type=int, metavar="N", help="measured steps a trial")
     run.add_argument("--seed", type=int, default=1, metavar="N", help="seed of weights and data (default 1)")
     run.add_argument("--data", default="", metavar="PATH", help="an ImageNet folder, or a text file or folder")
+    run.add_argument("--device", default="cpu", metavar="D", help="of real training: cpu (default) or cuda")
     run.add_argument("--smoke", action="store_true", help="a few short cells, under a minute")
     run.add_argument("--dry-run", action="store_true", help="print the grid, memory and time; run nothing")
     run.add_argument("--trace", action="store_true", help="also write a Perfetto trace of every trial")

@@ -26,14 +26,12 @@ class Recipe:
         return Job(name=name, workload=self.workload, system=system, strategy=strategy, optimizer=self.optimizer)
 
 
-RESNET20 = Recipe(WorkloadSpec(network="resnet20", data="digits", batch_size=64), "sgd(lr=0.1)", 24)
-RESNET20_LARGE = replace(RESNET20, workload=replace(RESNET20.workload, batch_size=128), num_steps=16)
-BERT_TINY = Recipe(
-    WorkloadSpec(network="bert_tiny", data="text", batch_size=16, dropout=0.0), "adam(lr=0.001)", 14
-)
+RESNET20 = Recipe(WorkloadSpec(network="resnet20", data="digits", batch_size=64), "sgd(lr=0.1)", 20)
+RESNET20_LARGE = replace(RESNET20, workload=replace(RESNET20.workload, batch_size=128), num_steps=12)
+BERT_TINY = Recipe(WorkloadSpec(network="bert_tiny", data="text", batch_size=16, dropout=0.0), "adam(lr=0.001)", 10)
 
 
-def replayed(network: str, *, size_scale: int = 50, num_steps: int = 8) -> Recipe:
+def replayed(network: str, *, size_scale: int = 50, num_steps: int = 5) -> Recipe:
     """A network on the virtual device, its tensors `size_scale` times smaller."""
     workload = WorkloadSpec(network=network, device=Device.REPLAY, size_scale=size_scale)
     return Recipe(workload, "sgd(lr=0.1)", num_steps)
@@ -51,6 +49,7 @@ def trial(
     evaluate_every: int = 0,
     sharing: Sharing = Sharing.NONE,
     num_cost_steps: int = 0,
+    num_warmup: int = 3,
 ) -> Trial:
     """One cell, named `group/workloads/label`."""
     own_label = label or (jobs[0].label if sharing is Sharing.NONE else sharing.value)
@@ -62,6 +61,7 @@ def trial(
         fabric=fabric,
         sharing=sharing,
         num_steps=options.num_steps or num_steps,
+        num_warmup=num_warmup,
         evaluate_every=evaluate_every,
         num_cost_steps=num_cost_steps,
         seed=options.seed,

@@ -8,12 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.text import Text
 
 from harness.bench import Bench
 from harness.memory import check_memory
 from harness.messages import Event
 from harness.trial import Sharing, Trial, TrialError, check
+from models.workload import Device, WorkloadSpec, open_workload
 from results.codec import to_jsonable
 from results.record import Record, RecordError, Status, read_record, write_record
 
@@ -43,39 +45,54 @@ def select(trials: Sequence[Trial], only: Sequence[str]) -> list[Trial]:
     return [trial for trial in trials if not only or any(name in trial.cell for name in only)]
 
 
-def check_all(trials: Sequence[Trial]) -> int:
-    """The largest memory need in bytes. Raises: ValueError for the first trial that cannot run."""
+def check_all(trials: Sequence[Trial], num_local: int | None = None) -> int:
+    """The largest memory need in bytes, of `num_local` ranks (default: all) of each job.
+
+    Raises: ValueError for the first trial that cannot run.
+    """
     cells = {dataclasses.replace(trial, repeat=0): None for trial in trials}
     for trial in cells:
         check(trial)
-    return max((check_memory(trial) for trial in cells), default=0)
+    need = max((check_memory(trial, num_local) for trial in cells), default=0)
+    for workload, world, seed in {
+        (job.workload, trial.world, trial.seed): None for trial in cells for job in trial.jobs
+    }:
+        check_data(workload, world, seed)
+    return need
 
 
-def prepare_folder(folder: Path) -> None:
-    """Make the folder and prove that it can be written. Raises: TrialError naming it."""
-    probe = folder / ".writable"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        probe.touch()
-        probe.unlink()
-    except OSError as error:
-        raise TrialError(f"cannot write to {folder} ({error.strerror}); name another folder with --out") from error
+def check_data(spec: WorkloadSpec, world: int, seed: int) -> None:
+    """Whether there are samples for all ranks; of the user's own data also read what the first step reads.
+
+    Raises: WorkloadError naming the value or the file at fault.
+    """
+    if spec.device is Device.REPLAY:
+        return
+    workload = open_workload(dataclasses.replace(spec, device=Device.CPU))
+    for rank in range(world):
+        batches = workload.batches(rank, world, seed)
+        if spec.data_path:
+            next(batches)
 
 
-def run_trials(trials: Sequence[Trial], folder: Path, console: Console, *, resume: bool = False) -> Outcome:
+def run_trials(trials: Sequence[Trial], bench: Bench, folder: Path, console: Console, *, resume: bool) -> Outcome:
     """Run `trials` in order and write their records to `folder`. Ctrl-C ends the trial at hand,
-    keeps what is done and returns; nothing half-written is left."""
+    keeps what is done and returns; nothing half-written is left. Ends `bench`.
+
+    Raises: CrewLost if ranks that a launcher started are gone.
+    """
     records: list[Record] = []
     try:
-        with Bench() as bench, _progress(console) as progress:
+        with bench, _progress(console) as progress:
             bar = Bar(progress, trials)
             for trial in trials:
-                record = _finished_before(trial, folder) if resume else None
+                record = finished_before(trial, folder) if resume else None
                 if record is None:
                     record = bench.run(trial, bar.on_event(trial))
                     write_record(record, folder)
                     if record.status not in (Status.OK, Status.SKIPPED):
-                        progress.console.print(f"[yellow]{record.status}[/] {trial.cell}: {record.reason}", soft_wrap=True)
+                        told = Text.assemble((record.status, "yellow"), f" {trial.cell}: {record.reason}")
+                        progress.console.print(told, soft_wrap=True)
                 records.append(record)
                 bar.done(trial)
     except KeyboardInterrupt:
@@ -83,7 +100,7 @@ def run_trials(trials: Sequence[Trial], folder: Path, console: Console, *, resum
     return Outcome(tuple(records), len(trials))
 
 
-def _finished_before(trial: Trial, folder: Path) -> Record | None:
+def finished_before(trial: Trial, folder: Path) -> Record | None:
     """The record of exactly this trial, if an earlier run left a good one."""
     path = folder / f"{trial.id}.json"
     if not path.exists():
@@ -124,9 +141,7 @@ class Bar:
         elapsed_s = task.elapsed or 0.0
         share = completed / task.total if task.total else 1.0
         left = _clock(elapsed_s * (1 - share) / share) if share > 0.02 else "…"
-        self._progress.update(
-            self._task, completed=completed, left=left, trials=f"{self._num_done}/{self._num_trials}"
-        )
+        self._progress.update(self._task, completed=completed, left=left, trials=f"{self._num_done}/{self._num_trials}")
 
 
 START_S, STEP_S = 1.5, 0.12  # rough guesses, for the first estimate alone
@@ -153,7 +168,7 @@ def _progress(console: Console) -> Progress:
         TextColumn("{task.fields[trials]}"),
         TimeElapsedColumn(),
         TextColumn("[cyan]{task.fields[left]}"),
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         console=console,
         transient=True,
     )

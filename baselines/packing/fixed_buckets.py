@@ -42,12 +42,14 @@ class FixedBuckets:
 
     def pack(self, ready: Sequence[Segment], now_s: float) -> Packed:
         groups: list[tuple[Segment, ...]] = []
-        filling: dict[int, list[Segment]] = {}  # by item size: types do not mix, as in DDP
+        filling: dict[int, list[Segment]] = {}
+        sizes: dict[int, int] = {}
         limits: dict[int, int] = {}
-        for segment in ready:
-            bucket = filling.setdefault(segment.itemsize, [])
-            bucket.append(segment)
-            if sum(s.nbytes for s in bucket) >= limits.get(segment.itemsize, self.first_bucket_bytes):
-                groups.append(tuple(filling.pop(segment.itemsize)))
-                limits[segment.itemsize] = self.bucket_bytes
+        for segment in ready:  # formats never mix: a bucket each, told apart by the size of an element
+            kind = segment.itemsize
+            filling.setdefault(kind, []).append(segment)
+            sizes[kind] = sizes.get(kind, 0) + segment.nbytes
+            if sizes[kind] >= limits.get(kind, self.first_bucket_bytes):
+                groups.append(tuple(filling.pop(kind)))
+                sizes[kind], limits[kind] = 0, self.bucket_bytes
         return Packed((*groups, *map(tuple, filling.values())))

@@ -42,6 +42,8 @@ class Session(Protocol):
     wait → update → forward through `model` → backward; and `finish` at the end."""
 
     model: nn.Module
+    separates_waiting: ClassVar[bool]
+    """Whether `wait` is where the loop waits for messages; false if backward itself waits."""
 
     def wait(self) -> None:
         """Block until the gradients of the previous step are reduced (nothing at first)."""
@@ -83,6 +85,8 @@ class System(Protocol):
 
 class PlainSession:
     """A session whose update is one optimizer step over the whole model, due after each backward."""
+
+    separates_waiting: ClassVar[bool] = True
 
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
         self.model = model

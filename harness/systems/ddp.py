@@ -35,4 +35,10 @@ class TorchDdp:
         wrapped = DistributedDataParallel(model, broadcast_buffers=False, bucket_cap_mb=self.bucket_mb or None)
         if self.fp16:
             wrapped.register_comm_hook(None, default_hooks.fp16_compress_hook)
-        return PlainSession(wrapped, seat.strategy.optimizer.build(model.parameters()))
+        return DdpSession(wrapped, seat.strategy.optimizer.build(model.parameters()))
+
+
+class DdpSession(PlainSession):
+    """Backward returns when all buckets are reduced, so computing and waiting are not told apart."""
+
+    separates_waiting: ClassVar[bool] = False

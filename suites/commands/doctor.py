@@ -5,15 +5,20 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
-from rich.console import Console
+from rich.console import Console, Group
 from rich.table import Table
+from rich.text import Text
 
+from analysis import terminal
+from analysis.terminal import Column, output_console
+from analysis.wording import NOT_KNOWN
 from fabric.api import FabricError, FabricKind, FabricSpec, format_rate, parse_rate
 from harness.bench import Bench
 from harness.calibrate import CALIBRATION_BYTES, LINE_RATE_BYTES, fit_link, share_of_line_rate
-from harness.doctor import diagnose
+from harness.doctor import Finding, diagnose
 from harness.messages import LinkQuestion
 
 HOSTS = (2, 4, 8)
@@ -39,19 +44,29 @@ def examine(arguments: argparse.Namespace) -> int:
     findings = diagnose()
     links = measure(arguments) if arguments.fabric else []
     if arguments.json:
-        json.dump({"findings": [asdict(f) for f in findings], "links": [asdict(row) for row in links]}, sys.stdout, indent=1)
+        json.dump(
+            {"findings": [asdict(f) for f in findings], "links": [asdict(row) for row in links]}, sys.stdout, indent=1
+        )
         print()
         return 0
-    table = Table(title="this machine", title_justify="left")
-    for name in ("", "what", "found", "what to do"):
-        table.add_column(name, overflow="fold")
-    for finding in findings:
-        mark = "[green]✓[/]" if finding.ok else "[yellow]✗[/]"
-        table.add_row(mark, finding.name, finding.detail, "" if finding.ok else finding.remedy)
-    Console().print(table)
+    console = output_console()
+    console.print(_findings_table(findings))
     if links:
-        _show_links(links)
+        console.print(_links_table(links, console.width))
     return 0
+
+
+def _findings_table(findings: Sequence[Finding]) -> Table:
+    """A line a finding, with what to do under what is missing."""
+    table = Table.grid(padding=(0, 2, 0, 0))
+    table.add_column()
+    table.add_column(min_width=max((len(finding.name) for finding in findings), default=0), no_wrap=True)
+    table.add_column(overflow="fold")
+    for finding in findings:
+        mark = Text("✓", style="green") if finding.ok else Text("✗", style="yellow")
+        remedy = "" if finding.ok or not finding.remedy else f"\n→ {finding.remedy}"
+        table.add_row(mark, Text(finding.name), Text.assemble(finding.detail, (remedy, "yellow")))
+    return table
 
 
 def measure(arguments: argparse.Namespace) -> list[LinkRow]:
@@ -95,13 +110,18 @@ def _measure(bench: Bench, spec: FabricSpec) -> LinkRow:
     )
 
 
-def _show_links(links: list[LinkRow]) -> None:
+def _links_table(links: Sequence[LinkRow], width: int) -> Group:
+    columns = [
+        Column("time\ns", tuple(f"{row.all_reduce_25mb_s:.3f}" for row in links), 1),
+        Column("of line\nrate", tuple(_share(row.share_of_line_rate) for row in links), 0),
+        Column("α\nµs", tuple(f"{row.alpha_us:.0f}" for row in links), 2),
+        Column("β\nns/kB", tuple(f"{row.beta_ns_per_kb:.0f}" for row in links), 3),
+        Column("fit\n±", tuple(f"{row.fit_residual:.0%}" for row in links), 4),
+    ]
+    labels = [f"{row.fabric}, {row.hosts} hosts, {row.rate}" for row in links]
     title = "ring all-reduce of 25 MB (median of 5, slowest rank), and time = α + β·bytes"
-    table = Table(title=title, title_justify="left")
-    for name in ("fabric", "hosts", "rate", "time s", "of line rate", "α µs", "β ns/kB", "fit ±"):
-        table.add_column(name, justify="left" if name in ("fabric", "rate") else "right")
-    for row in links:
-        share = "" if row.share_of_line_rate is None else f"{row.share_of_line_rate:.3f}"
-        numbers = (f"{row.all_reduce_25mb_s:.3f}", share, f"{row.alpha_us:.0f}", f"{row.beta_ns_per_kb:.0f}")
-        table.add_row(row.fabric, str(row.hosts), row.rate, *numbers, f"{row.fit_residual:.0%}")
-    Console().print(table)
+    return terminal.titled(title, terminal.table("fabric", labels, columns, width), width)
+
+
+def _share(share: float | None) -> str:
+    return NOT_KNOWN if share is None else f"{share:.3f}"

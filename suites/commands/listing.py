@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import sys
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
+from analysis.terminal import output_console
 from baselines.catalogue import plugins, summary_of
 from fabric.api import FabricKind
 from harness.systems import systems
@@ -35,7 +39,12 @@ def rows() -> dict[str, list[dict[str, Any]]]:
         "suites": [{"name": suite.name, "question": suite.question} for suite in all_suites().values()],
         "baselines": [dict(summary_of(kind)) for kind in plugins().values()],
         "systems": [
-            {"name": name, "summary": kind.card.summary, "source": kind.card.source, "missing": kind().why_unavailable()}
+            {
+                "name": name,
+                "summary": kind.card.summary,
+                "source": kind.card.source,
+                "missing": kind().why_unavailable(),
+            }
             for name, kind in systems().items()
         ],
         "networks": [{"name": name, "summary": text} for name, text in known.networks.items()],
@@ -53,12 +62,28 @@ def show(*, as_json: bool) -> int:
         json.dump(found, sys.stdout, indent=1)
         print()
         return 0
-    console = Console()
+    console = output_console()
+    width = max(len(entry["name"]) for entries in found.values() for entry in entries)
     for kind, entries in found.items():
-        table = Table(title=kind, title_justify="left", title_style="bold")
-        for column in entries[0] if entries else ():
-            table.add_column(column, overflow="fold")
-        for entry in entries:
-            table.add_row(*("" if value is None else str(value) for value in entry.values()))
-        console.print(table)
+        for slot, of_slot in itertools.groupby(entries, key=lambda entry: entry.get("slot")):
+            _show_entries(console, f"{kind}: {slot}" if slot else kind, list(of_slot), width)
     return 0
+
+
+def _show_entries(console: Console, title: str, entries: Sequence[Mapping[str, Any]], name_width: int) -> None:
+    """Names on the left; what each does, where it comes from and its parameters on the right."""
+    table = Table.grid(padding=(0, 2, 0, 0))
+    table.add_column(width=name_width, no_wrap=True)
+    table.add_column()
+    for entry in entries:
+        table.add_row(Text(f"{entry['name']}", style="cyan"), _description(entry))
+    console.print(Text(title, style="bold"), table, Text())
+
+
+def _description(entry: Mapping[str, Any]) -> Text:
+    lines = [Text(entry.get("summary") or entry.get("question") or "")]
+    source = entry.get("paper") or entry.get("source")
+    lines += [Text(text, style="dim") for text in (source, entry.get("parameters")) if text]
+    if entry.get("missing"):
+        lines.append(Text(f"missing: {entry['missing']}", style="yellow"))
+    return Text("\n").join(lines)

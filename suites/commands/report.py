@@ -13,27 +13,33 @@ from rich.console import Console
 from analysis.compare import Change, compare
 from analysis.summary import summarise
 from analysis.tables import comparison_table, comparisons_as_json, render, rows_as_json
+from analysis.terminal import output_console
 from analysis.training import Baseline
 from results.record import Record, RecordError, read_records
+from suites.folders import prepare_folder
 
 
 def publish(
     records: Sequence[Record], folder: Path, console: Console, *, as_json: bool, baseline: Baseline | None = None
 ) -> None:
     """Print the tables (or JSON on stdout) and write figures and report.html to `folder`."""
-    from analysis.figures import draw_all
-    from analysis.report import write_report
+    from analysis.report import write_all
 
+    prepare_folder(folder)
     summary = summarise(records, baseline=baseline)
     if as_json:
         json.dump(rows_as_json(summary), sys.stdout, indent=1)
         print()
     else:
-        render(summary, Console())
+        render(summary, output_console())
     with console.status("drawing figures and report"):
-        figures = draw_all(records, folder / "figures", baseline=baseline)
-        page = write_report(records, folder, baseline=baseline)
-    console.print(f"{len(figures)} figure files in {folder / 'figures'}; report: {page}", highlight=False, soft_wrap=True)
+        figures, page = write_all(summary, folder)
+    console.print(
+        f"{len(figures)} figure files in {folder / 'figures'}; report: {page}",
+        highlight=False,
+        markup=False,
+        soft_wrap=True,
+    )
 
 
 def report_on(arguments: argparse.Namespace, runs: Path) -> int:
@@ -47,6 +53,7 @@ def report_on(arguments: argparse.Namespace, runs: Path) -> int:
     if arguments.figures:
         from analysis.figures import draw_all
 
+        prepare_folder(out)
         for path in draw_all(records, out / "figures", baseline=baseline):
             print(path)
         return 0
@@ -62,5 +69,6 @@ def compare_folders(arguments: argparse.Namespace) -> int:
         json.dump(comparisons_as_json(comparisons), sys.stdout, indent=1)
         print()
     else:
-        Console().print(comparison_table(comparisons))
+        output = output_console()
+        output.print(comparison_table(comparisons, output.width))
     return 1 if any(comparison.change is Change.SLOWER for comparison in comparisons) else 0

@@ -3,91 +3,183 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 
+import torch
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
+from analysis.terminal import Column, output_console, table
 from fabric.api import FabricError, FabricKind, parse_rate
+from harness.bench import Bench
+from harness.crew import Crew, CrewLost
 from harness.memory import trial_bytes
+from harness.spmd import LaunchError, Placement, own_placement
 from harness.trial import Trial, TrialError
+from models.workload import Device
+from results.record import TRACES
 from suites.api import Options
 from suites.catalogue import suite_of
 from suites.commands.report import publish
-from suites.runner import check_all, expected_s, prepare_folder, run_trials, select
+from suites.folders import prepare_folder, set_latest
+from suites.runner import Outcome, check_all, expected_s, run_trials, select
 
 
 def run_suite(arguments: argparse.Namespace, runs: Path) -> int:
-    """Check, run, report. Returns 0, 1 if a trial failed, 130 if interrupted."""
-    console = Console(stderr=True)
+    """Check, run, report. Returns 0, 1 if a trial failed, 130 if interrupted.
+
+    Of ranks that a launcher started, rank 0 does this and the others follow it.
+    """
+    placed = own_placement()
     suite = suite_of(arguments.suite)
-    trials = select(suite.grid(options_from(arguments)), arguments.only)
+    options = options_from(arguments, placed)
+    trials = select(suite.grid(options), arguments.only)
+    check_used(options, trials, placed.num_local if placed else None)
+    if placed is not None and placed.rank > 0:
+        return 0 if arguments.dry_run else _follow(placed)
+    need = check_all(trials, placed.num_local if placed else None)
     if arguments.dry_run:
-        check_all(trials)
         _show_grid(trials, as_json=arguments.json)
         return 0
     folder = _folder(arguments, runs / suite.name)
-    prepare_folder(folder)
-    need = check_all(trials)
-    console.print(f"[bold]{suite.name}[/]: {suite.question}")
+    console = Console(stderr=True)
+    console.print(Text.assemble((suite.name, "bold"), f": {suite.question}"))
     console.print(
-        f"{len(trials)} trials, up to {need / 1e9:.1f} GB, about {_minutes(trials)}; records in {folder}", highlight=False
+        f"{len(trials)} trials, up to {need / 1e9:.1f} GB, about {_minutes(trials)}; records in {folder}",
+        highlight=False,
+        markup=False,
     )
-    outcome = run_trials(trials, folder, console, resume=arguments.resume)
-    if outcome.records:
-        publish(outcome.records, folder, console, as_json=arguments.json)
+    try:
+        outcome = run_trials(trials, _bench(placed, folder), folder, console, resume=arguments.resume)
+    except CrewLost as error:
+        console.print(f"{error}\n{_how_to_go_on(folder)}", soft_wrap=True, highlight=False, markup=False)
+        return 1
+    return _conclude(outcome, folder, console, as_json=arguments.json)
+
+
+def _follow(placed: Placement) -> int:
+    try:
+        Crew(placed).follow()
+    except CrewLost:
+        return 1
+    return 0
+
+
+def _bench(placed: Placement | None, folder: Path) -> Bench:
+    """The bench on this machine, or on the ranks that a launcher started."""
+    crew = Crew(placed) if placed is not None else None
+    return Bench(crew, num_local=placed.num_local if placed else None, traces=folder / TRACES)
+
+
+def _how_to_go_on(folder: Path) -> str:
+    return (
+        f"go on with:     the same command and --resume --out {folder}\nreport on them: crossover-bench report {folder}"
+    )
+
+
+def _conclude(outcome: Outcome, folder: Path, console: Console, *, as_json: bool) -> int:
+    """Report, or say how to go on; returns the exit code."""
     if outcome.interrupted:
-        command = f"crossover-bench run {suite.name} --resume --out {folder}"
-        console.print(f"interrupted after {len(outcome.records)} of {outcome.num_asked} trials; go on with: {command}")
+        counts = f"interrupted after {len(outcome.records)} of {outcome.num_asked} trials"
+        console.print(f"{counts}\n{_how_to_go_on(folder)}", soft_wrap=True, highlight=False, markup=False)
         return 130
+    publish(outcome.records, folder, console, as_json=as_json)
     return 1 if outcome.num_failed else 0
 
 
-def options_from(arguments: argparse.Namespace) -> Options:
+def options_from(arguments: argparse.Namespace, placed: Placement | None = None) -> Options:
     """Options of the command line, checked. Raises: ValueError with value and remedy."""
-    try:
-        kind = FabricKind(arguments.fabric)
-    except ValueError:
-        known = ", ".join(kind.value for kind in FabricKind)
-        raise FabricError(f"unknown fabric {arguments.fabric!r}; use one of: {known}") from None
     for name in ("repeats", "steps"):
         value = getattr(arguments, name)
         if value is not None and value < 1:
             raise TrialError(f"--{name} is {value}; it must be at least 1")
+    fabric = _fabric_kind(arguments.fabric)
+    if placed is not None:
+        _check_placement(placed, fabric, arguments.hosts)
     return Options(
-        fabric=kind,
-        num_hosts=arguments.hosts,
+        fabric=fabric,
+        num_hosts=placed.world if placed is not None else arguments.hosts,
         rate_bps=parse_rate(arguments.rate) if arguments.rate is not None else None,
         rate_given=arguments.rate is not None,
         repeats=arguments.repeats,
         num_steps=arguments.steps,
         strategies=tuple(arguments.strategy),
         data_path=arguments.data,
+        device=_device(arguments.device, fabric),
         smoke=arguments.smoke,
         trace=arguments.trace,
         seed=arguments.seed,
     )
 
 
+def _fabric_kind(text: str) -> FabricKind:
+    try:
+        return FabricKind(text)
+    except ValueError:
+        known = ", ".join(kind.value for kind in FabricKind)
+        raise FabricError(f"unknown fabric {text!r}; use one of: {known}") from None
+
+
+def _check_placement(placed: Placement, fabric: FabricKind, num_hosts: int | None) -> None:
+    """Raises: LaunchError if the request does not fit the ranks that were started."""
+    if fabric is not FabricKind.NATIVE:
+        raise LaunchError(
+            f"--fabric {fabric} under {placed.launcher}: its ranks talk over the machines' own network; "
+            f"add --fabric native, or run without {placed.launcher}"
+        )
+    if num_hosts not in (None, placed.world):
+        raise LaunchError(
+            f"--hosts {num_hosts}, but {placed.launcher} started {placed.world} ranks; leave --hosts out or start "
+            f"{num_hosts} ranks"
+        )
+
+
+def _device(text: str, fabric: FabricKind) -> Device:
+    if text not in (Device.CPU, Device.CUDA):
+        raise TrialError(f"unknown device {text!r}; use cpu or cuda")
+    if text == Device.CUDA and not torch.cuda.is_available():
+        raise TrialError("--device cuda, but torch sees no GPU; use --device cpu, or set up with TORCH=system")
+    if text == Device.CUDA and fabric is FabricKind.EMULATED:
+        raise TrialError(
+            "--device cuda on the emulated fabric: NCCL goes around the emulated links, through the machine's memory; "
+            "add --fabric native, or use --device cpu"
+        )
+    return Device(text)
+
+
+def check_used(options: Options, trials: Sequence[Trial], num_local: int | None = None) -> None:
+    """Whether some trial does what was asked. Raises: TrialError naming the option that none takes up."""
+    workloads = {job.workload for trial in trials for job in trial.jobs}
+    if options.data_path and not any(workload.data_path for workload in workloads):
+        trained = ", ".join(sorted(workload.label for workload in workloads))
+        raise TrialError(f"--data {options.data_path!r} fits none of {trained}; choose other cells, or leave it out")
+    on_gpu = [trial for trial in trials if any(job.workload.device is Device.CUDA for job in trial.jobs)]
+    if options.device is Device.CUDA and not on_gpu:
+        raise TrialError(
+            "--device cuda, but none of these cells computes on a GPU; choose other cells, or leave it out"
+        )
+    num_ranks = max((num_local or trial.world for trial in on_gpu), default=0)
+    if num_ranks > (num_gpus := torch.cuda.device_count()):
+        raise TrialError(f"{num_ranks} ranks here want a GPU each and there are {num_gpus}; use fewer hosts")
+
+
 def _folder(arguments: argparse.Namespace, runs: Path) -> Path:
     """Where records go: what was named, the last run to resume, or a new folder with `latest` set to it."""
-    latest = runs / "latest"
     if arguments.out is not None:
-        return Path(arguments.out)
+        return prepare_folder(Path(arguments.out))
     if arguments.resume:
+        latest = runs / "latest"
         if not latest.exists():
             raise TrialError(f"--resume: there is no earlier run in {runs}; leave --resume out, or name it with --out")
-        return latest.resolve()
-    folder = runs / datetime.now().strftime("%Y%m%d-%H%M%S")
-    prepare_folder(folder)
-    link = runs / ".latest.part"
-    link.unlink(missing_ok=True)
-    link.symlink_to(folder.name)
-    link.replace(latest)
+        return prepare_folder(latest.resolve())
+    folder = prepare_folder(runs / datetime.now().strftime("%Y%m%d-%H%M%S"))
+    set_latest(folder)
     return folder
 
 
@@ -114,9 +206,17 @@ def _show_grid(trials: Sequence[Trial], *, as_json: bool) -> None:
         json.dump(rows, sys.stdout, indent=1)
         print()
         return
-    table = Table(title=f"{len(rows)} cells, {len(trials)} trials, about {_minutes(trials)}")
-    for name in rows[0] if rows else ():
-        table.add_column(name, justify="left" if name in ("cell", "fabric") else "right")
-    for row in rows:
-        table.add_row(*map(str, row.values()))
-    Console().print(table)
+    console = output_console()
+    console.print(f"{len(rows)} cells, {len(trials)} trials, about {_minutes(trials)}")
+    for group, of_group in itertools.groupby(rows, key=lambda row: str(row["cell"]).rsplit("/", 1)[0]):
+        console.print(_grid_table(group, list(of_group), console.width), "")
+
+
+def _grid_table(group: str, rows: Sequence[Mapping[str, object]], width: int) -> Table:
+    headings = ("repeats", "expected_s", "steps", "hosts", "memory_gb", "fabric")  # dropped from the end if narrow
+    columns = [
+        Column(heading.replace("_", "\n"), tuple(str(row[heading]) for row in rows), rank)
+        for rank, heading in enumerate(headings)
+    ]
+    labels = [str(row["cell"]).rsplit("/", 1)[-1] for row in rows]
+    return table(group, labels, columns, width)

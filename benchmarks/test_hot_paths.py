@@ -1,0 +1,78 @@
+"""Hot paths of the engine, timed by pytest-benchmark: `make benchmark`.
+
+Absolute times belong to one machine; compare runs of the same one with
+`make benchmark ARGS='--benchmark-compare'`. Nothing here fails for being slow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from pytest_benchmark.fixture import BenchmarkFixture
+from torch import nn
+
+from baselines.api import Message, Segment
+from baselines.packing.fixed_buckets import FixedBuckets
+from baselines.packing.tensor_fusion import TensorFusion
+from baselines.strategy import parse_strategy
+from harness.buffers import BufferPool, flatten_gradients, scatter_gradients
+from harness.collectives import Room
+from harness.engine import Engine
+from harness.trace import Recorder
+
+NUM_TENSORS = 400
+NUMEL = 1_000_000
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """As in a rank."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def many_tensors() -> nn.Module:
+    """A model of 400 tensors of 4 elements: nothing but overhead."""
+    return nn.ParameterList([nn.Parameter(torch.ones(4)) for _ in range(NUM_TENSORS)])
+
+
+@pytest.mark.parametrize("text", ["unfused", "unfused+half", "tensor-fusion(threshold_bytes=0)"])
+def test_engine_with_400_messages(benchmark: BenchmarkFixture, text: str) -> None:
+    """Divide by 400 for the engine's cost a message, with a transport that answers at once."""
+    engine = Engine(many_tensors(), parse_strategy(text), Room(1).seat(0), recorder=Recorder())
+    try:
+        benchmark(engine.exchange_once)
+        assert engine.traffic.num_messages >= NUM_TENSORS
+    finally:
+        engine.close()
+
+
+def test_flattening_and_scattering_a_million_elements(benchmark: BenchmarkFixture) -> None:
+    """60 tensors in one message of 4 MB, there and back."""
+    parameters = {f"p{i}": nn.Parameter(torch.ones(NUMEL // 60)) for i in range(60)}
+    for parameter in parameters.values():
+        parameter.grad = torch.ones_like(parameter)
+    segments = tuple(
+        Segment(name, tuple(p.shape), 0, p.numel(), index) for index, (name, p) in enumerate(parameters.items())
+    )
+    message, pool = Message(0, segments), BufferPool()
+
+    def there_and_back() -> None:
+        flat = flatten_gradients(message, parameters, pool, scale=1.0)
+        scatter_gradients(message, flat, parameters)
+        pool.give_back(flat)
+
+    benchmark(there_and_back)
+    assert all(bool((p.grad == 1).all()) for p in parameters.values() if p.grad is not None)
+
+
+@pytest.mark.parametrize("packing", [FixedBuckets(), TensorFusion()], ids=lambda packing: packing.card.name)
+def test_packing_400_tensors(benchmark: BenchmarkFixture, packing: FixedBuckets | TensorFusion) -> None:
+    """One call of the pure policy."""
+    segments = [Segment(f"p{index}", (4,), 0, 4, index) for index in range(NUM_TENSORS)]
+    packed = benchmark(packing.pack, segments, 0.0)
+    assert sum(len(group) for group in packed.groups) == NUM_TENSORS

@@ -1,0 +1,76 @@
+"""Command lines: in this process, and as processes of their own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+MARK = "CROSSOVER_BENCH_TEST"
+ONE_TRIAL = ("run", "quick", "--fabric", "native", "--strategy", "fixed-buckets", "--repeats", "1", "--steps", "2")
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a command ended."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def words(self) -> str:
+        """What it told the user, with line breaks taken out."""
+        return " ".join(self.err.split())
+
+
+Command = Callable[..., Ended]
+
+
+@dataclass(slots=True)
+class Started:
+    """A command line that runs in a process of its own; whatever it starts carries its mark."""
+
+    words: tuple[str, ...]
+    environment: Mapping[str, str] = field(default_factory=dict)
+    mark: str = field(default_factory=lambda: uuid.uuid4().hex)
+    process: subprocess.Popen[str] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, *self.words],
+            cwd=CHECKOUT,
+            env={**os.environ, **self.environment, MARK: self.mark},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+
+    def ended(self, timeout_s: float = 50.0) -> Ended:
+        """Wait for its end; kill it and all that it has started if that does not come."""
+        try:
+            out, err = self.process.communicate(timeout=timeout_s)
+        except subprocess.TimeoutExpired:
+            for process in self.alive():
+                process.kill()
+            raise
+        return Ended(self.process.returncode, out, err)
+
+    def alive(self) -> list[psutil.Process]:
+        """Every living process with its mark."""
+        return [process for process in psutil.process_iter() if _mark(process) == self.mark]
+
+
+def _mark(process: psutil.Process) -> str:
+    try:
+        return process.environ().get(MARK, "")
+    except (psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess):
+        return ""

@@ -1,0 +1,153 @@
+"""Every wrong request ends with code 2 and a message that names the value and the remedy, before anything starts."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import namedtuple
+from pathlib import Path
+
+import pytest
+from commands import ONE_TRIAL, Command
+from own_data import make_images
+
+import harness.memory
+import suites.commands.run
+
+QUICK = ("run", "quick")
+WRONG = {
+    "unknown suite": (("run", "quik"), r"unknown suite 'quik'; there are: .*quick"),
+    "unknown baseline": ((*QUICK, "--strategy", "topp"), r"unknown baseline 'topp'; known: .*topk"),
+    "unknown parameter": ((*QUICK, "--strategy", "topk(share=0.1)"), r"no parameter 'share'; it has: density"),
+    "refused parameter": ((*QUICK, "--strategy", "topk(density=2)"), r"density.*2.*above 0 and up to 1"),
+    "unreadable strategy": ((*QUICK, "--strategy", "topk("), r"'topk\(.* cannot be read; write e\.g\. "),
+    "illegal pair": ((*QUICK, "--strategy", "topk+ring"), r"topk\+ring.*: .*(use|all-gather)"),
+    "two packings": (
+        (*QUICK, "--strategy", "unfused+fixed-buckets"),
+        r"fixed-buckets and unfused both decide packing; name one",
+    ),
+    "unknown fabric": ((*QUICK, "--fabric", "emulatd"), r"unknown fabric 'emulatd'; use one of: native, emulated"),
+    "unknown device": ((*QUICK, "--device", "tpu"), r"unknown device 'tpu'; use cpu or cuda"),
+    "no repeats": ((*QUICK, "--repeats", "0"), r"--repeats is 0; it must be at least 1"),
+    "no steps": ((*QUICK, "--steps", "-3"), r"--steps is -3; it must be at least 1"),
+    "no hosts": ((*QUICK, "--hosts", "0"), r"num_hosts=0 is out of range; choose 1 to 64"),
+    "too many hosts": ((*QUICK, "--hosts", "65"), r"num_hosts=65 is out of range; choose 1 to 64"),
+    "more ranks than samples": (
+        (*QUICK, "--only", "real/resnet20", "--hosts", "40"),
+        r"batch_size 64 on 40 ranks wants 2560 samples.*use a smaller batch, fewer ranks or more data",
+    ),
+    "a rate of nothing": ((*QUICK, "--rate", "0"), r"'0' is no line rate; write a rate such as 200mbit"),
+    "a rate of no bits": ((*QUICK, "--rate", "0mbit"), r"'0mbit' cannot carry a message; write a rate such as"),
+    "a native rate": ((*QUICK, "--fabric", "native", "--rate", "1gbit"), r"native .*cannot be shaped.*--rate none"),
+    "no such cell": ((*QUICK, "--only", "resnet21"), r"--only 'resnet21' matches no cell; parts .*resnet20-digits"),
+    "absent data": ((*QUICK, "--data", "/absent/images"), r"--data '/absent/images' does not exist; give an ImageNet"),
+    "nothing to resume": ((*QUICK, "--resume"), r"--resume: there is no earlier run in runs/quick; leave --resume out"),
+    "no records": (("report",), r"no records in runs; run a suite first"),
+    "absent records": (("report", "/absent/records"), r"/absent/records: no such folder of records; run a suite"),
+    "nothing to compare": (("compare", "/absent/a", "/absent/b"), r"/absent/a: no such folder of records; run a suite"),
+    "unknown fabric to examine": (("doctor", "--fabric", "wifi"), r"unknown fabric 'wifi'; use emulated or native"),
+    "not a number": ((*QUICK, "--hosts", "two"), r"--hosts: invalid int value: 'two'"),
+    "unknown option": ((*QUICK, "--host", "2", "--hots"), r"--hots"),
+    "unknown command": (("rum",), r"invalid choice: 'rum'"),
+}
+
+
+@pytest.mark.parametrize(("words", "message"), WRONG.values(), ids=WRONG)
+def test_a_wrong_request_is_refused(command: Command, tmp_path: Path, words: tuple[str, ...], message: str) -> None:
+    ended = command(*words)
+    assert ended.code == 2
+    assert re.search(message, ended.words), ended.err
+    assert "Traceback" not in ended.err
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_message_is_printed_as_it_is_with_its_brackets(command: Command) -> None:
+    assert "[bold]" in command(*QUICK, "--only", "[bold]").err
+
+
+def test_an_empty_data_folder_is_refused(command: Command, tmp_path: Path) -> None:
+    (tmp_path / "nothing").mkdir()
+    ended = command(*QUICK, "--data", "nothing")
+    assert ended.code == 2
+    assert "--data 'nothing' holds neither images by class nor text; give an ImageNet folder" in ended.words
+
+
+def test_a_class_without_images_is_refused(command: Command, tmp_path: Path) -> None:
+    for folder in ("train/cat", "val/cat"):
+        (tmp_path / "images" / folder).mkdir(parents=True)
+    ended = command(*QUICK, "--data", "images", "--only", "real/resnet20")
+    assert ended.code == 2
+    assert "images/train/cat has no images" in ended.words
+
+
+def test_a_broken_image_is_named_before_anything_starts(command: Command, tmp_path: Path) -> None:
+    images = make_images(tmp_path / "images")
+    for path in (images / "train" / "dog").iterdir():
+        path.write_bytes(path.read_bytes()[:200])
+    ended = command(*ONE_TRIAL, "--data", images, "--only", "real/resnet20", "--out", "records")
+    assert ended.code == 2
+    assert re.search(r"train/dog/\d+\.JPEG cannot be read as an image .*replace or remove it", ended.words)
+    assert not (tmp_path / "records").exists()
+
+
+def test_data_that_no_chosen_cell_takes_is_refused(command: Command, images: Path) -> None:
+    ended = command(*QUICK, "--data", images, "--only", "real/bert")
+    assert ended.code == 2
+    assert "fits none of bert_tiny-text; choose other cells, or leave it out" in ended.words
+
+
+def test_a_trial_larger_than_memory_is_refused(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    memory = namedtuple("memory", "available total")(200_000_000, 400_000_000)
+    monkeypatch.setattr(harness.memory.psutil, "virtual_memory", lambda: memory)
+    ended = command(*QUICK, "--only", "replay/")
+    assert ended.code == 2
+    assert re.search(r"needs about \d\.\d GB on this machine and 0\.2 GB are free; use fewer hosts", ended.words)
+
+
+def test_an_unwritable_folder_is_refused(command: Command, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()  # a path below a file: root may write anywhere else
+    for words in (ONE_TRIAL, ("report", tmp_path)):
+        if words[0] == "report":
+            copy_reference_record(tmp_path)
+        ended = command(*words, "--out", tmp_path / "file" / "records")
+        assert ended.code == 2
+        assert re.search(r"cannot write to .*file/records \(.*\); name another folder with --out", ended.words)
+
+
+def copy_reference_record(folder: Path) -> None:
+    record = {"schema": 1, "id": "a", "suite": "quick", "cell": "real/x/y", "repeat": 0, "seed": 1, "status": "ok"}
+    fabric = {"kind": "native", "label": "measured", "num_hosts": 2}
+    (folder / "a.json").write_text(json.dumps({**record, "fabric": fabric}))
+
+
+@pytest.mark.parametrize("version", [0, 2, "1", None])
+def test_a_record_of_another_schema_is_refused(command: Command, tmp_path: Path, version: object) -> None:
+    (tmp_path / "a.json").write_text(json.dumps({"schema": version, "id": "a"}))
+    ended = command("report", tmp_path)
+    assert ended.code == 2
+    assert f"schema version {version!r}, this checkout reads 1; run the trial again" in ended.words
+
+
+def test_a_gpu_that_is_not_there_is_refused(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(suites.commands.run.torch.cuda, "is_available", lambda: False)
+    ended = command(*QUICK, "--device", "cuda")
+    assert ended.code == 2
+    assert "torch sees no GPU; use --device cpu" in ended.words
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--only", "real/resnet20"), "NCCL goes around the emulated links"),
+        (("--only", "replay/", "--fabric", "native"), "none of these cells computes on a GPU"),
+        (("--only", "real/resnet20", "--fabric", "native"), "2 ranks here want a GPU each and there are 1"),
+    ],
+)
+def test_a_gpu_that_cannot_be_used_is_refused(
+    command: Command, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], message: str
+) -> None:
+    monkeypatch.setattr(suites.commands.run.torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(suites.commands.run.torch.cuda, "device_count", lambda: 1)
+    ended = command(*QUICK, "--device", "cuda", *words)
+    assert ended.code == 2
+    assert message in ended.words

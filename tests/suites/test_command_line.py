@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+import importlib
+import json
+import pkgutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from commands import Command
+
+import suites.commands.listing
+from analysis.stats import StatsError
+from crossover import ArbiterAbsent, Refused
+from results.codec import CodecError
+from suites.errors import is_about_the_request
+
+PACKAGES = ("suites", "harness", "baselines", "crossover", "fabric", "models", "results", "analysis")
+# A request reaches the command line as another error of ours, or as a trial's reason; so these are defects there.
+DEFECTS = {ArbiterAbsent, CodecError, Refused, StatsError}
+
+
+def own_value_errors() -> set[type[ValueError]]:
+    for package in map(importlib.import_module, PACKAGES):
+        for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            if module.name.rpartition(".")[2] != "__main__":
+                importlib.import_module(module.name)
+    found, unseen = set[type[ValueError]](), [ValueError]
+    while unseen:
+        children = unseen.pop().__subclasses__()
+        found.update(child for child in children if child.__module__.partition(".")[0] in PACKAGES)
+        unseen += children
+    return found
+
+
+def test_no_command_prints_help_and_is_an_error(command: Command) -> None:
+    ended = command()
+    assert ended.code == 2
+    assert "crossover-bench run quick" in ended.err
+
+
+@pytest.mark.parametrize("words", [(), ("run",), ("list",), ("report",), ("compare",), ("doctor",)])
+def test_every_command_has_help(command: Command, words: tuple[str, ...]) -> None:
+    ended = command(*words, "--help")
+    assert ended.code == 0
+    assert "usage: crossover-bench" in ended.out
+
+
+def test_help_does_not_load_torch() -> None:
+    code = "import sys; import suites.cli; sys.exit('torch' in sys.modules)"
+    root = Path(suites.__path__[0]).parent
+    assert subprocess.run([sys.executable, "-c", code], cwd=root, check=False).returncode == 0
+
+
+def test_list_shows_every_kind_of_entry(command: Command) -> None:
+    ended = command("list")
+    assert ended.code == 0
+    for name in ("quick", "fixed-buckets", "torch-ddp", "bert_tiny", "crossover", "emulated"):
+        assert name in ended.out
+
+
+def test_list_as_json_has_the_same_entries(command: Command) -> None:
+    ended = command("list", "--json")
+    assert ended.code == 0
+    found = json.loads(ended.out)
+    assert found == json.loads(json.dumps(suites.commands.listing.rows()))
+    assert {"suites", "baselines", "systems", "networks", "sharing", "fabrics"} <= set(found)
+
+
+def test_dry_run_prints_the_grid_and_runs_nothing(command: Command, tmp_path: Path) -> None:
+    ended = command("run", "quick", "--dry-run", "--only", "real/resnet20-digits")
+    assert ended.code == 0
+    assert "torch-ddp" in ended.out
+    assert not list(tmp_path.iterdir())
+
+
+def test_dry_run_as_json_gives_memory_and_time_of_every_cell(command: Command) -> None:
+    ended = command("run", "quick", "--dry-run", "--json", "--only", "replay/")
+    rows = json.loads(ended.out)
+    assert rows
+    assert all(row["memory_gb"] > 0 and row["expected_s"] > 0 and row["hosts"] == 4 for row in rows)
+
+
+def test_only_keeps_the_cells_whose_name_contains_it(command: Command) -> None:
+    rows = json.loads(command("run", "quick", "--dry-run", "--json", "--only", "replay/resnet50").out)
+    assert {row["cell"].rpartition("/")[0] for row in rows} == {"replay/resnet50-replay"}
+
+
+def test_a_defect_is_not_disguised_as_a_wrong_request(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> None:
+        raise ValueError("shapes do not match")
+
+    monkeypatch.setattr(suites.commands.listing, "rows", fail)
+    with pytest.raises(ValueError, match="shapes do not match"):
+        command("list")
+
+
+def test_ctrl_c_outside_a_run_ends_with_130(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(suites.commands.listing, "rows", lambda: signal.raise_signal(signal.SIGINT))
+    before = signal.getsignal(signal.SIGINT)
+    ended = command("list")
+    assert (ended.code, ended.err) == (130, "interrupted\n")
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_every_value_error_of_ours_is_known_as_the_users_or_as_a_defect() -> None:
+    shown = {kind for kind in own_value_errors() if is_about_the_request(kind.__new__(kind))}
+    assert own_value_errors() - shown == DEFECTS

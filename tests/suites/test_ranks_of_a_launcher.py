@@ -1,0 +1,211 @@
+"""Ranks that torchrun and others have started: who they are, and that they do the suite together."""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+from pathlib import Path
+from time import monotonic, sleep
+
+import pytest
+from commands import ONE_TRIAL, Command, Started
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.crew import merge, own_host
+from harness.messages import Answer, Ending, LinkTimes, answer_from, to_line
+from harness.spmd import LaunchError, Placement, is_follower, placement
+from results.record import Status, read_records
+
+MEETING = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29511"}
+TORCHRUN = {"RANK": "1", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", **MEETING}
+OTHERS = {
+    "horovodrun": {"HOROVOD_RANK": "3", "HOROVOD_SIZE": "4", "HOROVOD_LOCAL_RANK": "1", "HOROVOD_LOCAL_SIZE": "2"},
+    "mpirun": {
+        "OMPI_COMM_WORLD_RANK": "3",
+        "OMPI_COMM_WORLD_SIZE": "4",
+        "OMPI_COMM_WORLD_LOCAL_RANK": "1",
+        "OMPI_COMM_WORLD_LOCAL_SIZE": "2",
+    },
+    "srun": {
+        "SLURM_PROCID": "3",
+        "SLURM_STEP_NUM_TASKS": "4",
+        "SLURM_LOCALID": "1",
+        "SLURM_STEP_TASKS_PER_NODE": "2(x2)",
+    },
+}
+
+
+def test_without_a_launcher_there_is_no_placement() -> None:
+    assert placement({}) is None
+    assert placement(MEETING) is None
+    assert placement({"SLURM_PROCID": "0", "SLURM_NTASKS": "4", **MEETING}) is None  # a batch script, not a step
+
+
+def test_torchrun_says_who_a_rank_is_and_where_all_meet() -> None:
+    placed = placement({**TORCHRUN, "TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RESTART_COUNT": "2"})
+    assert placed == Placement(
+        launcher="torchrun",
+        rank=1,
+        world=4,
+        local_rank=1,
+        num_local=2,
+        address="127.0.0.1",
+        port=29511,
+        serves_store=False,
+        attempt=2,
+    )
+
+
+@pytest.mark.parametrize("launcher", OTHERS)
+def test_other_launchers_say_it_too(launcher: str) -> None:
+    placed = placement({**OTHERS[launcher], **MEETING})
+    assert placed is not None
+    assert (placed.launcher, placed.rank, placed.world, placed.local_rank, placed.num_local) == (launcher, 3, 4, 1, 2)
+
+
+@pytest.mark.parametrize("launcher", OTHERS)
+def test_a_launcher_that_names_no_meeting_place_needs_one(launcher: str) -> None:
+    with pytest.raises(LaunchError, match=f"{launcher} started rank 3 of 4, but MASTER_ADDR .*is not set; set them"):
+        placement(OTHERS[launcher])
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("RANK", "4"), ("WORLD_SIZE", "many"), ("MASTER_PORT", ""), ("RANK", "-1")]
+)
+def test_numbers_that_are_none_are_named(name: str, value: str) -> None:
+    with pytest.raises(LaunchError, match=f"{name}='?{value}"):
+        placement({**TORCHRUN, name: value})
+
+
+@pytest.mark.parametrize(("serves", "environment"), [(True, {"RANK": "0"}), (False, {"RANK": "1"})])
+def test_rank_0_serves_the_store_where_the_launcher_does_not(serves: bool, environment: dict[str, str]) -> None:
+    placed = placement({**TORCHRUN, **environment})
+    assert placed is not None
+    assert placed.serves_store is serves
+
+
+def test_only_ranks_after_the_first_are_followers() -> None:
+    assert not is_follower({})
+    assert not is_follower({**TORCHRUN, "RANK": "0"})
+    assert is_follower(TORCHRUN)
+    assert not is_follower({"RANK": "1"})
+
+
+def test_a_host_is_the_address_that_leads_to_rank_0() -> None:
+    placed = placement(TORCHRUN)
+    assert placed is not None
+    host = own_host(placed)
+    assert (host.index, host.name, host.address, host.interface) == (1, socket.gethostname(), "127.0.0.1", "lo")
+
+
+def test_an_unknown_meeting_place_is_named() -> None:
+    placed = placement({**TORCHRUN, "MASTER_ADDR": "no.such.host.invalid"})
+    assert placed is not None
+    with pytest.raises(LaunchError, match=r"MASTER_ADDR='no\.such\.host\.invalid' cannot be reached .*set it to"):
+        own_host(placed)
+
+
+answers = st.builds(
+    Answer,
+    ending=st.sampled_from(Ending),
+    reason=st.text(max_size=9),
+    links=st.lists(
+        st.builds(LinkTimes, rank=st.integers(0, 9), num_bytes=st.just((4,)), times_s=st.just(((0.5,),))), max_size=2
+    ).map(tuple),
+)
+
+
+@given(answers)
+def test_an_answer_travels_as_json(answer: Answer) -> None:
+    assert answer_from(to_line(answer)) == answer
+
+
+@given(st.lists(answers, min_size=1, max_size=5))
+def test_ranks_together_are_done_only_if_each_is(given_answers: list[Answer]) -> None:
+    merged = merge(given_answers)
+    assert (merged.ending is Ending.DONE) == all(answer.ending is Ending.DONE for answer in given_answers)
+    if merged.ending is Ending.DONE:
+        assert sorted(times.rank for times in merged.links) == [times.rank for times in merged.links]
+        assert len(merged.links) == sum(len(answer.links) for answer in given_answers)
+    else:
+        assert all(answer.reason in merged.reason for answer in given_answers)
+
+
+def set_torchrun(monkeypatch: pytest.MonkeyPatch, rank: int) -> None:
+    for name, value in {**TORCHRUN, "RANK": str(rank), "WORLD_SIZE": "2"}.items():
+        monkeypatch.setenv(name, value)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (
+            ("--hosts", "3", "--fabric", "native"),
+            "--hosts 3, but torchrun started 2 ranks; leave --hosts out or start 3",
+        ),
+        (("--fabric", "emulated"), "--fabric emulated under torchrun: .*add --fabric native, or run without torchrun"),
+        ((), "--fabric emulated under torchrun: .*add --fabric native"),
+    ],
+)
+def test_a_request_that_does_not_fit_the_ranks_is_refused_and_said_once(
+    command: Command, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], message: str
+) -> None:
+    set_torchrun(monkeypatch, rank=0)
+    first = command("run", "quick", *words)
+    set_torchrun(monkeypatch, rank=1)
+    second = command("run", "quick", *words)
+    assert (first.code, second.code) == (2, 2)
+    assert re.search(message, first.words)
+    assert not second.err
+
+
+def test_dry_run_under_a_launcher_shows_its_ranks(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    set_torchrun(monkeypatch, rank=0)
+    rows = json.loads(command("run", "quick", "--fabric", "native", "--dry-run", "--json").out)
+    assert {row["hosts"] for row in rows} == {2}
+
+
+def test_torchrun_runs_a_suite_and_rank_0_alone_records_it(tmp_path: Path, scratch: Path) -> None:
+    folder = tmp_path / "records"
+    cells = ("--only", "real/resnet20-digits/fixed-buckets", "--only", "sharing/resnet20-digits+resnet20-digits/cross")
+    suite = ("-m", "suites", *ONE_TRIAL, *cells, "--trace", "--out", str(folder))
+    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+    started = Started((*torchrun, *suite), {"TMPDIR": str(scratch)})
+    ended = started.ended()
+    assert ended.code == 0, ended.err
+    records = list(read_records([folder]))
+    assert [record.status for record in records] == [Status.OK] * 2, [record.reason for record in records]
+    assert [[len(job.ranks) for job in record.jobs] for record in records] == [[2], [2, 2]]
+    assert {record.fabric.label for record in records} == {"measured"}
+    assert len(list((folder / "traces").iterdir())) == 2
+    assert ended.err.count("2 trials") == 1
+    assert not started.alive()
+    assert not list(scratch.glob("crossover-bench-*"))
+
+
+def test_a_killed_rank_ends_all_and_leaves_no_record(tmp_path: Path) -> None:
+    folder = tmp_path / "records"
+    words = ("run", "quick", "--fabric", "native", "--strategy", "fixed-buckets", "--steps", "2000", "--repeats", "1")
+    suite = ("-m", "suites", *words, "--only", "real/resnet20-digits/fixed-buckets", "--out", str(folder))
+    started = Started(("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", *suite))
+    kill_one_rank(started)
+    ended = started.ended()
+    assert ended.code == 1
+    assert not [path for path in folder.rglob("*") if path.is_file()]
+    assert not started.alive()
+
+
+def kill_one_rank(started: Started) -> None:
+    """Wait until a rank trains, and kill its launcher process of rank 1."""
+    deadline_s = monotonic() + 40
+    while monotonic() < deadline_s and started.process.poll() is None:
+        labs = [process for process in started.alive() if "harness.lab" in process.cmdline()]
+        if len(labs) >= 4:  # two labs and the ranks they forked
+            (victim,) = [
+                p for p in started.alive() if p.environ().get("RANK") == "1" and "harness.lab" not in p.cmdline()
+            ]
+            victim.kill()
+            return
+        sleep(0.05)
