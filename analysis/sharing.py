@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from analysis.cells import FabricKey, fabric_key, is_measured, label_of, shared_repeats, step_time_s
+from analysis.naming import short_names
 from analysis.rows import PairRow, SharedJobRow, SharingRow
 from analysis.stats import Interval, bootstrap_interval, exactly, paired_ratio
 from analysis.training import median_phases
@@ -26,7 +27,9 @@ def pairs(cells: Sequence[Sequence[Record]], rng: np.random.Generator) -> tuple[
         measured = [record for record in records if is_measured(record) and len(record.jobs) > 1]
         if measured:
             groups.setdefault(_pair(measured[0]), []).append(measured)
-    rows = [_pair_row(key, group, rng) for key, group in groups.items()]
+    firsts = [group[0][0] for group in groups.values()]
+    short = short_names({label_of(job) for first in firsts for job in first.jobs})
+    rows = [_pair_row(key, group, short, rng) for key, group in groups.items()]
     return tuple(sorted(rows, key=lambda row: row.title))
 
 
@@ -58,26 +61,26 @@ def _pair(record: Record) -> Pair:
     return fabric_key(record.fabric), jobs
 
 
-def _pair_row(key: Pair, cells: list[list[Record]], rng: np.random.Generator) -> PairRow:
+def _pair_row(key: Pair, cells: list[list[Record]], short: Mapping[str, str], rng: np.random.Generator) -> PairRow:
     first = cells[0][0]
     reference = next((records for records in cells if records[0].sharing == EXCLUSIVE), [])
     bounds = {r.repeat: r.prediction for records in cells for r in records if r.sharing == CROSSOVER}
     rows = [_row(records, reference, bounds, rng) for records in cells]
     rows.sort(key=lambda row: (not row.is_reference, row.policy == CROSSOVER, row.label))
     return PairRow(
-        names=_names(first),
+        names=_names(first, short),
         key=key[0],
         fabric=first.fabric,
         rows=tuple(rows),
     )
 
 
-def _names(record: Record) -> str:
+def _names(record: Record, short: Mapping[str, str]) -> str:
     """`resnet20-digits ×2 (tensor-fusion)`; strategies one by one only where they differ."""
     workloads = [job.workload for job in record.jobs]
-    strategies = [label_of(job) for job in record.jobs]
+    strategies = [short[label_of(job)] for job in record.jobs]
     if len(set(strategies)) > 1:
-        return " + ".join(f"{job.workload} ({label_of(job)})" for job in record.jobs)
+        return " + ".join(f"{job.workload} ({short[label_of(job)]})" for job in record.jobs)
     same = len(set(workloads)) == 1
     return (
         f"{workloads[0]} ×{len(workloads)} ({strategies[0]})" if same else f"{' + '.join(workloads)} ({strategies[0]})"

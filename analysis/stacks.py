@@ -74,7 +74,8 @@ def sharing(pairs: Sequence[PairRow]) -> Figure | None:
     place = -1
     for names, group in shown:
         place += 1
-        axes.annotate(names, (0, place + 0.1), (3, 0), textcoords="offset points", va="center", fontsize=6.5)
+        heading = axes.annotate(names, (0, place + 0.1), (3, 0), textcoords="offset points", va="center", fontsize=6.5)
+        heading.set_in_layout(False)  # it may run past the axes; the bars keep their width
         for row in group:
             place += 1
             _gain(axes, place, row)

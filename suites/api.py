@@ -53,5 +53,8 @@ class Suite:
 
 
 def interleave(cells: Sequence[Trial], repeats: int) -> list[Trial]:
-    """Every cell once, then every cell again: repeat r of all cells lies close together in time."""
-    return [replace(cell, repeat=repeat) for repeat in range(repeats) for cell in cells]
+    """Every cell once, then every cell again: repeat r of all cells lies close together in time.
+
+    Each repeat has a seed of its own, the same for all cells, so that accuracy has a spread too.
+    """
+    return [replace(cell, repeat=repeat, seed=cell.seed + repeat) for repeat in range(repeats) for cell in cells]

@@ -26,7 +26,7 @@ class Recipe:
         return Job(name=name, workload=self.workload, system=system, strategy=strategy, optimizer=self.optimizer)
 
 
-RESNET20 = Recipe(WorkloadSpec(network="resnet20", data="digits", batch_size=64), "sgd(lr=0.1)", 20)
+RESNET20 = Recipe(WorkloadSpec(network="resnet20", data="digits", batch_size=64), "sgd(lr=0.05)", 20)
 RESNET20_LARGE = replace(RESNET20, workload=replace(RESNET20.workload, batch_size=128), num_steps=12)
 BERT_TINY = Recipe(WorkloadSpec(network="bert_tiny", data="text", batch_size=16, dropout=0.0), "adam(lr=0.001)", 10)
 

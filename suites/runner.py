@@ -144,7 +144,7 @@ class Bar:
         self._progress.update(self._task, completed=completed, left=left, trials=f"{self._num_done}/{self._num_trials}")
 
 
-START_S, STEP_S = 1.5, 0.12  # rough guesses, for the first estimate alone
+START_S, STEP_S = 0.4, 0.11  # rough guesses, for the first estimate alone
 
 
 def expected_s(trial: Trial) -> float:

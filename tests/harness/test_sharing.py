@@ -1,0 +1,140 @@
+"""Two jobs on the same hosts, real processes: each trains as if it were alone."""
+
+from __future__ import annotations
+
+from queue import SimpleQueue
+
+import pytest
+
+from crossover import Alone, ArbiterLost, CrossoverError, Lease
+from fabric.api import FabricKind, FabricSpec
+from harness.bench import Bench
+from harness.launch import LabHandle
+from harness.link_turns import LinkTurns
+from harness.messages import Ending, Task
+from harness.trial import Job, Link, Sharing, Trial
+from models.workload import Device, WorkloadSpec
+from results.record import Record, Status
+
+FABRIC = FabricSpec(kind=FabricKind.NATIVE, num_hosts=2, rate_bps=None)
+SMALL = WorkloadSpec(network="resnet20", batch_size=4)
+BUCKETS = "fixed-buckets(bucket_bytes=262144, first_bucket_bytes=65536)"
+
+
+def two_jobs(sharing: Sharing, *, workload: WorkloadSpec = SMALL, system: str = "ours", **trial: object) -> Trial:
+    jobs = tuple(Job(name=name, workload=workload, system=system, strategy=BUCKETS) for name in ("a", "b"))
+    asked: dict[str, object] = {"num_warmup": 1, "num_steps": 7, "timeout_s": 50.0, **trial}
+    return Trial(suite="test", cell=f"test/{sharing}", jobs=jobs, fabric=FABRIC, sharing=sharing, **asked)  # type: ignore[arg-type]
+
+
+def digests(record: Record) -> set[str]:
+    assert record.status is Status.OK, record.reason
+    return {job.weights_digest for job in record.jobs}
+
+
+@pytest.fixture(scope="module")
+def solo_digest() -> str:
+    """The weights after the same steps of one job alone."""
+    alone = Trial(
+        suite="test",
+        cell="test/solo",
+        jobs=(Job(name="a", workload=SMALL, strategy=BUCKETS),),
+        fabric=FABRIC,
+        num_warmup=1,
+        num_steps=7,
+    )
+    with Bench() as bench:
+        (digest,) = digests(bench.run(alone))
+    return digest
+
+
+@pytest.mark.parametrize("sharing", [Sharing.EXCLUSIVE, Sharing.HOLD, Sharing.NAIVE, Sharing.CROSSOVER])
+def test_shared_jobs_end_with_the_weights_of_their_solo_run_bit_for_bit(sharing: Sharing, solo_digest: str) -> None:
+    with Bench() as bench:
+        assert digests(bench.run(two_jobs(sharing))) == {solo_digest}
+
+
+def test_a_fair_link_changes_no_weights_either(solo_digest: str) -> None:
+    with Bench() as bench:
+        assert digests(bench.run(two_jobs(Sharing.CROSSOVER, link=Link.FAIR))) == {solo_digest}
+
+
+def test_torch_ddp_shares_in_turns_too(solo_digest: str) -> None:
+    with Bench() as bench:
+        assert digests(bench.run(two_jobs(Sharing.CROSSOVER, system="torch-ddp"))) == {solo_digest}
+
+
+def test_costs_of_the_exclusive_trial_predict_the_others() -> None:
+    with Bench() as bench:
+        exclusive = bench.run(two_jobs(Sharing.EXCLUSIVE, num_cost_steps=2))
+        crossover = bench.run(two_jobs(Sharing.CROSSOVER))
+    assert exclusive.prediction is not None
+    assert crossover.prediction == exclusive.prediction
+    assert exclusive.prediction.gain is not None
+    assert exclusive.prediction.gain <= 2.0 + 1e-9
+    assert exclusive.makespan_s == pytest.approx(sum(job.end_s - job.start_s for job in exclusive.jobs))
+
+
+def test_replayed_jobs_together_divide_the_device() -> None:
+    """Twice the device time takes twice as long, however it is cut: never less than both need."""
+    replayed = WorkloadSpec(network="resnet50", device=Device.REPLAY, size_scale=400, batch_size=8)
+    with Bench() as bench:
+        alone = bench.run(two_jobs(Sharing.EXCLUSIVE, workload=replayed, num_steps=4))
+        together = bench.run(two_jobs(Sharing.NAIVE, workload=replayed, num_steps=4))
+    assert alone.status is together.status is Status.OK
+    assert together.jobs[0].step_times_s()
+    assert sum(together.jobs[0].step_times_s()) > 1.3 * sum(alone.jobs[0].step_times_s())
+
+
+def test_a_trial_that_is_ended_in_mid_turn_leaves_the_lab_fit_for_the_next() -> None:
+    asked = two_jobs(Sharing.CROSSOVER, workload=WorkloadSpec(network="resnet20", batch_size=4), num_steps=1_000_000)
+    with LabHandle(FABRIC) as lab:
+        answer = lab.ask(Task(trial=Trial(**{**_fields(asked), "timeout_s": 4.0})))
+        assert answer.ending is Ending.TIMEOUT
+        again = lab.ask(Task(trial=two_jobs(Sharing.CROSSOVER)))
+        assert again.ending is Ending.DONE, again.reason
+
+
+def _fields(trial: Trial) -> dict[str, object]:
+    return {name: getattr(trial, name) for name in trial.__dataclass_fields__}
+
+
+class Recorded(Alone):
+    """A link that notes what is done with it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.events: list[str] = []
+
+    def acquire(self) -> Lease:
+        self.events.append("acquire")
+        return super().acquire()
+
+    def release(self, lease: Lease) -> None:
+        self.events.append("release")
+
+    def leave(self) -> None:
+        self.events.append("leave")
+
+
+def test_link_turns_grant_release_and_leave_in_order() -> None:
+    link, granted = Recorded(), SimpleQueue[CrossoverError | None]()
+    turns = LinkTurns(link)
+    for _ in range(3):
+        turns.request(granted.put)
+        assert granted.get(timeout=5) is None
+        turns.release()
+    turns.leave()
+    assert link.events == ["acquire", "release"] * 3 + ["leave"]
+
+
+def test_a_lost_arbiter_reaches_whoever_asked_for_the_link() -> None:
+    class Lost(Recorded):
+        def acquire(self) -> Lease:
+            raise ArbiterLost("the arbiter went away")
+
+    granted = SimpleQueue[CrossoverError | None]()
+    turns = LinkTurns(Lost())
+    turns.request(granted.put)
+    assert isinstance(granted.get(timeout=5), ArbiterLost)
+    turns.leave()
