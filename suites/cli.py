@@ -101,7 +101,7 @@ def _add_run(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     run.add_argument("--rate", metavar="RATE", help="line rate such as 200mbit or 1gbit; none: unshaped")
     run.add_argument("--repeats", type=int, metavar="N", help="repeats of each cell, interleaved")
     run.add_argument("--steps", type=int, metavar="N", help="measured steps a trial")
-    run.add_argument("--seed", type=int, default=1, metavar="N", help="seed of the first repeat, the next ones count on (default 1)")
+    run.add_argument("--seed", type=int, default=1, metavar="N", help="seed of the first repeat, others count on")
     run.add_argument("--data", default="", metavar="PATH", help="an ImageNet folder, or a text file or folder")
     run.add_argument("--device", default="cpu", metavar="D", help="of real training: cpu (default) or cuda")
     run.add_argument("--smoke", action="store_true", help="a few short cells, under a minute")
