@@ -86,8 +86,6 @@ def train(
     batches = workload.batches(rank, world, seed)
     paused_s = 0.0
     for step in range(schedule.num_warmup + schedule.num_steps):
-        if step == schedule.num_warmup:
-            run.measured_from_s, run.measured_from_cpu_s = perf_counter(), process_time()
         batch = next(batches)
         with recorder.span("loop", "wait"):
             session.wait()
@@ -99,6 +97,8 @@ def train(
             session.update()
         if len(run.ends_s) < step:
             run.ends_s.append(perf_counter() - paused_s)
+        if step == schedule.num_warmup:
+            run.measured_from_s, run.measured_from_cpu_s = perf_counter(), process_time()
         with recorder.span("compute", "forward"):
             loss = workload.loss(session.model, batch)
         with recorder.span("compute", "backward"):
@@ -113,8 +113,9 @@ def train(
             session.finish()
             run.ends_s.append(perf_counter() - paused_s)
             paused_s += _evaluate(run, evaluate)
-    session.wait()
-    with turns.turn():
+    with recorder.span("loop", "wait"):
+        session.wait()
+    with turns.turn(), recorder.span("compute", "update"):
         session.finish()
     if len(run.ends_s) < len(run.losses):
         run.ends_s.append(perf_counter() - paused_s)
@@ -129,10 +130,11 @@ def _until_idle(loss: Tensor) -> None:
 
 
 def _evaluate(run: Run, evaluate: Callable[[], Evaluation | None]) -> float:
-    """Evaluate; returns the seconds it took, which are not training."""
-    start_s = perf_counter()
+    """Evaluate; returns the seconds it took, which are not training, nor is its processor time."""
+    start_s, start_cpu_s = perf_counter(), process_time()
     trained_s = run.ends_s[-1] - run.start_s
     evaluation = evaluate()
     if evaluation is not None:
         run.evaluated.append(Evaluated(len(run.ends_s), trained_s, evaluation.loss, evaluation.accuracy))
+    run.measured_from_cpu_s += process_time() - start_cpu_s
     return perf_counter() - start_s
