@@ -140,6 +140,7 @@ def run_rank(trial: Trial, place: Place, signals: Signals) -> RankResult:
         )
         digest, traffic = weights_digest(model), _copy(session.traffic)
         times_s = run.step_times_s()
+        phases = _phases(run, recorder, trial.num_steps, session=session)
         costs = _measure_costs(trial, session, workload, turns, times_s[trial.num_warmup :], place)
         session.close()
     return RankResult(
@@ -148,7 +149,7 @@ def run_rank(trial: Trial, place: Place, signals: Signals) -> RankResult:
         step_times_s=tuple(times_s),
         losses=tuple(float(loss) for loss in run.losses),
         evaluated=tuple(run.evaluated),
-        phases=_phases(run, recorder, trial.num_steps, session=session),
+        phases=phases,
         num_messages=traffic.num_messages / len(times_s) if traffic else None,
         wire_bytes={t: n / len(times_s) for t, n in traffic.wire_bytes.items()} if traffic else {},
         weights_digest=digest,
