@@ -72,6 +72,17 @@ def networks_in_use() -> set[str]:
     return found
 
 
+def wait_until_unused(networks: set[str], timeout_s: float = 20.0) -> set[str]:
+    """Wait for the networks to have no process, and return those that have.
+
+    A process that ends loses its command line some time before its namespaces.
+    """
+    deadline_s = time.monotonic() + timeout_s
+    while (left := networks & networks_in_use()) and time.monotonic() < deadline_s:
+        time.sleep(0.02)
+    return left
+
+
 def wait_until_gone(token: str, timeout_s: float = 20.0) -> dict[int, list[str]]:
     """Wait for the processes with `token` to end, and return those that do not."""
     deadline_s = time.monotonic() + timeout_s

@@ -12,7 +12,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from lab_process import CHECKOUT, PROGRAMS, environment, networks_in_use, processes, skip_if_refused, wait_until_gone
+from lab_process import (
+    CHECKOUT,
+    PROGRAMS,
+    environment,
+    networks_in_use,
+    processes,
+    skip_if_refused,
+    wait_until_gone,
+    wait_until_unused,
+)
 
 from fabric.enclosure import enclosure, leash
 
@@ -72,7 +81,7 @@ def test_killing_any_process_of_an_enclosed_lab_ends_all(role: str, rootless: bo
         os.kill(find(token, role), signal.SIGKILL)
         launcher.wait(20)
     assert wait_until_gone(token) == {}
-    assert not networks & networks_in_use()
+    assert wait_until_unused(networks) == set()
     assert not [line for line in Path("/proc/self/mountinfo").read_text().splitlines() if networks & set(line.split())]
 
 

@@ -63,7 +63,8 @@ def test_a_lost_lab_is_an_error_and_takes_its_ranks_along(kind: str) -> None:
 
 # a launcher of its own, that says where its lab lives once ranks are training
 LAUNCHER = """
-import sys
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell starts what it puts behind it without one
 from lab_tasks import ENDLESS, scratch_of, spec_of, task
 from harness.launch import LabHandle
 
