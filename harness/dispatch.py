@@ -26,9 +26,7 @@ def make_plan(packing: Packing, segments: Sequence[Segment]) -> tuple[Message, .
     Raises: PlanError naming the parameter that is lost or sent twice.
     """
     groups = packing.pack(segments, 0.0).groups
-    covered: dict[str, int] = {}
-    for segment in (s for group in groups for s in group):
-        covered[segment.name] = covered.get(segment.name, 0) + segment.numel
+    covered = _elements(groups)
     for segment in segments:
         if covered.get(segment.name, 0) != segment.numel:
             raise PlanError(
@@ -36,6 +34,14 @@ def make_plan(packing: Packing, segments: Sequence[Segment]) -> tuple[Message, .
                 f"{segment.name} are packed"
             )
     return tuple(Message(index, group) for index, group in enumerate(groups))
+
+
+def _elements(groups: Sequence[Group]) -> dict[str, int]:
+    """How many elements of each parameter the groups hold."""
+    counts: dict[str, int] = {}
+    for segment in (s for group in groups for s in group):
+        counts[segment.name] = counts.get(segment.name, 0) + segment.numel
+    return counts
 
 
 @dataclass(slots=True)
@@ -139,7 +145,13 @@ class Coordinator:
             return  # late binding: what is ready while messages queue up is packed together
         packed = self.packing.pack(self._unpacked, now_s)
         self._cycle_s = DEFAULT_CYCLE_S if packed.look_again_s is None else packed.look_again_s
-        taken = {segment.name for group in packed.groups for segment in group}
+        taken = _elements(packed.groups)
+        for segment in self._unpacked:
+            if taken.get(segment.name, segment.numel) != segment.numel:
+                raise PlanError(
+                    f"{self.packing.card.name}: {taken[segment.name]} of {segment.numel} elements of {segment.name} "
+                    "are packed; what is cut must go out whole, or not at all yet"
+                )
         self._unpacked = [segment for segment in self._unpacked if segment.name not in taken]
         for group in packed.groups:
             self._pending.append(Message(self._num_made, group))

@@ -206,8 +206,12 @@ def test_the_others_go_on_when_a_waiting_job_is_killed(arbiter: ArbiterProcess) 
     with seat(arbiter, "a") as a:
         with forked(lambda: Participant(arbiter.path, "b").acquire()):
             a.release(a.acquire())  # possible only once b has come
-        a.release(a.acquire())
-        a.release(a.acquire())
+        rounds = []
+        for _ in range(2):
+            lease = a.acquire()
+            rounds.append(lease.round)
+            a.release(lease)
+    assert rounds == [1, 2]
 
 
 def test_the_third_job_goes_on_when_the_next_one_dies_waiting(tmp_path: Path) -> None:
@@ -309,7 +313,9 @@ def test_a_withdrawn_lease_is_fenced_and_the_job_may_go_on(tmp_path: Path) -> No
 
 def test_absent_jobs_are_waited_for_only_so_long(tmp_path: Path) -> None:
     with start(tmp_path / "g.sock", ("a", "b", "c"), gather_limit_s=0.05) as arbiter, seat(arbiter, "b") as b:
-        b.release(b.acquire())
+        lease = b.acquire()
+        assert lease.generation == 1
+        b.release(lease)
 
 
 def test_a_job_without_patience_gets_an_error(arbiter: ArbiterProcess) -> None:
@@ -450,7 +456,8 @@ def test_a_job_alone_has_every_turn_at_once() -> None:
 
 def test_importing_the_package_does_not_import_torch() -> None:
     script = "import crossover, crossover.arbiter, crossover.simulator, sys; sys.exit('torch' in sys.modules)"
-    subprocess.run([sys.executable, "-c", script], check=True, env={"PYTHONPATH": os.getcwd()})
+    done = subprocess.run([sys.executable, "-c", script], check=False, env={"PYTHONPATH": os.getcwd()})
+    assert done.returncode == 0
 
 
 def test_the_hand_over_benchmark_runs() -> None:

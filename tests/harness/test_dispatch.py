@@ -148,6 +148,19 @@ def test_whatever_is_ready_is_decided_in_one_window_if_order_is_kept() -> None:
     assert coordinator.look_again_s == TensorFusion().cycle_s
 
 
+class Half(TensorFusion):
+    """Packs the first half of everything and forgets the rest."""
+
+    def pack(self, ready: Sequence[Segment], now_s: float) -> Packed:
+        return Packed(tuple((dataclasses.replace(segment, stop=segment.stop // 2),) for segment in ready))
+
+
+def test_a_packing_that_forgets_a_part_of_what_is_ready_is_refused_by_name() -> None:
+    coordinator = Coordinator(Half(), Fifo(), segments(2))
+    with pytest.raises(PlanError, match=r"tensor-fusion: \d+ of \d+ elements of .* are packed"):
+        coordinator.decide([0, 1], (), 0.0)
+
+
 def test_an_ordering_that_lets_messages_overtake_decides_for_free_lanes_only() -> None:
     coordinator = Coordinator(TensorFusion(threshold_bytes=0), LatestFirst(depth=2), segments(9))
     window = coordinator.decide(range(9), (), 0.0)
