@@ -8,7 +8,7 @@ each job's loop (`Participant`). `bound` says beforehand what it can gain. A rec
 
 from crossover.client import Alone, Lease, Participant, TurnTaking
 from crossover.errors import ArbiterAbsent, ArbiterLost, CrossoverError, LeaseLost, Refused
-from crossover.policies import Sharing
+from crossover.policies import Beat, Extent, Sharing
 from crossover.process import ArbiterProcess, start
 from crossover.protocol import Resource
 from crossover.theory import Bound, JobCost, Limit, bound
@@ -18,8 +18,10 @@ __all__ = [
     "ArbiterAbsent",
     "ArbiterLost",
     "ArbiterProcess",
+    "Beat",
     "Bound",
     "CrossoverError",
+    "Extent",
     "JobCost",
     "Lease",
     "LeaseLost",

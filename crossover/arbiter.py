@@ -2,7 +2,7 @@
 
 It is a process of its own because a thread inside a busy Python job hands over a hundred times later.
 
-    python -m crossover.arbiter /run/user/1000/crossover/host.sock --jobs resnet bert
+    python -m crossover.arbiter /run/user/1000/crossover/host.sock '{"jobs": ["resnet", "bert"]}'
 """
 
 import argparse
@@ -15,9 +15,8 @@ from pathlib import Path
 
 from crossover.errors import CrossoverError, Refused
 from crossover.listening import PrivateSocket
-from crossover.policies import Sharing
 from crossover.server import Arbiter
-from crossover.settings import GATHER_LIMIT_S, Settings
+from crossover.settings import Settings
 
 
 def serve(path: str | os.PathLike[str], settings: Settings, parent_pid: int | None = None) -> None:
@@ -59,15 +58,10 @@ def _parse(arguments: Sequence[str] | None) -> tuple[Path, Settings, int | None]
     parser = argparse.ArgumentParser(prog="python -m crossover.arbiter", description="Lend a host's devices in turns.")
     add = parser.add_argument
     add("path", type=Path, help="Unix socket to serve, in a private folder")
-    add("--jobs", nargs="+", required=True, help="job names in turn order, the same on every host")
-    add("--sharing", type=Sharing, choices=list(Sharing), default=Sharing.CROSSOVER)
-    add("--lead-rounds", type=int, default=0, help="1: a late job may be passed by one round (not with NCCL)")
-    add("--gather-limit", type=float, default=GATHER_LIMIT_S, metavar="S", help="wait so long for absent jobs")
-    add("--lease-limit", type=float, metavar="S", help="withdraw a lease after so long (default: never)")
+    add("settings", help="JSON of crossover.settings.Settings: jobs in turn order, the same on every host; sharing; …")
     add("--parent", type=int, metavar="PID", help="end when this parent process does")
     given = parser.parse_args(arguments)
-    settings = Settings(tuple(given.jobs), given.sharing, given.lead_rounds, given.gather_limit, given.lease_limit)
-    return given.path, settings, given.parent
+    return given.path, Settings.from_json(given.settings), given.parent
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

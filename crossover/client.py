@@ -21,9 +21,11 @@ from types import TracebackType
 from typing import Self
 
 from crossover.errors import ArbiterAbsent, ArbiterLost, LeaseLost, Refused
+from crossover.policies import Extent
 from crossover.protocol import REPLY_BYTES, Answer, Ask, Reply, Request, Resource, check_device, check_job, peer
 
 _ACQUIRE = Request(Ask.ACQUIRE).pack()
+_ASIDE = Request(Ask.ASIDE).pack()
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,25 +42,30 @@ class TurnTaking(ABC):
 
     @property
     @abstractmethod
-    def holds_through_communication(self) -> bool:
-        """Whether the sharing wants the lease released only when the job's messages have arrived (time slicing)."""
+    def extent(self) -> Extent:
+        """What the sharing wants a turn to last until."""
 
     @abstractmethod
-    def acquire(self) -> Lease:
-        """Wait for the job's turn."""
+    def acquire(self, *, aside: bool = False) -> Lease:
+        """Wait for the job's turn. With `aside`, for a lease that is no turn: for what one worker does and the others
+        do not, such as an evaluation; it moves no round."""
 
     @abstractmethod
     def release(self, lease: Lease) -> None:
         """End the turn. The device must be idle: an event that is complete, not a call that has returned."""
 
     @abstractmethod
+    def skip(self, num_rounds: int) -> None:
+        """Give up the job's next turns; all its workers must, at the same round."""
+
+    @abstractmethod
     def leave(self) -> None:
         """Take no more turns, so that the others need not wait. May be called again."""
 
     @contextmanager
-    def turn(self) -> Iterator[Lease]:
+    def turn(self, *, aside: bool = False) -> Iterator[Lease]:
         """One turn as a `with` block; it is released whatever happens inside."""
-        lease = self.acquire()
+        lease = self.acquire(aside=aside)
         try:
             yield lease
         finally:
@@ -77,20 +84,25 @@ class Alone(TurnTaking):
     """A job that shares with nobody: every turn is its own at once."""
 
     def __init__(self) -> None:
-        self._turns = 0
+        self._turns = self._leases = 0
 
     @property
-    def holds_through_communication(self) -> bool:
-        """Never: nobody waits."""
-        return False
+    def extent(self) -> Extent:
+        """The usual one: nobody waits."""
+        return Extent.BACKWARD
 
-    def acquire(self) -> Lease:
+    def acquire(self, *, aside: bool = False) -> Lease:
         """A lease without a wait."""
-        self._turns += 1
-        return Lease(generation=self._turns, round=self._turns - 1, waited_s=0.0)
+        self._leases += 1
+        self._turns += not aside
+        return Lease(generation=self._leases, round=self._turns - (not aside), waited_s=0.0)
 
     def release(self, lease: Lease) -> None:
         """Nothing to give back."""
+
+    def skip(self, num_rounds: int) -> None:
+        """Rounds that nobody else counts."""
+        self._turns += num_rounds
 
     def leave(self) -> None:
         """Nobody to tell."""
@@ -125,21 +137,21 @@ class Participant(TurnTaking):
         self._socket.settimeout(wait_limit_s)
         welcome = self._exchange(join.pack(), Answer.WELCOME)
         self.next_round = welcome.round
-        self._hold = welcome.hold
+        self._extent = welcome.extent
 
     @property
-    def holds_through_communication(self) -> bool:
+    def extent(self) -> Extent:
         """What the arbiter's sharing asks for."""
-        return self._hold
+        return self._extent
 
-    def acquire(self) -> Lease:
+    def acquire(self, *, aside: bool = False) -> Lease:
         """Block until the arbiter grants the turn (sleeping in the kernel, without the interpreter lock)."""
         if self._lease is not None:
             raise Refused(f"job {self.job!r} has lease {self._lease.generation} already: release it first")
         asked_s = time.monotonic()
-        granted = self._exchange(_ACQUIRE, Answer.GRANTED)
+        granted = self._exchange(_ASIDE if aside else _ACQUIRE, Answer.GRANTED)
         self._lease = Lease(granted.generation, granted.round, time.monotonic() - asked_s)
-        self.next_round = granted.round + 1
+        self.next_round = granted.round + (not aside)
         return self._lease
 
     def release(self, lease: Lease) -> None:
@@ -147,6 +159,10 @@ class Participant(TurnTaking):
         if lease == self._lease:
             self._lease = None
         self._exchange(Request(Ask.RELEASE, number=lease.generation).pack(), Answer.RELEASED)
+
+    def skip(self, num_rounds: int) -> None:
+        """Give up turns, for example for an evaluation on all workers; only between turns."""
+        self.next_round = self._exchange(Request(Ask.SKIP, number=num_rounds).pack(), Answer.SKIPPED).round
 
     def leave(self) -> None:
         """Free the seat at once, and with it a lease that is still held."""

@@ -1,116 +1,52 @@
-"""Who has the token now: pure rules over immutable values.
-
-A token guards one resource (a device, or the link) and is lent as a *lease* with a generation number that only grows.
-Jobs sit around it in a fixed order, the same on every host. The functions `join`, `ask`, `release` and `leave` say how
-an event changes the token, `settle` lets a policy lend it; none does I/O or reads a clock. The arbiter, the simulator
-and the tests run the same code.
-
-A seat's place in the queue is the pair (round, seat number). The front is the least place among the live seats, and
+"""Who gets the token: the sharing policies, pure rules over `crossover.tokens`.
 
 - `Naive` lends to whoever asks, several at once: no turns;
 - `Exclusive` lends only to the first job until it has left, then to the second, and so on;
 - `Turns` lends to the front job only, so turns go round strictly; with `lead_rounds=1` a job that is not ready may be
-  passed, and then nobody gets further than one round ahead of it.
+  passed, and then nobody gets further than one round ahead of it;
+- `SlotBarrier` waits with every turn until the job of the turn before last has its messages: all switch together;
+- `Grouped` gives the token to one group of jobs until all of it has left, then to the next;
+- `TimeShifted` lends like `Naive`, to each job at its own phase of its own period.
 
-`Turns` and `Exclusive` wait until every declared job has taken its seat once: hosts that began in different orders
-would make all jobs slower (with `Turns`) or wait for each other for ever (with `Exclusive`).
+Where turns matter, nobody has one before every declared job has come once: hosts that began in different orders would
+make all jobs slower, or wait for each other for ever.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Protocol
+from math import inf
 
-from crossover.errors import LeaseLost, Refused
+from crossover.errors import Refused
+from crossover.tokens import Phase, Policy, Seat, Token
 
-MAX_JOBS = 64
-MAX_AHEAD_ROUNDS = 1000  # how far ahead of the others a job may agree to come in
-
-
-class Phase(StrEnum):
-    """Where a job is in its life at one token."""
-
-    ABSENT = "absent"  # declared, has never come
-    IDLE = "idle"  # does not want the token now: it communicates, or loads a batch
-    WAITING = "waiting"
-    HOLDING = "holding"
-    LEFT = "left"
+CLOCK_S = 1e-6  # nearer to its beat a job is at it: clocks and additions are not exact
 
 
-@dataclass(frozen=True, slots=True)
-class Seat:
-    """One job at one token.
+class Timeless:
+    """A policy in which time plays no part."""
 
-    `next_round` numbers the job's next turn, `stint` counts how often it has left, and `generation` is that of the
-    lease it holds (0: none).
-    """
+    __slots__ = ()
 
-    job: str
-    phase: Phase = Phase.ABSENT
-    next_round: int = 0
-    stint: int = 0
-    generation: int = 0
+    def wake_s(self, token: Token, now_s: float) -> float:
+        """Never: only events matter."""
+        return inf
 
 
 @dataclass(frozen=True, slots=True)
-class Grant:
-    """A lease that was just given: whose, its generation (unique at this token, from 1) and the number of the turn."""
-
-    job: str
-    generation: int
-    round: int
-
-
-@dataclass(frozen=True, slots=True)
-class Token:
-    """The seats in their fixed order and the number of leases given so far."""
-
-    seats: tuple[Seat, ...]
-    generation: int = 0
-
-    @property
-    def holders(self) -> tuple[str, ...]:
-        """Jobs that hold a lease: at most one, except under `Naive`."""
-        return tuple(seat.job for seat in self.seats if seat.phase is Phase.HOLDING)
-
-    @property
-    def absent(self) -> tuple[str, ...]:
-        """Declared jobs that have never come."""
-        return tuple(seat.job for seat in self.seats if seat.phase is Phase.ABSENT)
-
-    def seat(self, job: str) -> Seat:
-        """The job's seat; an undeclared job is refused."""
-        for seat in self.seats:
-            if seat.job == job:
-                return seat
-        declared = ", ".join(seat.job for seat in self.seats)
-        raise Refused(
-            f"unknown job {job!r}: this arbiter was started for {declared}; name one of them, or declare it there"
-        )
-
-
-class Policy(Protocol):
-    """Decides, and does not act."""
-
-    def choose(self, token: Token) -> str | None:
-        """The waiting job that gets a lease now, or None when the token stays where it is."""
-
-
-@dataclass(frozen=True, slots=True)
-class Naive:
+class Naive(Timeless):
     """Everybody at once: the device is shared as its driver or the kernel sees fit."""
 
-    def choose(self, token: Token) -> str | None:
+    def choose(self, token: Token, now_s: float) -> str | None:
         """The first job that waits."""
         return next((seat.job for seat in token.seats if seat.phase is Phase.WAITING), None)
 
 
 @dataclass(frozen=True, slots=True)
-class Exclusive:
+class Exclusive(Timeless):
     """One job after the other: the first keeps the token between its turns, until it leaves. Who comes back queues
     again."""
 
-    def choose(self, token: Token) -> str | None:
+    def choose(self, token: Token, now_s: float) -> str | None:
         """The one job whose stint it is, if it waits."""
         staying = [seat for seat in token.seats if seat.phase is not Phase.LEFT]
         first = min(staying, key=lambda seat: seat.stint, default=None)
@@ -118,13 +54,15 @@ class Exclusive:
 
 
 @dataclass(frozen=True, slots=True)
-class Turns:
-    """One turn each, round after round, in seat order, among the jobs that are there.
+class Turns(Timeless):
+    """Turns in the order of the queue, among the jobs that are there; round robin where all strides are equal.
 
     Strict turns (`lead_rounds=0`) reach the bound of `crossover.theory` for steady costs, however different the jobs
     are: behind a first-come-first-served link no job's messages arrive before those of the job in front of it, so there
     is never anybody to let pass. `lead_rounds=1` helps where a job is late for another reason (a slow loader, an
     evaluation), and reorders collectives between hosts: gloo bears that, NCCL and link turns do not.
+
+    A lease aside goes to the front job, or to another one while the front job does not wait.
     """
 
     lead_rounds: int = 0
@@ -135,18 +73,123 @@ class Turns:
                 f"lead_rounds must be 0 (strict turns) or 1 (a late job may be passed), not {self.lead_rounds}"
             )
 
-    def choose(self, token: Token) -> str | None:
-        """The waiting job nearest the front, unless that would take it further ahead than `lead_rounds`."""
-        if token.absent or token.holders:
+    def choose(self, token: Token, now_s: float) -> str | None:
+        """The front job if it waits; else one that may pass it."""
+        queue = queue_of(token)
+        if not queue or token.holders:
             return None
-        live = [(seat.next_round, place) for place, seat in enumerate(token.seats) if seat.phase is not Phase.LEFT]
-        waiting = [place for place in live if token.seats[place[1]].phase is Phase.WAITING]
-        if not waiting:
-            return None
-        front_round, front_place = min(live)
-        nearest = min(waiting)
-        allowed = nearest <= (front_round + self.lead_rounds, front_place)
-        return token.seats[nearest[1]].job if allowed else None
+        front = queue[0]
+        if front.phase is Phase.WAITING and (token.is_open or front.aside):
+            return front.job
+        waiting = [seat for seat in queue if seat.phase is Phase.WAITING]
+        if self.lead_rounds and token.is_open:
+            place = token.seats.index
+            limits = ((front.next_pass + self.lead_rounds * seat.stride, place(front)) for seat in waiting)
+            passing = (
+                seat for seat, limit in zip(waiting, limits, strict=True) if (seat.next_pass, place(seat)) <= limit
+            )
+            if (ahead := next(passing, None)) is not None:
+                return ahead.job
+        return next((seat.job for seat in waiting if seat.aside), None)
+
+
+@dataclass(frozen=True, slots=True)
+class SlotBarrier(Timeless):
+    """All switch together: a slot is one job's computation and the exchange of the job before it, and ends with the
+    later of the two. The same as `Turns` for two jobs, worse for more (up to 1.7 times for 3 to 5)."""
+
+    def choose(self, token: Token, now_s: float) -> str | None:
+        """The front job, once no job but the last one is still at its exchange."""
+        chosen = Turns().choose(token, now_s)
+        if chosen is None or token.seat(chosen).aside:
+            return chosen
+        behind = (seat for seat in token.seats if seat.phase is Phase.IDLE and seat.next_round > 0)
+        return chosen if all(seat.job == token.last for seat in behind) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Grouped(Timeless):
+    """One group of jobs at a time, under `inner`, until the last of it has left. Jobs of no group come last."""
+
+    groups: tuple[tuple[str, ...], ...]
+    inner: Policy
+
+    def choose(self, token: Token, now_s: float) -> str | None:
+        """What `inner` chooses among the present group."""
+        staying = {seat.job for seat in token.seats if seat.phase is not Phase.LEFT}
+        present = next((group for group in self.groups if staying.intersection(group)), tuple(staying))
+        inside = tuple(
+            seat if seat.job in present or seat.phase is Phase.HOLDING else replace(seat, phase=Phase.LEFT)
+            for seat in token.seats
+        )
+        return self.inner.choose(replace(token, seats=inside), now_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """When a job's steps begin: at `shift_s` after the token opened, and every `period_s` from there."""
+
+    shift_s: float
+    period_s: float
+
+    def __post_init__(self) -> None:
+        if not (0 < self.period_s < inf and 0 <= self.shift_s < inf):
+            raise Refused(
+                f"a beat needs a period above 0 and a shift of 0 or more, not {self.period_s} and {self.shift_s} s"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class TimeShifted:
+    """CASSINI's time shifts (Rajasekaran et al., NSDI 2024): jobs run at once, each from its own phase, so that one's
+    messages meet the other's computation.
+
+    A job that asks up to `slack` of a period after its beat goes at once; one that is early waits for the beat, and so
+    does one that has drifted further: that is the paper's correction of drift (its agents correct beyond 5 %).
+    """
+
+    beats: tuple[tuple[str, Beat], ...]
+    slack: float = 0.5
+
+    def choose(self, token: Token, now_s: float) -> str | None:
+        """The first job that waits and is at its beat."""
+        ready = (seat.job for seat in _waiting(token) if self._wait_s(token, seat, now_s) == 0)
+        return next(ready, None)
+
+    def wake_s(self, token: Token, now_s: float) -> float:
+        """The next beat of a job that waits."""
+        return min((now_s + self._wait_s(token, seat, now_s) for seat in _waiting(token)), default=inf)
+
+    def _wait_s(self, token: Token, seat: Seat, now_s: float) -> float:
+        beat = dict(self.beats).get(seat.job)
+        if not token.is_open:
+            return 0.0 if seat.aside else inf
+        if beat is None or seat.aside:
+            return 0.0
+        since_s = now_s - token.opened_s - beat.shift_s
+        if since_s < 0:
+            return -since_s
+        late_s = since_s % beat.period_s
+        at_beat = seat.next_round == 0 or late_s <= self.slack * beat.period_s or beat.period_s - late_s < CLOCK_S
+        return 0.0 if at_beat else beat.period_s - late_s
+
+
+def _waiting(token: Token) -> list[Seat]:
+    return [seat for seat in token.seats if seat.phase is Phase.WAITING]
+
+
+def queue_of(token: Token) -> list[Seat]:
+    """The jobs that are there or still expected, front first."""
+    order = sorted((seat.next_pass, place) for place, seat in enumerate(token.seats) if seat.phase is not Phase.LEFT)
+    return [token.seats[place] for _, place in order]
+
+
+class Extent(StrEnum):
+    """What a turn lasts until: the end of forward, of backward, or the arrival of the step's messages."""
+
+    FORWARD = "forward"
+    BACKWARD = "backward"
+    MESSAGES = "messages"
 
 
 class Sharing(StrEnum):
@@ -155,82 +198,52 @@ class Sharing(StrEnum):
     EXCLUSIVE = "exclusive"
     HOLD = "hold"
     NAIVE = "naive"
+    MPS = "mps"
+    SLOT_BARRIER = "slot-barrier"
     CROSSOVER = "crossover"
+    WEIGHTED = "weighted"
+    TICK_TOCK = "tick-tock"
+    MURI = "muri"
+    CASSINI = "cassini"
 
     @property
-    def holds_through_communication(self) -> bool:
-        """Whether a job keeps its turn until its messages have arrived (time slicing: gains nothing, and shows it)."""
-        return self is Sharing.HOLD
+    def extent(self) -> Extent:
+        """What a turn lasts until. `hold` is time slicing: it gains nothing, and shows it. In `tick-tock` (Wavelet,
+        MLSys 2021) one job's forward runs beside the other's backward."""
+        return {Sharing.HOLD: Extent.MESSAGES, Sharing.TICK_TOCK: Extent.FORWARD}.get(self, Extent.BACKWARD)
 
-    def policy(self, lead_rounds: int = 0) -> Policy:
-        """The rule behind the name; `lead_rounds` concerns turns only."""
-        match self:
-            case Sharing.NAIVE:
-                return Naive()
-            case Sharing.EXCLUSIVE:
-                return Exclusive()
-            case Sharing.HOLD | Sharing.CROSSOVER:
-                return Turns(lead_rounds)
+    @property
+    def takes_turns(self) -> bool:
+        """Whether a job may have to wait for another one's turn."""
+        return self not in (Sharing.NAIVE, Sharing.MPS, Sharing.CASSINI)
 
-
-def new_token(jobs: Sequence[str]) -> Token:
-    """A token that nobody holds, with one empty seat a declared job, in turn order."""
-    if not 1 <= len(jobs) <= MAX_JOBS or len(set(jobs)) != len(jobs):
-        raise Refused(f"jobs must be 1 to {MAX_JOBS} different names, not {list(jobs)}")
-    return Token(tuple(Seat(job) for job in jobs))
+    @property
+    def computes_at_once(self) -> bool:
+        """Whether several jobs may compute at the same time."""
+        return self in (Sharing.NAIVE, Sharing.MPS, Sharing.CASSINI, Sharing.TICK_TOCK)
 
 
-def join(token: Token, job: str, first_round: int = 0) -> Token:
-    """The job takes its seat; who comes back enters at the latest round that is due, or at `first_round` if later."""
-    seat = token.seat(job)
-    if seat.phase not in (Phase.ABSENT, Phase.LEFT):
-        raise Refused(
-            f"job {job!r} has its seat already: give every job on a device a name of its own, one process each"
-        )
-    due = [other.next_round for other in token.seats if other.phase is not Phase.LEFT or other is seat]
-    entry = 0 if seat.phase is Phase.ABSENT else max(due)
-    if not 0 <= first_round <= entry + MAX_AHEAD_ROUNDS:
-        raise Refused(
-            f"job {job!r} wants to enter at round {first_round}: agree on one from 0 to {entry + MAX_AHEAD_ROUNDS}"
-        )
-    return _seated(token, replace(seat, phase=Phase.IDLE, next_round=max(first_round, entry)))
-
-
-def ask(token: Token, job: str) -> Token:
-    """The job wants its next turn."""
-    seat = token.seat(job)
-    if seat.phase is not Phase.IDLE:
-        raise Refused(f"job {job!r} asked for a turn while {seat.phase}: release the last turn first")
-    return _seated(token, replace(seat, phase=Phase.WAITING))
-
-
-def release(token: Token, job: str, generation: int) -> Token:
-    """The lease comes back; one of another generation is fenced with `LeaseLost` and changes nothing."""
-    seat = token.seat(job)
-    if seat.phase is not Phase.HOLDING or seat.generation != generation:
-        raise LeaseLost(
-            f"lease {generation} of job {job!r} had ended before its release (token at generation {token.generation}): "
-            "make the turn shorter, or raise the arbiter's lease limit"
-        )
-    return _seated(token, replace(seat, phase=Phase.IDLE, next_round=seat.next_round + 1, generation=0))
-
-
-def leave(token: Token, job: str) -> Token:
-    """The job is finished or dead: a lease it holds ends, and nobody waits for it any more."""
-    seat = token.seat(job)
-    return _seated(token, replace(seat, phase=Phase.LEFT, stint=seat.stint + 1, generation=0))
-
-
-def settle(token: Token, policy: Policy) -> tuple[Token, tuple[Grant, ...]]:
-    """Lend the token for as long as the policy finds somebody; the new token, and the leases in the order given."""
-    grants: list[Grant] = []
-    while (job := policy.choose(token)) is not None:
-        seat = token.seat(job)
-        grants.append(Grant(job, token.generation + 1, seat.next_round))
-        holding = replace(seat, phase=Phase.HOLDING, generation=token.generation + 1)
-        token = replace(_seated(token, holding), generation=token.generation + 1)
-    return token, tuple(grants)
-
-
-def _seated(token: Token, seat: Seat) -> Token:
-    return replace(token, seats=tuple(seat if other.job == seat.job else other for other in token.seats))
+def policy_of(
+    sharing: Sharing,
+    *,
+    lead_rounds: int = 0,
+    groups: tuple[tuple[str, ...], ...] = (),
+    beats: tuple[tuple[str, Beat], ...] = (),
+) -> Policy:
+    """The rule behind the name. `lead_rounds` concerns `crossover` and `weighted`, `groups` `muri`, `beats`
+    `cassini`; the shares of `weighted` are the token's."""
+    match sharing:
+        case Sharing.NAIVE | Sharing.MPS:
+            return Naive()
+        case Sharing.EXCLUSIVE:
+            return Exclusive()
+        case Sharing.SLOT_BARRIER:
+            return SlotBarrier()
+        case Sharing.MURI:
+            return Grouped(groups, SlotBarrier())
+        case Sharing.CASSINI:
+            return TimeShifted(beats)
+        case Sharing.HOLD | Sharing.TICK_TOCK:
+            return Turns()
+        case Sharing.CROSSOVER | Sharing.WEIGHTED:
+            return Turns(lead_rounds)

@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from crossover.errors import Refused
 from crossover.policies import Sharing
+from crossover.settings import Settings
 
 _STOP_LIMIT_S = 2.0
 
@@ -55,24 +56,16 @@ def start(
     path: str | os.PathLike[str],
     jobs: Sequence[str] = ("a", "b"),
     sharing: Sharing = Sharing.CROSSOVER,
-    *,
-    lead_rounds: int = 0,
-    gather_limit_s: float | None = None,
-    lease_limit_s: float | None = None,
+    **others: Any,
 ) -> ArbiterProcess:
     """Start an arbiter at socket `path` and return when it accepts participants.
 
     It watches this process and ends with it, whatever kills it. Arguments are those of `crossover.settings.Settings`.
-    Raises `Refused` with the arbiter's own reason when it cannot start.
+    Raises `Refused` for settings that do not fit, and with the arbiter's own reason when it cannot start.
     """
-    options = [
-        f"--sharing={sharing}",
-        f"--lead-rounds={lead_rounds}",
-        f"--parent={os.getpid()}",
-        *([] if gather_limit_s is None else [f"--gather-limit={gather_limit_s}"]),
-        *([] if lease_limit_s is None else [f"--lease-limit={lease_limit_s}"]),
-    ]
-    command = [sys.executable, "-P", "-m", "crossover.arbiter", *options, "--jobs", *jobs, "--", os.fspath(path)]
+    settings = Settings(jobs=tuple(jobs), sharing=sharing, **others)
+    options = [f"--parent={os.getpid()}", "--", os.fspath(path), settings.to_json()]
+    command = [sys.executable, "-P", "-m", "crossover.arbiter", *options]
     process = subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, env=_environment_with_this_package()
     )

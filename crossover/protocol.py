@@ -3,9 +3,11 @@
 One connection is one seat: a job at one token (a resource of one device). The kernel keeps packets apart, so there is
 nothing to frame, and any packet of another size, magic or kind is refused.
 
-    JOIN(job, device, resource, number=first round)  → WELCOME(generation=token's, round, hold) | REFUSED(text)
+    JOIN(job, device, resource, number=first round)  → WELCOME(generation=token's, round, extent) | REFUSED(text)
     ACQUIRE                                          → GRANTED(generation, round), when it is the job's turn
+    ASIDE                                            → GRANTED(generation, round): a lease that is no turn
     RELEASE(number=generation)                       → RELEASED | FENCED(text)
+    SKIP(number=rounds)                              → SKIPPED(round)
 
 To leave is to close the connection. After REFUSED the arbiter closes it.
 """
@@ -17,13 +19,15 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from crossover.errors import Refused
+from crossover.policies import Extent
 
 MAGIC = b"CXO1"
 _REQUEST = struct.Struct("!4sBB2xQ64s32s")
-_REPLY = struct.Struct("!4sB?2xQQ232s")
+_REPLY = struct.Struct("!4sBB2xQQ232s")
 REQUEST_BYTES = _REQUEST.size
 REPLY_BYTES = _REPLY.size
 _TEXT_BYTES = 232
+_EXTENTS = tuple(Extent)
 _CREDENTIALS = struct.Struct("iII")  # struct ucred: pid, uid, gid
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:+-]*")
 
@@ -41,6 +45,8 @@ class Ask(IntEnum):
     JOIN = 1
     ACQUIRE = 2
     RELEASE = 3
+    ASIDE = 4
+    SKIP = 5
 
 
 class Answer(IntEnum):
@@ -51,12 +57,13 @@ class Answer(IntEnum):
     RELEASED = 3
     FENCED = 4
     REFUSED = 5
+    SKIPPED = 6
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """Participant to arbiter. `number` is a first round in JOIN and a generation in RELEASE; names count in JOIN
-    only."""
+    """Participant to arbiter. `number` is a first round in JOIN, a generation in RELEASE and a number of rounds in
+    SKIP; names count in JOIN only."""
 
     kind: Ask
     resource: Resource = Resource.DEVICE
@@ -89,28 +96,29 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """Arbiter to participant. `hold`: the sharing wants turns to last until the messages have arrived."""
+    """Arbiter to participant. `extent`: what the sharing wants a turn to last until."""
 
     kind: Answer
     generation: int = 0
     round: int = 0
-    hold: bool = False
+    extent: Extent = Extent.BACKWARD
     text: str = ""
 
     def pack(self) -> bytes:
         """Exactly REPLY_BYTES; a longer text is cut."""
         text = self.text.encode("utf-8")[:_TEXT_BYTES]
-        return _REPLY.pack(MAGIC, self.kind, self.hold, self.generation, self.round, text)
+        return _REPLY.pack(MAGIC, self.kind, _EXTENTS.index(self.extent), self.generation, self.round, text)
 
     @classmethod
     def unpack(cls, packet: bytes) -> "Reply":
         """The reply in a packet; anything else is `Refused`."""
         if len(packet) != REPLY_BYTES or not packet.startswith(MAGIC):
             raise Refused(f"the arbiter sent {len(packet)} bytes that are no reply: use the same version on both sides")
-        _, kind, hold, generation, round_, text = _REPLY.unpack(packet)
+        _, kind, extent, generation, round_, text = _REPLY.unpack(packet)
         try:
-            return cls(Answer(kind), generation, round_, hold, text.rstrip(b"\0").decode("utf-8", "replace"))
-        except ValueError as error:
+            told = text.rstrip(b"\0").decode("utf-8", "replace")
+            return cls(Answer(kind), generation, round_, _EXTENTS[extent], told)
+        except (ValueError, IndexError) as error:
             raise Refused(f"malformed reply ({error}): use the same version on both sides") from error
 
 

@@ -16,12 +16,12 @@ from contextlib import suppress
 from functools import partial
 from math import inf
 
-from crossover import policies
+from crossover import tokens
 from crossover.errors import CrossoverError, LeaseLost, Refused
-from crossover.policies import Grant, Policy, Token
 from crossover.protocol import REQUEST_BYTES, Answer, Ask, Reply, Request, Resource, peer
 from crossover.settings import Settings
 from crossover.tables import Connection, Table, foresee, granted
+from crossover.tokens import Grant, Token
 
 MAX_CONNECTIONS = 256
 MAX_TOKENS = 64
@@ -35,7 +35,6 @@ class Arbiter:
     def __init__(self, listener: socket.socket, settings: Settings) -> None:
         self._listener = listener
         self._settings = settings
-        self._policy: Policy = settings.sharing.policy(settings.lead_rounds)
         self._tables: dict[tuple[Resource, str], Table] = {}
         self._connections: set[Connection] = set()
         self._max_connections = min(MAX_CONNECTIONS, (resource.getrlimit(resource.RLIMIT_NOFILE)[0] - 32) // 2)
@@ -106,7 +105,7 @@ class Arbiter:
         elif not self._hand_over(connection, packet):
             self._answer(connection, packet)
         if connection.table is not None:
-            foresee(connection.table, self._policy)
+            foresee(connection.table, time.monotonic())
 
     def _hand_over(self, connection: Connection, packet: bytes) -> bool:
         """The quick way for a release that was foreseen; False where the usual one has to be gone."""
@@ -139,7 +138,11 @@ class Arbiter:
         elif table is None:
             raise Refused("the first packet must be JOIN: use crossover.Participant")
         elif request.kind is Ask.ACQUIRE:
-            self._settle(table, policies.ask(table.token, connection.job))
+            self._settle(table, tokens.ask(table.token, connection.job))
+        elif request.kind is Ask.ASIDE:
+            self._settle(table, tokens.ask(table.token, connection.job, aside=True))
+        elif request.kind is Ask.SKIP:
+            self._skip(connection, table, request.number)
         else:
             self._end_lease(connection, table, request.number)
             self._send(connection, _RELEASED)
@@ -148,12 +151,12 @@ class Arbiter:
         if connection.table is not None:
             raise Refused(f"this connection is job {connection.job!r} already: open one a seat")
         table = self._table(request.resource, request.device)
-        token = policies.join(table.token, request.job, request.number)
+        token = tokens.join(table.token, request.job, request.number)
         connection.table, connection.job, connection.deadline_s = table, request.job, inf
         table.seated[request.job] = connection
         table.token = token
-        first_round, hold = token.seat(request.job).next_round, self._settings.sharing.holds_through_communication
-        self._send(connection, Reply(Answer.WELCOME, token.generation, first_round, hold).pack())
+        first_round, extent = token.seat(request.job).next_round, self._settings.sharing.extent
+        self._send(connection, Reply(Answer.WELCOME, token.generation, first_round, extent).pack())
         self._settle(table, table.token)
 
     def _table(self, kind: Resource, device: str) -> Table:
@@ -162,11 +165,15 @@ class Arbiter:
                 raise Refused(f"the arbiter has {MAX_TOKENS} tokens already: name the same device in every job")
             deadline_s = self._deadline_s(self._settings.gather_limit_s)
             name = f"{kind.name.lower()} {device}"
-            self._tables[kind, device] = Table(name, policies.new_token(self._settings.jobs), deadline_s)
+            policy = self._settings.policy(kind)
+            self._tables[kind, device] = Table(name, self._settings.token(), policy, deadline_s)
         return self._tables[kind, device]
 
     def _settle(self, table: Table, token: Token) -> None:
-        table.token, grants = policies.settle(token, self._policy)
+        now_s = time.monotonic()
+        table.token, grants = tokens.settle(token, table.policy, now_s)
+        table.wake_s = table.policy.wake_s(table.token, now_s)
+        self._alarm_s = min(self._alarm_s, table.wake_s)
         for grant in grants:
             connection = table.seated.get(grant.job)
             if connection is not None:  # it may have been dropped on the way
@@ -178,8 +185,13 @@ class Arbiter:
         if self._settings.lease_limit_s is not None:
             connection.deadline_s = self._deadline_s(self._settings.lease_limit_s)
 
+    def _skip(self, connection: Connection, table: Table, num_rounds: int) -> None:
+        token = tokens.skip(table.token, connection.job, num_rounds)
+        self._send(connection, Reply(Answer.SKIPPED, round=token.seat(connection.job).next_round).pack())
+        self._settle(table, token)
+
     def _end_lease(self, connection: Connection, table: Table, generation: int) -> None:
-        token = policies.release(table.token, connection.job, generation)
+        token = tokens.release(table.token, connection.job, generation)
         connection.generation, connection.deadline_s = 0, inf
         self._settle(table, token)
 
@@ -198,7 +210,7 @@ class Arbiter:
         table = connection.table
         if table is not None:
             del table.seated[connection.job]
-            self._settle(table, policies.leave(table.token, connection.job))
+            self._settle(table, tokens.leave(table.token, connection.job))
 
     def _hang_up(self, connection: Connection) -> None:
         connection.is_open = False
@@ -231,8 +243,11 @@ class Arbiter:
         for table in self._tables.values():
             if table.gather_deadline_s <= now_s:
                 self._give_up_on_absent(table)
+            if table.wake_s <= now_s:
+                self._settle(table, table.token)
         ends_s = [connection.deadline_s for connection in self._connections]
-        self._alarm_s = min([*ends_s, *(table.gather_deadline_s for table in self._tables.values())], default=inf)
+        wakes_s = [min(table.gather_deadline_s, table.wake_s) for table in self._tables.values()]
+        self._alarm_s = min([*ends_s, *wakes_s], default=inf)
 
     def _lose_patience(self, connection: Connection) -> None:
         if connection.table is not None:
@@ -246,7 +261,7 @@ class Arbiter:
         token = table.token
         for job in token.absent:
             _report(f"job {job!r} did not come to {table.name} in {self._settings.gather_limit_s} s")
-            token = policies.leave(token, job)
+            token = tokens.leave(token, job)
         self._settle(table, token)
 
 

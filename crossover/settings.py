@@ -1,33 +1,101 @@
 """What an arbiter is started with."""
 
-from dataclasses import dataclass
+import json
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field, fields
 from math import inf
+from typing import Any
 
-from crossover import policies
+from crossover import tokens
 from crossover.errors import Refused
-from crossover.policies import Sharing
-from crossover.protocol import check_job
+from crossover.policies import Beat, Naive, Sharing, Turns, policy_of
+from crossover.protocol import Resource, check_job
+from crossover.tokens import Policy, Token
 
 GATHER_LIMIT_S = 300.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """`jobs` are in turn order, which must be the same on every host.
 
-    After `gather_limit_s` a declared job that has not come is not waited for any more; after `lease_limit_s` (None:
-    never) a lease is withdrawn and its holder fenced.
+    `shares[i]` is how many turns job i has in a cycle (for `weighted`; empty: one each), `groups` are jobs that belong
+    together (for `muri`), `beats[i]` says when job i's steps begin (for `cassini`). After `gather_limit_s` a declared
+    job that has not come is not waited for any more; after `lease_limit_s` (None: never) a lease is withdrawn and its
+    holder fenced. Raises `Refused` for what does not fit together.
     """
 
     jobs: tuple[str, ...]
     sharing: Sharing = Sharing.CROSSOVER
     lead_rounds: int = 0
+    shares: tuple[int, ...] = ()
+    groups: tuple[tuple[str, ...], ...] = ()
+    beats: tuple[Beat, ...] = ()
     gather_limit_s: float = GATHER_LIMIT_S
     lease_limit_s: float | None = None
+    _policies: dict[Resource, Policy] = field(init=False, repr=False, compare=False, default_factory=dict)
 
     def __post_init__(self) -> None:
-        policies.new_token([check_job(job) for job in self.jobs])
-        self.sharing.policy(self.lead_rounds)
+        for job in self.jobs:
+            check_job(job)
+        _check_belongs("shares", self.shares, self.sharing, Sharing.WEIGHTED, len(self.jobs))
+        _check_belongs("beats", self.beats, self.sharing, Sharing.CASSINI, len(self.jobs))
+        if (strangers := {job for group in self.groups for job in group} - set(self.jobs)) or (
+            self.groups and self.sharing is not Sharing.MURI
+        ):
+            raise Refused(
+                f"groups {self.groups} under {self.sharing}: give them to muri, of jobs among {self.jobs}"
+                f"{f', not {sorted(strangers)}' if strangers else ''}"
+            )
         for name, limit_s in (("gather_limit_s", self.gather_limit_s), ("lease_limit_s", self.lease_limit_s)):
             if limit_s is not None and not 0 < limit_s < inf:
                 raise Refused(f"{name} must be a positive number of seconds, not {limit_s}")
+        self.token()
+        beats = tuple(zip(self.jobs, self.beats, strict=True)) if self.beats else ()
+        device = policy_of(self.sharing, lead_rounds=self.lead_rounds, groups=self.groups, beats=beats)
+        self._policies[Resource.DEVICE] = device
+        self._policies[Resource.LINK] = Turns() if self.sharing.takes_turns else Naive()
+
+    def token(self) -> Token:
+        """A token as these jobs find it at first."""
+        return tokens.new_token(self.jobs, dict(zip(self.jobs, self.shares, strict=True)) if self.shares else None)
+
+    def policy(self, resource: Resource) -> Policy:
+        """The rule for a token of this kind. Link turns are strict whatever the device's rule is."""
+        return self._policies[resource]
+
+    def to_json(self) -> str:
+        """One line of JSON, which `from_json` reads."""
+        return json.dumps({name: value for name, value in asdict(self).items() if not name.startswith("_")})
+
+    @classmethod
+    def from_json(cls, text: str) -> "Settings":
+        """Raises `Refused` for anything that is not the JSON of settings."""
+        try:
+            given: dict[str, Any] = json.loads(text)
+            known = {item.name for item in fields(cls) if item.init}
+            if unknown := set(given) - known:
+                raise Refused(f"unknown settings {sorted(unknown)}: use {sorted(known)}")
+            return cls(**{name: _READERS.get(name, _as_it_is)(value) for name, value in given.items()})
+        except (TypeError, ValueError, AttributeError) as error:
+            raise Refused(f"settings {text[:200]!r} cannot be used: {error}") from error
+
+
+def _as_it_is(value: Any) -> Any:
+    return value
+
+
+_READERS: dict[str, Callable[[Any], Any]] = {
+    "jobs": tuple,
+    "sharing": Sharing,
+    "shares": tuple,
+    "groups": lambda groups: tuple(map(tuple, groups)),
+    "beats": lambda beats: tuple(Beat(**beat) for beat in beats),
+}
+
+
+def _check_belongs(name: str, given: tuple[object, ...], sharing: Sharing, owner: Sharing, num_jobs: int) -> None:
+    if given and (sharing is not owner or len(given) != num_jobs):
+        raise Refused(f"{name} {given} under {sharing}: give them to {owner}, one a job ({num_jobs})")
+    if owner is Sharing.CASSINI and sharing is owner and not given:
+        raise Refused("cassini needs beats, a shift and a period a job: `crossover plan` computes them")

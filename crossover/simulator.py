@@ -12,10 +12,11 @@ from functools import partial
 from heapq import heappop, heappush
 from itertools import count
 
-from crossover import policies
+from crossover import tokens
 from crossover.errors import Refused
-from crossover.policies import Policy, Turns
+from crossover.policies import Turns
 from crossover.theory import JobCost
+from crossover.tokens import Grant, Policy, Token
 
 Action = Callable[[], None]
 
@@ -108,7 +109,7 @@ class _Run:
     def __init__(self, shapes: Sequence[StepShape], num_rounds: Sequence[int], rules: Rules) -> None:
         self._shapes, self._num_rounds, self._rules = shapes, num_rounds, rules
         orders = rules.orders or (tuple(range(len(shapes))),)
-        self._tokens = [policies.new_token([str(job) for job in order]) for order in orders]
+        self._tokens = [tokens.new_token([str(job) for job in order]) for order in orders]
         self._agenda: list[tuple[float, int, Action]] = []
         self._planned = count()
         self._now_s = self._link_free_s = 0.0
@@ -119,7 +120,7 @@ class _Run:
     def outcome(self) -> Outcome:
         for host, token in enumerate(self._tokens):
             for seat in token.seats:
-                token = policies.ask(policies.join(token, seat.job), seat.job)
+                token = tokens.ask(tokens.join(token, seat.job), seat.job)
             self._settle(host, token)
         while self._agenda:
             self._now_s, _, action = heappop(self._agenda)
@@ -129,8 +130,8 @@ class _Run:
     def _plan(self, at_s: float, action: Action) -> None:
         heappush(self._agenda, (at_s, next(self._planned), action))
 
-    def _settle(self, host: int, token: policies.Token) -> None:
-        token, grants = policies.settle(token, self._rules.policy)
+    def _settle(self, host: int, token: Token) -> None:
+        token, grants = tokens.settle(token, self._rules.policy, self._now_s)
         if len(token.holders) > 1:
             raise Refused(
                 f"{self._rules.policy} lets jobs compute at once, which is not modelled: use a policy with turns"
@@ -139,7 +140,7 @@ class _Run:
         for grant in grants:
             self._begin_turn(host, int(grant.job), grant)
 
-    def _begin_turn(self, host: int, job: int, grant: policies.Grant) -> None:
+    def _begin_turn(self, host: int, job: int, grant: Grant) -> None:
         shape, stretch = self._shapes[job], self._rules.stretch(host, job, grant.round)
         end_s = self._now_s + shape.compute_s * stretch
         self._turns.append(Turn(host, job, grant.round, self._now_s, end_s))
@@ -167,8 +168,8 @@ class _Run:
             return
         token = self._released(host, job) if self._rules.hold else self._tokens[host]
         done = token.seat(str(job)).next_round == self._num_rounds[job]
-        self._settle(host, policies.leave(token, str(job)) if done else policies.ask(token, str(job)))
+        self._settle(host, tokens.leave(token, str(job)) if done else tokens.ask(token, str(job)))
 
-    def _released(self, host: int, job: int) -> policies.Token:
+    def _released(self, host: int, job: int) -> Token:
         token = self._tokens[host]
-        return policies.release(token, str(job), token.seat(str(job)).generation)
+        return tokens.release(token, str(job), token.seat(str(job)).generation)

@@ -2,10 +2,11 @@
 
 import socket
 from dataclasses import dataclass, field
+from math import inf
 
-from crossover import policies
-from crossover.policies import Grant, Policy, Token
+from crossover import tokens
 from crossover.protocol import Answer, Ask, Reply, Request
+from crossover.tokens import Grant, Policy, Token
 
 
 @dataclass(slots=True, eq=False)
@@ -27,7 +28,9 @@ class Table:
 
     name: str
     token: Token
+    policy: Policy
     gather_deadline_s: float
+    wake_s: float = inf
     seated: dict[str, Connection] = field(default_factory=dict)
     foresight: "Foresight | None" = None
 
@@ -44,14 +47,14 @@ class Foresight:
     granted: bytes
 
 
-def foresee(table: Table, policy: Policy) -> None:
+def foresee(table: Table, now_s: float) -> None:
     """Work out the holder's release while its turn lasts, where it has one heir."""
     token = table.token
     if (table.foresight is not None and table.foresight.before is token) or len(token.holders) != 1:
         return
     seat = token.seat(token.holders[0])
-    after, grants = policies.settle(policies.release(token, seat.job, seat.generation), policy)
-    if len(grants) == 1:
+    after, grants = tokens.settle(tokens.release(token, seat.job, seat.generation), table.policy, now_s)
+    if len(grants) == 1 and table.policy.wake_s(after, now_s) == inf:
         (grant,) = grants
         packet = Request(Ask.RELEASE, number=seat.generation).pack()
         table.foresight = Foresight(token, packet, after, table.seated[grant.job], grant, granted(grant))

@@ -22,7 +22,7 @@ from time import perf_counter, process_time
 import torch
 from torch import Tensor
 
-from crossover import TurnTaking
+from crossover import Extent, TurnTaking
 from harness.systems.api import Session
 from harness.trace import Recorder
 from models.workload import Evaluation, Workload
@@ -101,12 +101,16 @@ def train(
             run.measured_from_s, run.measured_from_cpu_s = perf_counter(), process_time()
         with recorder.span("compute", "forward"):
             loss = workload.loss(session.model, batch)
+        if turns.extent is Extent.FORWARD:
+            _until_idle(loss)
+            turns.release(lease)
         with recorder.span("compute", "backward"):
             session.backward(loss)
             _until_idle(loss)
-        if turns.holds_through_communication:
+        if turns.extent is Extent.MESSAGES:
             session.wait()
-        turns.release(lease)
+        if turns.extent is not Extent.FORWARD:
+            turns.release(lease)
         run.losses.append(loss.detach())
         on_step(step)
         if schedule.evaluate_every and (step + 1) % schedule.evaluate_every == 0:

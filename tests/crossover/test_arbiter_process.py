@@ -23,6 +23,7 @@ from crossover import (
     ArbiterLost,
     ArbiterProcess,
     CrossoverError,
+    Extent,
     Lease,
     LeaseLost,
     Participant,
@@ -143,7 +144,7 @@ def test_naive_lends_to_both_at_once(tmp_path: Path) -> None:
 
 def test_hold_is_told_to_the_participants(tmp_path: Path) -> None:
     with start(tmp_path / "h.sock", ("a",), Sharing.HOLD) as arbiter, Participant(arbiter.path, "a") as a:
-        assert a.holds_through_communication
+        assert a.extent is Extent.MESSAGES
 
 
 def test_devices_and_the_link_have_tokens_of_their_own(arbiter: ArbiterProcess) -> None:

@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crossover.errors import Refused
+from crossover.policies import Extent
 from crossover.protocol import REPLY_BYTES, REQUEST_BYTES, Answer, Ask, Reply, Request, Resource, check_job
 
 NAMES = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._:+-]{0,31}", fullmatch=True)
@@ -17,13 +18,13 @@ def test_a_join_is_read_as_written(resource: Resource, number: int, job: str, de
     assert Request.unpack(request.pack()) == request
 
 
-@given(kind=st.sampled_from(Answer), hold=st.booleans(), generation=NUMBERS, round_=NUMBERS, text=st.text())
+@given(kind=st.sampled_from(Answer), extent=st.sampled_from(Extent), generation=NUMBERS, round_=NUMBERS, text=st.text())
 def test_a_reply_is_read_as_written_and_its_text_is_cut(
-    kind: Answer, hold: bool, generation: int, round_: int, text: str
+    kind: Answer, extent: Extent, generation: int, round_: int, text: str
 ) -> None:
-    reply = Reply(kind, generation, round_, hold, text)
+    reply = Reply(kind, generation, round_, extent, text)
     again = Reply.unpack(reply.pack())
-    assert (again.kind, again.generation, again.round, again.hold) == (kind, generation, round_, hold)
+    assert (again.kind, again.generation, again.round, again.extent) == (kind, generation, round_, extent)
     assert len(reply.pack()) == REPLY_BYTES
     assert text.startswith(again.text.rstrip("\ufffd")) or "\0" in text or "\ufffd" in text
 

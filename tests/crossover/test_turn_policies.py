@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from crossover import policies
+from crossover import tokens
 from crossover.errors import LeaseLost, Refused
-from crossover.policies import Exclusive, Grant, Naive, Phase, Policy, Sharing, Token, Turns, new_token
+from crossover.policies import Exclusive, Extent, Grouped, Naive, Sharing, SlotBarrier, TimeShifted, Turns, policy_of
+from crossover.tokens import Grant, Phase, Policy, Token, new_token
 
 JOBS = ("a", "b", "c")
 TURN_POLICIES = st.sampled_from([Turns(0), Turns(1), Exclusive()])
@@ -35,14 +36,14 @@ class Played:
             return
         match event:
             case "join":
-                token = policies.join(self.token, job)
+                token = tokens.join(self.token, job)
             case "ask":
-                token = policies.ask(self.token, job)
+                token = tokens.ask(self.token, job)
             case "release":
-                token = policies.release(self.token, job, self.token.seat(job).generation)
+                token = tokens.release(self.token, job, self.token.seat(job).generation)
             case _:
-                token = policies.leave(self.token, job)
-        self.token, grants = policies.settle(token, self.policy)
+                token = tokens.leave(self.token, job)
+        self.token, grants = tokens.settle(token, self.policy)
         self.grants += grants
 
 
@@ -169,9 +170,9 @@ def test_a_stale_release_is_fenced_and_changes_nothing() -> None:
     played = everybody_waits(Turns())
     before = played.token
     with pytest.raises(LeaseLost, match="lease 7 of job 'a'"):
-        policies.release(before, "a", 7)
+        tokens.release(before, "a", 7)
     with pytest.raises(LeaseLost):
-        policies.release(before, "b", before.generation)
+        tokens.release(before, "b", before.generation)
 
 
 @given(events=EVENTS, job=st.sampled_from(JOBS))
@@ -183,21 +184,21 @@ def test_an_event_is_refused_exactly_when_the_job_cannot_cause_it(events: list[t
     seat = played.token.seat(job)
     if seat.phase is not Phase.IDLE:
         with pytest.raises(Refused, match=f"job '{job}' asked for a turn while {seat.phase}"):
-            policies.ask(played.token, job)
+            tokens.ask(played.token, job)
     if seat.phase not in (Phase.ABSENT, Phase.LEFT):
         with pytest.raises(Refused, match=f"job '{job}' has its seat already"):
-            policies.join(played.token, job)
+            tokens.join(played.token, job)
 
 
 @pytest.mark.parametrize("first_round", [-1, 1001, 2**60])
 def test_a_round_out_of_reach_is_refused(first_round: int) -> None:
     with pytest.raises(Refused, match="agree on one from 0 to 1000"):
-        policies.join(new_token(JOBS), "a", first_round)
+        tokens.join(new_token(JOBS), "a", first_round)
 
 
 def test_an_undeclared_job_is_refused() -> None:
     with pytest.raises(Refused, match=r"unknown job 'd'.*a, b, c"):
-        policies.join(new_token(JOBS), "d")
+        tokens.join(new_token(JOBS), "d")
 
 
 @pytest.mark.parametrize("jobs", [(), ("a", "a"), tuple(str(number) for number in range(65))])
@@ -207,8 +208,15 @@ def test_a_token_needs_different_jobs_and_not_too_many(jobs: tuple[str, ...]) ->
 
 
 def test_every_sharing_has_a_policy_and_only_hold_keeps_its_turn() -> None:
-    assert [sharing for sharing in Sharing if sharing.holds_through_communication] == [Sharing.HOLD]
-    assert {type(sharing.policy()) for sharing in Sharing} == {Naive, Exclusive, Turns}
+    assert [sharing for sharing in Sharing if sharing.extent is Extent.MESSAGES] == [Sharing.HOLD]
+    assert {type(policy_of(sharing)) for sharing in Sharing} == {
+        Naive,
+        Exclusive,
+        Turns,
+        SlotBarrier,
+        Grouped,
+        TimeShifted,
+    }
 
 
 def test_a_lead_of_two_rounds_is_refused() -> None:
