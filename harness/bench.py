@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from crossover import JobCost
-from fabric.api import FabricError, FabricSpec
+from fabric.api import FabricError, FabricKind, FabricSpec
 from harness.calibrate import CALIBRATION_BYTES, LinkModel, fit_link, slowest_median_s
 from harness.environment import describe_environment
 from harness.labs import Hands, Labs, OnEvent
@@ -16,10 +16,12 @@ from harness.launch import LabLost
 from harness.memory import check_memory
 from harness.messages import Answer, Ending, LinkQuestion, LinkTimes, Task
 from harness.outcome import Background, costs_of, record_of, skipped
+from harness.pacing import link_model
+from harness.rules import with_rules
 from harness.systems import system_of
 from harness.trace import Process, write_trace
-from harness.trial import Trial
-from results.record import Record
+from harness.trial import Trial, TrialError
+from results.record import JobCosts, Record
 
 
 class Bench:
@@ -34,7 +36,7 @@ class Bench:
         self._hands: Hands = hands or Labs()
         self._num_local, self._traces = num_local, traces
         self._links: dict[FabricSpec, LinkModel | None] = {}
-        self._costs: dict[tuple[str, int], tuple[JobCost, ...]] = {}
+        self._costs: dict[tuple[str, FabricSpec, int], tuple[JobCosts, ...]] = {}
         self._environment = describe_environment()
 
     def run(self, trial: Trial, on_event: OnEvent = lambda event: None) -> Record:
@@ -46,8 +48,9 @@ class Bench:
         check_memory(trial, self._num_local)
         try:
             background = Background(self._environment, self.link(trial.fabric), self._costs.get(_pair(trial), ()))
-            answer = self._hands.ask(Task(trial=trial), on_event)
-        except (LabLost, FabricError) as error:
+            asked = with_rules(trial, background.costs)
+            answer = self._hands.ask(Task(trial=asked), on_event)
+        except (LabLost, FabricError, TrialError) as error:
             return record_of(trial, Answer(ending=Ending.FAILED, reason=str(error)), background)
         if costs := costs_of(answer.ranks):
             self._costs[_pair(trial)] = costs
@@ -55,8 +58,15 @@ class Bench:
             write_trace(self._traces / f"{trial.id}.json", _processes(trial, answer))
         return record_of(trial, answer, background)
 
+    def remember(self, trial: Trial, record: Record) -> None:
+        """Take the jobs' own costs from a record of an earlier run of this trial."""
+        if costs := tuple(job.costs for job in record.jobs if job.costs is not None):
+            self._costs[_pair(trial)] = costs
+
     def link(self, fabric: FabricSpec) -> LinkModel | None:
-        """α and β of this fabric, measured once."""
+        """α and β of this fabric: measured once, or as the paced fabric was asked for."""
+        if fabric.kind is FabricKind.PACED:
+            return link_model(fabric)
         if fabric not in self._links:
             answer = self._ask(LinkQuestion(fabric=fabric, num_bytes=CALIBRATION_BYTES))
             if answer.ending is not Ending.DONE:
@@ -91,8 +101,10 @@ def _processes(trial: Trial, answer: Answer) -> list[Process]:
     return [Process(trial.jobs[rank.job].name, rank.rank, rank.spans) for rank in answer.ranks]
 
 
-def _pair(trial: Trial) -> tuple[str, int]:
-    return repr(trial.jobs), trial.repeat
+def _pair(trial: Trial) -> tuple[str, FabricSpec, int]:
+    """Trials with equal pairs have the same jobs under the same conditions, however they share."""
+    alike = [replace(job, num_steps=None, start_phase=0.0) for job in trial.jobs]
+    return repr(alike), trial.fabric, trial.repeat
 
 
 def all_reduce_times_s(links: tuple[LinkTimes, ...]) -> dict[int, float]:

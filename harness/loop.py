@@ -17,7 +17,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from time import perf_counter, process_time
+from time import perf_counter, process_time, sleep
 
 import torch
 from torch import Tensor
@@ -25,6 +25,7 @@ from torch import Tensor
 from crossover import Extent, TurnTaking
 from harness.systems.api import Session
 from harness.trace import Recorder
+from harness.trial import Release
 from models.workload import Evaluation, Workload
 
 OnStep = Callable[[int], None]
@@ -32,11 +33,13 @@ OnStep = Callable[[int], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
-    """How long, how warm, how often to evaluate (0: never)."""
+    """How long, how warm, how often to evaluate (0: never), how late the first step, when a turn on a GPU ends."""
 
     num_warmup: int
     num_steps: int
     evaluate_every: int = 0
+    start_delay_s: float = 0.0
+    release: Release = Release.EVENT
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +87,8 @@ def train(
     """Train `schedule.num_warmup + num_steps` steps and leave the weights as after the last one."""
     run = Run(start_s=perf_counter())
     batches = workload.batches(rank, world, seed)
+    if schedule.start_delay_s:
+        sleep(schedule.start_delay_s)
     paused_s = 0.0
     for step in range(schedule.num_warmup + schedule.num_steps):
         batch = next(batches)
@@ -102,11 +107,11 @@ def train(
         with recorder.span("compute", "forward"):
             loss = workload.loss(session.model, batch)
         if turns.extent is Extent.FORWARD:
-            _until_idle(loss)
+            _until_idle(loss, schedule.release)
             turns.release(lease)
         with recorder.span("compute", "backward"):
             session.backward(loss)
-            _until_idle(loss)
+            _until_idle(loss, schedule.release)
         if turns.extent is Extent.MESSAGES:
             session.wait()
         if turns.extent is not Extent.FORWARD:
@@ -127,9 +132,9 @@ def train(
     return run
 
 
-def _until_idle(loss: Tensor) -> None:
-    """Released means that the device is idle, not that Python returned."""
-    if loss.is_cuda:
+def _until_idle(loss: Tensor, release: Release) -> None:
+    """Released means that the device is idle, not that Python returned; `launch` shows the difference."""
+    if loss.is_cuda and release is Release.EVENT:
         torch.cuda.current_stream(loss.device).synchronize()  # messages on streams of their own may go on
 
 

@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from statistics import fmean
 
 from crossover import JobCost, bound
+from crossover.theory import predicted
 from fabric.api import FabricKind
 from harness.calibrate import LinkModel
 from harness.messages import Answer, Ending
 from harness.rank import RankResult
 from harness.trial import Job, Sharing, Trial
+from harness.turns import busy_share, common_window, handovers_s, percentiles_s
 from models.workload import Device
 from results.codec import to_jsonable
 from results.record import (
     CurvePoint,
     Environment,
     FabricFacts,
+    JobCosts,
     JobResult,
     Prediction,
     RankTimes,
     Record,
+    SharingFacts,
     Status,
 )
 
@@ -31,6 +37,7 @@ STATUS = {
     Ending.TIMEOUT: Status.TIMEOUT,
     Ending.UNAVAILABLE: Status.SKIPPED,
 }
+LABELS = {FabricKind.NATIVE: "measured", FabricKind.EMULATED: "emulated", FabricKind.PACED: "paced"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +46,7 @@ class Background:
 
     environment: Environment
     link: LinkModel | None = None
-    costs: tuple[JobCost, ...] = ()
+    costs: tuple[JobCosts, ...] = ()
 
 
 def skipped(trial: Trial, reason: str, background: Background) -> Record:
@@ -51,6 +58,7 @@ def record_of(trial: Trial, answer: Answer, background: Background) -> Record:
     """The record of a finished trial; `background.costs` are the jobs' own, measured alone."""
     status, reason = _verdict(trial, answer)
     done = answer.ending is Ending.DONE
+    facts = sharing_facts(trial, answer.ranks) if done and trial.sharing is not Sharing.NONE else None
     return Record(
         id=trial.id,
         suite=trial.suite,
@@ -60,10 +68,14 @@ def record_of(trial: Trial, answer: Answer, background: Background) -> Record:
         status=status,
         reason=reason,
         sharing=trial.sharing.value,
+        link=trial.link.value if trial.sharing.gates_link else "",
+        axis=trial.axis,
+        at=trial.at,
         fabric=fabric_facts(trial, background.link),
         jobs=tuple(_job_result(trial, index, answer) for index in range(len(trial.jobs))),
         makespan_s=_makespan_s(trial, answer.ranks) if done else None,
-        prediction=_prediction(trial, background.costs or costs_of(answer.ranks)) if done else None,
+        prediction=_prediction(trial, background.costs or costs_of(answer.ranks), facts) if done else None,
+        sharing_facts=facts,
         trial=to_jsonable(trial),
         environment=background.environment,
     )
@@ -73,11 +85,12 @@ def fabric_facts(trial: Trial, link: LinkModel | None) -> FabricFacts:
     """The fabric with its honest label and what its link stands for."""
     spec, scale = trial.fabric, max(job.workload.size_scale for job in trial.jobs)
     replayed = any(job.workload.device is Device.REPLAY for job in trial.jobs)
-    label = "replay" if replayed else ("emulated" if spec.kind is FabricKind.EMULATED else "measured")
+    label = "replay" if replayed else LABELS[spec.kind]
     return FabricFacts(
         kind=spec.kind.value,
         label=label,
         num_hosts=spec.num_hosts,
+        num_virtual=spec.num_ranks - spec.num_hosts,
         rate_bps=spec.rate_bps,
         equivalent_rate_bps=spec.rate_bps * scale if spec.rate_bps else None,
         size_scale=scale,
@@ -87,17 +100,46 @@ def fabric_facts(trial: Trial, link: LinkModel | None) -> FabricFacts:
     )
 
 
-def costs_of(ranks: Sequence[RankResult]) -> tuple[JobCost, ...]:
-    """Each job's c, m, t on its slowest rank, where they were measured."""
+def costs_of(ranks: Sequence[RankResult]) -> tuple[JobCosts, ...]:
+    """Each job's costs on its slowest rank, where they were measured."""
     jobs = sorted({rank.job for rank in ranks if rank.costs is not None})
     measured = [[r.costs for r in ranks if r.job == job and r.costs is not None] for job in jobs]
     return tuple(
-        JobCost(
+        JobCosts(
             compute_s=max(c.compute_s for c in costs),
             communication_s=max(c.communication_s for c in costs),
             solo_s=max(c.solo_s for c in costs),
+            interference=fmean(c.interference for c in costs),
         )
         for costs in measured
+    )
+
+
+def theory_cost(costs: JobCosts) -> JobCost:
+    """The same as the theory takes it."""
+    return JobCost(costs.compute_s, costs.communication_s, costs.solo_s)
+
+
+def sharing_facts(trial: Trial, ranks: Sequence[RankResult]) -> SharingFacts:
+    """What the turns of a host's jobs were like, on the host with the slowest hand-overs."""
+    hosts = sorted({rank.rank for rank in ranks})
+    facts = [_host_facts([rank for rank in ranks if rank.rank == host]) for host in hosts]
+    rules = {name: to_jsonable(getattr(trial, name)) for name in ("shares", "groups", "beats") if getattr(trial, name)}
+    worst = max(facts, key=lambda own: own.handover_p50_s or 0.0)
+    return replace(worst, rules=json.dumps(rules) if rules else "")
+
+
+def _host_facts(ranks: Sequence[RankResult]) -> SharingFacts:
+    jobs = [rank.turns for rank in ranks]
+    window, latencies_s = common_window(jobs), handovers_s(jobs)
+    p50_s, p99_s = percentiles_s(latencies_s)
+    return SharingFacts(
+        num_handovers=len(latencies_s),
+        handover_p50_s=p50_s,
+        handover_p99_s=p99_s,
+        device_busy=busy_share((times for rank in ranks for times in rank.compute_times), window),
+        link_busy=busy_share((times for rank in ranks for times in rank.link_times), window),
+        peak_memory_bytes=sum(rank.peak_memory_bytes for rank in ranks),
     )
 
 
@@ -116,12 +158,12 @@ def _verdict(trial: Trial, answer: Answer) -> tuple[Status, str]:
 def _job_result(trial: Trial, index: int, answer: Answer) -> JobResult:
     job = trial.jobs[index]
     ranks = [rank for rank in answer.ranks if rank.job == index]
-    asked = _asked(job, trial)
+    asked = _asked(job, trial.num_steps_of(index))
     if not ranks:
         return asked
     slowest = max(ranks, key=lambda rank: sum(rank.step_times_s[trial.num_warmup :]))
     zero_s = min(rank.start_s for rank in answer.ranks)
-    num_steps = trial.num_warmup + trial.num_steps
+    num_steps = trial.num_warmup + trial.num_steps_of(index)
     alone = answer.sent_bytes is not None and len(trial.jobs) == 1
     return replace(
         asked,
@@ -134,12 +176,13 @@ def _job_result(trial: Trial, index: int, answer: Answer) -> JobResult:
         curve=tuple(_curve(ranks)),
         weights_digest=ranks[0].weights_digest,
         peak_memory_bytes=max(rank.peak_memory_bytes for rank in ranks),
+        costs=next(iter(costs_of(ranks)), None),
         start_s=min(rank.start_s for rank in ranks) - zero_s,
         end_s=max(rank.end_s for rank in ranks) - zero_s,
     )
 
 
-def _asked(job: Job, trial: Trial) -> JobResult:
+def _asked(job: Job, num_steps: int) -> JobResult:
     return JobResult(
         name=job.name,
         workload=job.workload.label,
@@ -147,7 +190,7 @@ def _asked(job: Job, trial: Trial) -> JobResult:
         strategy=job.label,
         device=job.workload.device.value,
         batch_size=job.workload.batch_size,
-        num_steps=trial.num_steps,
+        num_steps=num_steps,
     )
 
 
@@ -178,14 +221,25 @@ def _makespan_s(trial: Trial, ranks: Sequence[RankResult]) -> float:
     return max(end for _, end in spans) - min(start for start, _ in spans)
 
 
-def _prediction(trial: Trial, costs: Sequence[JobCost]) -> Prediction | None:
-    if trial.sharing is Sharing.NONE or len(costs) != len(trial.jobs):
+def _prediction(trial: Trial, solo: Sequence[JobCosts], facts: SharingFacts | None) -> Prediction | None:
+    if trial.sharing is Sharing.NONE or len(solo) != len(trial.jobs):
         return None
+    costs = [theory_cost(own) for own in solo]
     best = bound(costs)
+    expected = None
+    if trial.sharing is not Sharing.EXCLUSIVE and trial.sharing.policy.takes_turns:
+        handover_s = (facts.handover_p50_s if facts else None) or 0.0
+        expected = predicted(costs, handover_s=handover_s, interference=fmean(own.interference for own in solo))
     terms = "; ".join(
         f"{job.name}: c {1e3 * cost.compute_s:.1f} ms, m {1e3 * cost.communication_s:.1f} ms, "
         f"t {1e3 * cost.solo_s:.1f} ms"
         for job, cost in zip(trial.jobs, costs, strict=True)
     )
     source = f"T* = max(Σc, Σm, max t) from each job measured alone, {terms}; limited by {best.limiting}"
-    return Prediction(source=source, period_s=best.period_s, gain=best.gain)
+    return Prediction(
+        source=source,
+        period_s=best.period_s,
+        gain=best.gain,
+        expected_period_s=expected.period_s if expected else None,
+        expected_gain=expected.gain if expected else None,
+    )

@@ -18,16 +18,19 @@ from torch import nn
 
 from crossover import Alone, Participant, Resource, TurnTaking
 from fabric.api import Host
+from harness.interference import other_communication
 from harness.link_turns import LinkTurns
 from harness.loop import Evaluated, Run, Schedule, train
+from harness.pacing import pacing_of
 from harness.systems import system_of
 from harness.systems.api import Seat, Session
 from harness.trace import Recorder, Span, covered_s
 from harness.traffic import Traffic
-from harness.trial import Link, Sharing, Trial
+from harness.trial import Link, Trial
+from harness.turns import LoggedTurns, Turn, merged
 from models.device import VirtualDevice
 from models.workload import Device, Workload, open_workload
-from results.record import Phases
+from results.record import JobCosts, Phases
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,15 +48,7 @@ class Place:
     rendezvous_prefix: str = ""
     arbiter_socket: str = ""
     device_socket: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MeasuredCosts:
-    """Seconds a step alone: compute without communication, communication without compute, both."""
-
-    compute_s: float
-    communication_s: float
-    solo_s: float
+    link_socket: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +68,10 @@ class RankResult:
     peak_memory_bytes: int
     start_s: float
     end_s: float
-    costs: MeasuredCosts | None = None
+    costs: JobCosts | None = None
+    turns: tuple[Turn, ...] = ()
+    compute_times: tuple[tuple[float, float], ...] = ()
+    link_times: tuple[tuple[float, float], ...] = ()
     spans: tuple[Span, ...] = ()
 
 
@@ -119,13 +117,21 @@ def run_rank(trial: Trial, place: Place, signals: Signals) -> RankResult:
         seed=trial.seed,
         strategy=job.resolve(),
         link=_link_turns(trial, place),
+        pacing=pacing_of(trial.fabric, place.link_socket),
         recorder=recorder,
     )
     session = system_of(job.system).prepare(model, seat)
-    turns = Participant(place.arbiter_socket, job.name) if place.arbiter_socket else Alone()
+    turns = LoggedTurns(Participant(place.arbiter_socket, job.name) if place.arbiter_socket else Alone())
     with turns:
         signals.ready()
-        schedule = Schedule(num_warmup=trial.num_warmup, num_steps=trial.num_steps, evaluate_every=trial.evaluate_every)
+        num_steps = trial.num_steps_of(place.job)
+        schedule = Schedule(
+            num_warmup=trial.num_warmup,
+            num_steps=num_steps,
+            evaluate_every=trial.evaluate_every,
+            start_delay_s=job.start_delay_s,
+            release=trial.release,
+        )
         run = train(
             session,
             workload,
@@ -140,7 +146,8 @@ def run_rank(trial: Trial, place: Place, signals: Signals) -> RankResult:
         )
         digest, traffic = weights_digest(model), _copy(session.traffic)
         times_s = run.step_times_s()
-        phases = _phases(run, recorder, trial.num_steps, session=session)
+        phases = _phases(run, recorder, num_steps, session=session)
+        own_turns = tuple(turns.turns)
         costs = _measure_costs(trial, session, workload, turns, times_s[trial.num_warmup :], place)
         session.close()
     return RankResult(
@@ -158,13 +165,16 @@ def run_rank(trial: Trial, place: Place, signals: Signals) -> RankResult:
         start_s=run.start_s,
         end_s=run.end_s,
         costs=costs,
+        turns=own_turns if place.arbiter_socket else (),
+        compute_times=_times_of(recorder, "compute") if place.arbiter_socket else (),
+        link_times=_times_of(recorder, "lane") if place.arbiter_socket else (),
         spans=tuple(recorder.spans) if trial.trace else (),
     )
 
 
 def _link_turns(trial: Trial, place: Place) -> LinkTurns | None:
     job = trial.jobs[place.job]
-    if trial.sharing is not Sharing.CROSSOVER or trial.link is not Link.FIFO or job.system != "ours":
+    if not trial.sharing.gates_link or trial.link is not Link.FIFO or job.system != "ours":
         return None
     return LinkTurns(Participant(place.arbiter_socket, job.name, resource=Resource.LINK))
 
@@ -175,6 +185,15 @@ def _open(trial: Trial, place: Place) -> Workload:
     return open_workload(spec, device=VirtualDevice.connect(Path(place.device_socket)) if shared else None)
 
 
+def _on_lanes(recorder: Recorder) -> list[Span]:
+    return [span for span in recorder.spans if span.track.startswith("lane")]
+
+
+def _times_of(recorder: Recorder, track: str) -> tuple[tuple[float, float], ...]:
+    """When there was something on tracks of this name."""
+    return tuple(merged((span.start_s, span.end_s) for span in recorder.spans if span.track.startswith(track)))
+
+
 def _copy(traffic: Traffic | None) -> Traffic | None:
     return Traffic(traffic.num_messages, dict(traffic.wire_bytes)) if traffic else None
 
@@ -182,7 +201,7 @@ def _copy(traffic: Traffic | None) -> Traffic | None:
 def _phases(run: Run, recorder: Recorder, num_steps: int, *, session: Session) -> Phases:
     """Mean seconds a step over the measured steps; None for what the system does not let us see."""
     since_s, ours = run.measured_from_s, session.traffic is not None
-    lanes = [s for s in recorder.spans if s.track.startswith("lane") and since_s <= s.start_s <= run.end_s]
+    lanes = [s for s in _on_lanes(recorder) if since_s <= s.start_s <= run.end_s]
     waited = "exposed" if ours else "wait"  # the engine also waits inside a forward
     told = session.separates_waiting
     return Phases(
@@ -206,7 +225,7 @@ def weights_digest(model: nn.Module) -> str:
 
 def _measure_costs(
     trial: Trial, session: Session, workload: Workload, turns: TurnTaking, times_s: list[float], place: Place
-) -> MeasuredCosts | None:
+) -> JobCosts | None:
     """c, m and t of this job alone, after its training; keeps the turn so that nobody computes beside it."""
     if not trial.num_cost_steps:
         return None
@@ -219,11 +238,18 @@ def _measure_costs(
         session.update()
         session.backward(workload.loss(session.model, next(batches)))
 
-    compute_s = _times(compute, trial.num_cost_steps)
+    compute_s = median(_times(compute, trial.num_cost_steps)[1:])
+    beside_s = compute_s
+    if workload.spec.device is not Device.REPLAY and trial.world > 1:
+        with other_communication():
+            beside_s = median(_times(compute, trial.num_cost_steps)[1:])
     session.mute(False)
     turns.release(lease)
-    return MeasuredCosts(
-        compute_s=median(compute_s[1:]), communication_s=median(exchange_s[1:]), solo_s=median(times_s)
+    return JobCosts(
+        compute_s=compute_s,
+        communication_s=median(exchange_s[1:]),
+        solo_s=median(times_s),
+        interference=max(0.0, beside_s / compute_s - 1),
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+import crossover
 from baselines.api import UpdatePoint
 from baselines.strategy import Strategy, parse_strategy
 from fabric.api import FabricSpec
@@ -16,13 +17,33 @@ class TrialError(ValueError):
 
 
 class Sharing(StrEnum):
-    """Who has the device when several jobs are on it."""
+    """Who has the device when several jobs are on it: nobody else, or a policy of `crossover`."""
 
     NONE = "none"
     EXCLUSIVE = "exclusive"
     HOLD = "hold"
     NAIVE = "naive"
+    SLOT_BARRIER = "slot-barrier"
     CROSSOVER = "crossover"
+    WEIGHTED = "weighted"
+    TICK_TOCK = "tick-tock"
+    MURI = "muri"
+    CASSINI = "cassini"
+
+    @property
+    def policy(self) -> crossover.Sharing:
+        """The scheduler's own name for it; not for `none`."""
+        return crossover.Sharing(self.value)
+
+    @property
+    def gates_link(self) -> bool:
+        """Whether link turns belong to it."""
+        return self in (Sharing.CROSSOVER, Sharing.WEIGHTED)
+
+    @property
+    def waits_in_turn(self) -> bool:
+        """Whether an update point inside the turn may wait for messages."""
+        return self in (Sharing.NONE, Sharing.NAIVE, Sharing.EXCLUSIVE, Sharing.CASSINI)
 
 
 class Link(StrEnum):
@@ -32,15 +53,29 @@ class Link(StrEnum):
     FAIR = "fair"
 
 
+class Release(StrEnum):
+    """When a turn ends on a GPU: when its work is complete, or when it is launched."""
+
+    EVENT = "event"
+    LAUNCH = "launch"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """One training job, with a rank on every host. `strategy` is for the system `ours` only."""
+    """One training job, with a rank on every host. `strategy` is for the system `ours` only.
+
+    `num_steps` differs from the trial's where jobs are of unequal length. `start_phase` lets the first step wait by
+    this part of the job's step alone, and becomes `start_delay_s` when that is known.
+    """
 
     name: str
     workload: WorkloadSpec
     system: str = "ours"
     strategy: str = "fixed-buckets"
     optimizer: str = "sgd"
+    num_steps: int | None = None
+    start_phase: float = 0.0
+    start_delay_s: float = 0.0
 
     def resolve(self) -> Strategy:
         """The strategy with this job's optimizer. Raises: TextError, CatalogueError."""
@@ -55,9 +90,10 @@ class Job:
 class Trial:
     """One run: `jobs` over `fabric`, a rank of each job a host, `num_warmup + num_steps` steps.
 
-    `cell` names the question; repeats of a cell differ in `repeat` alone. With `costs`, each job
-    is measured alone after its steps: compute without communication and communication without
-    compute, `num_cost_steps` times each. `link` matters under crossover alone.
+    `cell` names the question; repeats of a cell differ in `repeat` alone. `axis` and `at` place it on a sweep. With
+    `num_cost_steps`, each job is measured alone after its steps: compute without communication, communication without
+    compute, and compute beside other communication, so many times each. `link` matters where link turns are taken.
+    The `shares` of weighted, the `groups` of muri and the `beats` of cassini come from these costs unless given.
     """
 
     suite: str
@@ -66,6 +102,12 @@ class Trial:
     fabric: FabricSpec
     sharing: Sharing = Sharing.NONE
     link: Link = Link.FIFO
+    release: Release = Release.EVENT
+    axis: str = ""
+    at: float | None = None
+    shares: tuple[int, ...] = ()
+    groups: tuple[tuple[str, ...], ...] = ()
+    beats: tuple[crossover.Beat, ...] = ()
     num_steps: int = 20
     num_warmup: int = 3
     evaluate_every: int = 0
@@ -87,6 +129,10 @@ class Trial:
         names = [job.name for job in self.jobs]
         if len(set(names)) != len(names):
             raise TrialError(f"{self.cell}: two jobs are called alike in {names}; give each its own name")
+
+    def num_steps_of(self, job: int) -> int:
+        """Measured steps of one job."""
+        return self.jobs[job].num_steps or self.num_steps
 
     @property
     def world(self) -> int:
@@ -110,8 +156,7 @@ def check(trial: Trial) -> None:
         system = system_of(job.system)
         if job.system == "ours":
             strategy = job.resolve()
-            in_turns = trial.sharing in (Sharing.CROSSOVER, Sharing.HOLD)
-            if in_turns and strategy.update_point is UpdatePoint.AT_PRE_HOOK:
+            if not trial.sharing.waits_in_turn and strategy.update_point is UpdatePoint.AT_PRE_HOOK:
                 raise TrialError(
                     f"{trial.cell}: at-pre-hook waits for messages inside the turn, which {trial.sharing} must "
                     "not; update after-all"

@@ -15,7 +15,10 @@ at the very end, its gradient is ready in the real network too.
 
 from __future__ import annotations
 
+import math
+import random
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -30,6 +33,13 @@ _INITIAL_DEVIATION = 0.1
 _BYTES_A_PARAMETER = 4 * 3  # weight, gradient, momentum
 
 
+@dataclass(slots=True)
+class Pace:
+    """How fast the present step computes: its times are `stretch` times the profile's."""
+
+    stretch: float = 1.0
+
+
 class _TimedLayer(torch.autograd.Function):
     """signal [2] = (loss so far, t) → the same with this layer's loss; takes the device in both passes."""
 
@@ -38,7 +48,7 @@ class _TimedLayer(torch.autograd.Function):
         ctx.layer = layer
         ctx.target = target = float(signal[1])
         ctx.save_for_backward(*parameters)
-        with layer.device.take(layer.forward_s):
+        with layer.device.take(layer.forward_s * layer.pace.stretch):
             weight = parameters[0].view(-1)[0].item() if parameters else target
             out = signal.clone()
             out[0] += layer.weight_of_loss * (weight - target) ** 2
@@ -46,7 +56,7 @@ class _TimedLayer(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
-        with ctx.layer.device.take(ctx.layer.backward_s):
+        with ctx.layer.device.take(ctx.layer.backward_s * ctx.layer.pace.stretch):
             scale = float(upstream[0][0])  # not 1 under gradient accumulation or loss scaling
             gradients = [parameter - ctx.target for parameter in ctx.saved_tensors]
             if scale != 1.0:
@@ -64,6 +74,7 @@ class ReplayLayer(nn.Module):
         self.forward_s = profile.forward_s * time_scale
         self.backward_s = profile.backward_s * time_scale
         self.weight_of_loss = 0.0
+        self.pace = Pace()
         for entry in profile.parameters:
             weights = torch.randn(scaled_shape(entry.shape, size_scale)) * _INITIAL_DEVIATION
             self.register_parameter(_attribute(entry.name), nn.Parameter(weights))
@@ -76,16 +87,23 @@ class ReplayLayer(nn.Module):
 class ReplayNetwork(nn.Module):
     """The layers of `profile` one after the other; `forward` takes inputs [batch] and returns the loss [].
 
-    `time_scale` multiplies all times, e.g. for a batch size other than the profile's.
+    `time_scale` multiplies all times, e.g. for a batch size other than the profile's; `pace` a step's, as it changes.
     """
 
     def __init__(
-        self, profile: Profile, device: VirtualDevice, *, size_scale: int = 1, time_scale: float = 1.0
+        self,
+        profile: Profile,
+        device: VirtualDevice,
+        *,
+        size_scale: int = 1,
+        time_scale: float = 1.0,
+        pace: Pace | None = None,
     ) -> None:
         super().__init__()
         for entry in profile.layers:
             layer = ReplayLayer(entry, device, size_scale=size_scale, time_scale=time_scale)
             layer.weight_of_loss = 0.5 / len(profile.layers)
+            layer.pace = pace or Pace()
             self.add_module(_attribute(entry.name), layer)
 
     def forward(self, inputs: Tensor) -> Tensor:
@@ -106,6 +124,7 @@ class ReplayWorkload:
         self.spec = spec
         self.profile = profile
         self.device = device
+        self.pace = Pace()
 
     @property
     def time_scale(self) -> float:
@@ -115,14 +134,25 @@ class ReplayWorkload:
     def build_model(self, seed: int) -> nn.Module:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            return ReplayNetwork(self.profile, self.device, size_scale=self.spec.size_scale, time_scale=self.time_scale)
+            return ReplayNetwork(
+                self.profile,
+                self.device,
+                size_scale=self.spec.size_scale,
+                time_scale=self.time_scale,
+                pace=self.pace,
+            )
 
     def batches(self, rank: int, world: int, seed: int) -> Iterator[Batch]:
         if not 0 <= rank < world:
             raise WorkloadError(f"rank {rank} is not in a world of {world}; ranks count from 0")
         generator = generator_for(seed, rank)
         none = torch.empty(0)
+        chance = random.Random(f"{seed}/{rank}")
+        # a log-normal with mean 1
+        deviation = math.sqrt(math.log1p(self.spec.jitter**2))
+        slowness = self.spec.slow_worker if rank == 0 else 1.0
         while True:
+            self.pace.stretch = slowness * math.exp(chance.gauss(-(deviation**2) / 2, deviation))
             yield Batch((torch.randn(self.spec.batch_size, generator=generator),), none)
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:

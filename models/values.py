@@ -53,6 +53,8 @@ class WorkloadSpec:
         image_size: side of an image in pixels; 0 for what network and data are made for.
         num_workers: loader processes a rank; only image folders use them.
         num_evaluation: held-out samples to evaluate on; 0 for all.
+        jitter: for replay, the standard deviation of a step's compute time relative to its mean (log-normal).
+        slow_worker: for replay, how much longer rank 0 computes (1: as the others).
         dropout: probability; None for the network's own. Above 0, training draws from torch's global
             generator, so seed that (per rank) before the first step.
     """
@@ -64,6 +66,8 @@ class WorkloadSpec:
     device: Device = Device.CPU
     profile: str = ""
     size_scale: int = 1
+    jitter: float = 0.0
+    slow_worker: float = 1.0
     sequence_length: int = 64
     image_size: int = 0
     num_workers: int = 0
@@ -75,6 +79,10 @@ class WorkloadSpec:
             _require(getattr(self, name) >= 1, name, getattr(self, name), "at least 1")
         for name in ("image_size", "num_workers", "num_evaluation"):
             _require(getattr(self, name) >= 0, name, getattr(self, name), "0 or more")
+        _require(0 <= self.jitter <= 1, "jitter", self.jitter, "between 0 and 1")
+        _require(1 <= self.slow_worker <= 10, "slow_worker", self.slow_worker, "between 1 and 10")
+        unsteady = self.jitter > 0 or self.slow_worker > 1
+        _require(self.device is Device.REPLAY or not unsteady, "device", self.device.value, "replay with jitter")
         _require(8 <= self.sequence_length <= 512, "sequence_length", self.sequence_length, "between 8 and 512")
         _require(self.dropout is None or 0 <= self.dropout < 1, "dropout", self.dropout, "in [0, 1)")
 

@@ -73,6 +73,18 @@ class Phases:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class JobCosts:
+    """Seconds a step of one job alone, on its slowest rank: compute without communication (c), communication without
+    compute (m), both (t). `interference` is by how much other communication slows the computation (0.1: a tenth
+    longer)."""
+
+    compute_s: float
+    communication_s: float
+    solo_s: float
+    interference: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JobResult:
     """One job of the trial. `wire_bytes` are bytes a rank sent a step, by tag, counted by the
     engine (empty for systems that are not ours); `interface_bytes` are bytes a host sent a step
@@ -94,6 +106,7 @@ class JobResult:
     curve: tuple[CurvePoint, ...] = ()
     weights_digest: str = ""
     peak_memory_bytes: int = 0
+    costs: JobCosts | None = None
     start_s: float = 0.0
     end_s: float = 0.0
 
@@ -104,7 +117,7 @@ class JobResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FabricFacts:
-    """The network the ranks ran over. `label` is one of measured, emulated, replay, simulated.
+    """The network the ranks ran over. `label` is one of measured, emulated, paced, replay, simulated.
 
     `equivalent_rate_bps` = size_scale · rate_bps: what the link stands for when tensors are
     `size_scale` times smaller. `alpha_s`, `beta_s_per_byte`: all-reduce time = α + β · bytes,
@@ -114,6 +127,7 @@ class FabricFacts:
     kind: str
     label: str
     num_hosts: int
+    num_virtual: int = 0
     rate_bps: float | None = None
     equivalent_rate_bps: float | None = None
     size_scale: int = 1
@@ -125,12 +139,30 @@ class FabricFacts:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
     """The theory beside the measurement: period T* of one step of every job, and the gain
-    Σt/T* over running them one after the other, from measured c, m, t."""
+    Σt/T* over running them one after the other, from measured c, m, t. The expected ones are the same
+    with the hand-over's cost and with the measured slowing of computation by communication."""
 
     source: str
     step_time_s: float | None = None
     period_s: float | None = None
     gain: float | None = None
+    expected_period_s: float | None = None
+    expected_gain: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharingFacts:
+    """What sharing did, on the host where it was worst. A hand-over lasts from a job's release to the next job's start,
+    counted where the next one was waiting. `device_busy` and `link_busy` are fractions of the time in which all jobs
+    ran; `peak_memory_bytes` is the sum over a host's jobs. `rules` are the arbiter's settings beside the name."""
+
+    num_handovers: int = 0
+    handover_p50_s: float | None = None
+    handover_p99_s: float | None = None
+    device_busy: float | None = None
+    link_busy: float | None = None
+    peak_memory_bytes: int = 0
+    rules: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,8 +181,9 @@ class Environment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """One trial. `cell` names the question (repeats of one cell share it); `trial` is the
-    resolved trial as plain JSON, enough to run it again."""
+    """One trial. `cell` names the question (repeats of one cell share it); `axis` and `at` say which
+    quantity a sweep varies and where on it this cell lies; `trial` is the resolved trial as plain
+    JSON, enough to run it again."""
 
     id: str
     suite: str
@@ -160,10 +193,14 @@ class Record:
     status: Status
     reason: str = ""
     sharing: str = "none"
+    link: str = ""
+    axis: str = ""
+    at: float | None = None
     fabric: FabricFacts
     jobs: tuple[JobResult, ...] = ()
     makespan_s: float | None = None
     prediction: Prediction | None = None
+    sharing_facts: SharingFacts | None = None
     trial: Mapping[str, Any] = field(default_factory=dict)
     environment: Environment = Environment()
     schema: int = SCHEMA_VERSION

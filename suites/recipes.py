@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from fabric.api import FabricSpec
-from harness.trial import Job, Sharing, Trial
+from harness.trial import Job, Link, Sharing, Trial
 from models.workload import Device, WorkloadSpec
 from suites.api import Options
 
@@ -50,8 +50,11 @@ def trial(
     sharing: Sharing = Sharing.NONE,
     num_cost_steps: int = 0,
     num_warmup: int = 3,
+    link: Link = Link.FIFO,
+    axis: str = "",
+    at: float | None = None,
 ) -> Trial:
-    """One cell, named `group/workloads/label`."""
+    """One cell, named `group/workloads/label`; on a sweep the group ends with the value."""
     own_label = label or (jobs[0].label if sharing is Sharing.NONE else sharing.value)
     workloads = "+".join(job.workload.label for job in jobs)
     return Trial(
@@ -60,6 +63,9 @@ def trial(
         jobs=jobs,
         fabric=fabric,
         sharing=sharing,
+        link=link,
+        axis=axis,
+        at=at,
         num_steps=options.num_steps or num_steps,
         num_warmup=num_warmup,
         evaluate_every=evaluate_every,

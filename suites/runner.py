@@ -93,6 +93,8 @@ def run_trials(trials: Sequence[Trial], bench: Bench, folder: Path, console: Con
                     if record.status not in (Status.OK, Status.SKIPPED):
                         told = Text.assemble((record.status, "yellow"), f" {trial.cell}: {record.reason}")
                         progress.console.print(told, soft_wrap=True)
+                else:
+                    bench.remember(trial, record)
                 records.append(record)
                 bar.done(trial)
     except KeyboardInterrupt:

@@ -1,0 +1,55 @@
+"""What a sharing must know of its jobs before they start (turns a cycle, groups, beats, delays), from their costs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from crossover import JobCost
+from harness.trial import Sharing, Trial, TrialError
+from results.record import JobCosts
+
+Rule = Callable[[Trial, Sequence[JobCost]], Mapping[str, Any]]
+
+
+def with_rules(trial: Trial, costs: Sequence[JobCosts]) -> Trial:
+    """The trial with the settings that its sharing takes from the jobs' own costs.
+
+    Raises: TrialError where they are needed and were not measured.
+    """
+    phased = any(job.start_phase for job in trial.jobs)
+    rule = RULES.get(trial.sharing)
+    if (rule is None and not phased) or trial.shares or trial.groups or trial.beats:
+        return trial
+    if len(costs) != len(trial.jobs):
+        raise TrialError(
+            f"{trial.cell}: {trial.sharing} needs each job's costs; run the exclusive trial of the same jobs before it"
+        )
+    plain = [JobCost(own.compute_s, own.communication_s, own.solo_s) for own in costs]
+    jobs = tuple(
+        replace(job, start_delay_s=job.start_phase * own.solo_s) for job, own in zip(trial.jobs, plain, strict=True)
+    )
+    return replace(trial, jobs=jobs, **(rule(trial, plain) if rule else {}))
+
+
+def _weighted(trial: Trial, costs: Sequence[JobCost]) -> Mapping[str, Any]:
+    from crossover.planning.rates import shares_for
+
+    return {"shares": shares_for(costs)}
+
+
+def _muri(trial: Trial, costs: Sequence[JobCost]) -> Mapping[str, Any]:
+    from crossover.planning.muri import groups_of
+
+    names = [job.name for job in trial.jobs]
+    return {"groups": tuple(tuple(names[index] for index in group) for group in groups_of(costs))}
+
+
+def _cassini(trial: Trial, costs: Sequence[JobCost]) -> Mapping[str, Any]:
+    from crossover.planning.cassini import beats_for
+
+    return {"beats": beats_for(costs)}
+
+
+RULES: Mapping[Sharing, Rule] = {Sharing.WEIGHTED: _weighted, Sharing.MURI: _muri, Sharing.CASSINI: _cassini}
