@@ -1,0 +1,121 @@
+"""Run any command inside an emulated cluster, which its own children may enter by host.
+
+    python -m fabric.hosted --hosts 2 --rate 200mbit -- bash
+    python -m fabric.hosted --enter host1 -- hostname      # from inside, one command on one host
+
+The hosts' names are in CROSSOVER_BENCH_HOSTS, as name=pid of a process that lives there: whoever may signal it may
+enter its network, host name and files. All of it ends with the command, and with whoever started it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+
+from fabric import leash
+from fabric.api import FabricError, FabricKind, FabricSpec, build, command_prefix, parse_rate
+from fabric.cluster import Cluster
+
+VARIABLE = "CROSSOVER_BENCH_HOSTS"
+ADDRESSES = "CROSSOVER_BENCH_ADDRESSES"
+_INSIDE = "CROSSOVER_BENCH_INSIDE"
+
+
+def keepers(environment: Mapping[str, str] = os.environ) -> dict[str, int]:
+    """Host name → pid of the process that lives there. Raises FabricError outside of an emulated cluster."""
+    entries = [entry.partition("=") for entry in environment.get(VARIABLE, "").split(",") if entry]
+    if not entries:
+        raise FabricError("no emulated cluster around: start this under `python -m fabric.hosted --hosts 2 -- COMMAND`")
+    return {name: int(pid) for name, _, pid in entries}
+
+
+def addresses(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Host name → its address on the cluster's network."""
+    entries = [entry.partition("=") for entry in environment.get(ADDRESSES, "").split(",") if entry]
+    return {name: address for name, _, address in entries}
+
+
+def on_host(name: str, command: Sequence[str]) -> list[str]:
+    """The command line that runs `command` on a host of the cluster around."""
+    pid = keepers().get(name)
+    if pid is None:
+        raise FabricError(f"no host {name!r} in the cluster around; its hosts are {', '.join(keepers())}")
+    return ["nsenter", f"--target={pid}", "--net", "--uts", "--mount", f"--wdns={os.getcwd()}", "--", *command]
+
+
+def run(spec: FabricSpec, command: Sequence[str]) -> int:
+    """Build the cluster, run the command in it and return its exit code. Call it inside `command_prefix(spec)`."""
+    with build(spec) as cluster:
+        living = [_keeper(cluster, host.index) for host in cluster.hosts]
+        names = [host.name for host in cluster.hosts]
+        environment = {
+            **os.environ,
+            VARIABLE: ",".join(f"{name}={pid}" for name, pid in zip(names, living, strict=True)),
+            ADDRESSES: ",".join(f"{host.name}={host.address}" for host in cluster.hosts),
+        }
+        try:
+            return subprocess.run(command, env=environment, check=False).returncode
+        finally:
+            for pid in living:
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
+
+
+def _keeper(cluster: Cluster, host: int) -> int:
+    """A process that does nothing but live on a host, and dies with this one."""
+    ready, told = os.pipe()
+    parent, pid = os.getpid(), os.fork()
+    if pid == 0:
+        try:
+            cluster.enter(host)
+            leash.die_with_parent(parent)
+            os.close(told)
+            while True:
+                signal.pause()
+        finally:
+            os._exit(1)
+    os.close(told)
+    os.read(ready, 1)  # end of file: it is there, or it is dead
+    os.close(ready)
+    return pid
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Command line."""
+    given = _parser().parse_args(arguments)
+    if not given.command:
+        print("error: name a command after --", file=sys.stderr)
+        return 2
+    command = given.command[1:] if given.command[0] == "--" else given.command
+    try:
+        if given.enter:
+            line = on_host(given.enter, command)
+            os.execvp(line[0], line)
+        spec = FabricSpec(kind=FabricKind.EMULATED, num_hosts=given.hosts, rate_bps=parse_rate(given.rate))
+        if os.environ.get(_INSIDE):
+            return run(spec, command)
+        again = [sys.executable, "-m", "fabric.hosted", *(sys.argv[1:] if arguments is None else arguments)]
+        line = [*command_prefix(spec), *again]
+        return subprocess.run(line, env={**os.environ, _INSIDE: "1"}, check=False).returncode
+    except FabricError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m fabric.hosted", description="Run a command in an emulated cluster."
+    )
+    parser.add_argument("--hosts", type=int, default=2, help="number of hosts (default 2)")
+    parser.add_argument("--rate", default="200mbit", help="rate of every host's link, e.g. 200mbit, 1gbit, none")
+    parser.add_argument("--enter", metavar="HOST", help="run the command on this host of the cluster around")
+    parser.add_argument("command", nargs=argparse.REMAINDER, metavar="-- COMMAND")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,80 @@
+"""Any command inside an emulated cluster: it sees its hosts, its exit code comes back, and nothing stays."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from lab_process import skip_if_refused
+
+from fabric import hosted
+from fabric.cluster import FabricError
+
+HOSTED = [sys.executable, "-m", "fabric.hosted"]
+pytestmark = pytest.mark.emulated
+
+
+@pytest.fixture(autouse=True)
+def enclosure_is_allowed() -> None:
+    skip_if_refused(rootless=None)
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*HOSTED, *arguments], capture_output=True, text=True, timeout=30, check=False)
+
+
+def test_a_command_may_run_parts_of_itself_on_the_hosts() -> None:
+    enter = f"{sys.executable} -m fabric.hosted --enter host1 -- "
+    told = run("--hosts", "2", "--", "sh", "-c", f"{enter} hostname; {enter} cat /etc/hosts; hostname")
+    assert told.stdout.splitlines()[0] == "host1"
+    assert "10.77.0.1 host0" in told.stdout
+    assert told.stdout.splitlines()[-1] not in ("host0", "host1")
+
+
+def test_the_commands_exit_code_comes_back() -> None:
+    assert run("--", "sh", "-c", "exit 7").returncode == 7
+
+
+def test_a_host_that_is_not_there_is_named_with_those_that_are() -> None:
+    told = run("--hosts", "2", "--", *HOSTED, "--enter", "host9", "--", "true")
+    assert (told.returncode, told.stderr.strip()) == (
+        2,
+        "error: no host 'host9' in the cluster around; its hosts are host0, host1",
+    )
+
+
+def test_without_a_cluster_around_it_says_how_to_get_one() -> None:
+    with pytest.raises(FabricError, match="start this under"):
+        hosted.keepers({})
+
+
+@pytest.mark.parametrize("arguments", [["--hosts", "2"], ["--rate", "fast", "--", "true"]])
+def test_a_bad_request_is_refused_before_anything_starts(arguments: list[str]) -> None:
+    assert run(*arguments).returncode == 2
+
+
+def test_a_killed_launcher_takes_the_cluster_and_its_keepers_along(tmp_path: Path) -> None:
+    told = tmp_path / "pids"
+    script = f"echo $CROSSOVER_BENCH_HOSTS > {told}; exec sleep 3141"
+    process = subprocess.Popen([*HOSTED, "--", "sh", "-c", script])
+    deadline_s = time.monotonic() + 20
+    while not (told.exists() and told.read_text().strip()) and time.monotonic() < deadline_s:
+        time.sleep(0.05)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    while time.monotonic() < deadline_s and "sleep\x003141" in "".join(_command_lines()):
+        time.sleep(0.05)
+    assert "sleep\x003141" not in "".join(_command_lines())
+
+
+def _command_lines() -> list[str]:
+    lines = []
+    for entry in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            lines.append(entry.read_text())
+        except OSError:  # it ended meanwhile
+            continue
+    return lines
