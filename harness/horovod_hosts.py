@@ -1,7 +1,7 @@
-"""Start one Horovod job with a rank on every host of the emulated cluster around, as `horovodrun` does with ssh.
+r"""Start one Horovod job with a rank on every host of the emulated cluster around, as `horovodrun` does with ssh.
 
-    python -m fabric.hosted --hosts 2 -- crossover run \\
-        a="python -m harness.horovod_hosts -- python examples/horovod_train.py" \\
+    python -m fabric.hosted --hosts 2 -- crossover run \
+        a="python -m harness.horovod_hosts -- python examples/horovod_train.py" \
         b="python -m harness.horovod_hosts -- python examples/horovod_train.py"
 
 Ranks meet in Horovod's own rendezvous server, which runs on the first host. Every rank has one core of this machine,
@@ -17,6 +17,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
+from functools import partial
 
 from fabric.api import FabricError
 from fabric.hosted import addresses, on_host
@@ -60,39 +61,30 @@ def rank_environment(rank: int, names: Sequence[str], address: str, port: int) -
 
 
 def run(command: Sequence[str]) -> int:
-    """Run the command as a rank on every host; its exit code, or that of the first rank to fail, which ends the others."""
+    """Run the command as a rank on every host; its exit code, or that of the first rank to fail, which ends all."""
     hosts = addresses()
     names = list(hosts)
     with ExitStack() as stack:
-        server = stack.enter_context(
-            _child(on_host(names[0], [sys.executable, "-c", _SERVE, ",".join(names)]), serve=True)
-        )
+        serve = on_host(names[0], [sys.executable, "-c", _SERVE, ",".join(names)])
+        server = stack.enter_context(_Running(serve, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True))
         assert server.stdout is not None
         port = int(server.stdout.readline() or 0)
         if not port:
             raise FabricError("Horovod's rendezvous server did not start on the first host; is Horovod installed?")
-        ranks = [
-            stack.enter_context(
-                _child(on_host(name, command), extra=rank_environment(rank, names, hosts[names[0]], port), core=rank)
-            )
-            for rank, name in enumerate(names)
-        ]
+        ranks = []
+        for rank, name in enumerate(names):
+            environment = os.environ | rank_environment(rank, names, hosts[names[0]], port)
+            settle = partial(_settle, os.getpid(), rank)
+            child = _Running(on_host(name, command), env=environment, preexec_fn=settle, text=True)
+            ranks.append(stack.enter_context(child))
         return _wait(ranks)
 
 
-def _child(
-    command: Sequence[str], *, extra: dict[str, str] | None = None, core: int | None = None, serve: bool = False
-) -> _Running:
-    parent = os.getpid()
-
-    def prepare() -> None:
-        die_with_parent(parent)
-        if core is not None:
-            own = sorted(os.sched_getaffinity(0))
-            os.sched_setaffinity(0, {own[core % len(own)]})
-
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True} if serve else {}
-    return _Running(command, env={**os.environ, **(extra or {})}, preexec_fn=prepare, **pipes)
+def _settle(parent_pid: int, rank: int) -> None:
+    """In the child, before it becomes the command."""
+    die_with_parent(parent_pid)
+    own = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, {own[rank % len(own)]})
 
 
 class _Running(subprocess.Popen[str]):
@@ -126,9 +118,7 @@ def _wait(ranks: Sequence[subprocess.Popen[str]]) -> int:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Command line."""
-    parser = argparse.ArgumentParser(
-        prog="python -m harness.horovod_hosts", description="One Horovod job, a rank a host."
-    )
+    parser = argparse.ArgumentParser(prog="python -m harness.horovod_hosts", description="A Horovod rank a host.")
     parser.add_argument("command", nargs=argparse.REMAINDER, metavar="-- COMMAND")
     command = parser.parse_args(arguments).command
     command = command[1:] if command[:1] == ["--"] else command
