@@ -12,6 +12,7 @@ Where turns matter, nobody has one before every declared job has come once: host
 make all jobs slower, or wait for each other for ever.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from math import inf
@@ -62,7 +63,8 @@ class Turns(Timeless):
     is never anybody to let pass. `lead_rounds=1` helps where a job is late for another reason (a slow loader, an
     evaluation), and reorders collectives between hosts: gloo bears that, NCCL and link turns do not.
 
-    A lease aside goes to the front job, or to another one while the front job does not wait.
+    A lease aside goes to the front job, or to another one while the front job does not wait, or by turns with the queue
+    to a job that was passed over.
     """
 
     lead_rounds: int = 0
@@ -75,22 +77,26 @@ class Turns(Timeless):
 
     def choose(self, token: Token, now_s: float) -> str | None:
         """The front job if it waits; else one that may pass it."""
-        queue = queue_of(token)
-        if not queue or token.holders:
+        if token.holders:
             return None
+        queue, waiting = queue_of(token), _waiting(token)
+        outside = next((seat.job for seat in waiting if seat.passed), None)
+        if not queue or (outside is not None and not token.last_aside):
+            return outside
         front = queue[0]
         if front.phase is Phase.WAITING and (token.is_open or front.aside):
             return front.job
-        waiting = [seat for seat in queue if seat.phase is Phase.WAITING]
-        if self.lead_rounds and token.is_open:
-            place = token.seats.index
-            limits = ((front.next_pass + self.lead_rounds * seat.stride, place(front)) for seat in waiting)
-            passing = (
-                seat for seat, limit in zip(waiting, limits, strict=True) if (seat.next_pass, place(seat)) <= limit
-            )
-            if (ahead := next(passing, None)) is not None:
-                return ahead.job
-        return next((seat.job for seat in waiting if seat.aside), None)
+        ahead = self._ahead(token, queue) if self.lead_rounds and token.is_open else None
+        return ahead or next((seat.job for seat in waiting if seat.aside), None)
+
+    def _ahead(self, token: Token, queue: Sequence[Seat]) -> str | None:
+        """The first job that waits and may pass the front one: by `lead_rounds` of its own rounds, not more."""
+        place, front = token.seats.index, queue[0]
+        for seat in queue:
+            limit = (front.next_pass + self.lead_rounds * seat.stride, place(front))
+            if seat.phase is Phase.WAITING and (seat.next_pass, place(seat)) <= limit:
+                return seat.job
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +109,7 @@ class SlotBarrier(Timeless):
         chosen = Turns().choose(token, now_s)
         if chosen is None or token.seat(chosen).aside:
             return chosen
-        behind = (seat for seat in token.seats if seat.phase is Phase.IDLE and seat.next_round > 0)
+        behind = (seat for seat in token.seats if seat.phase is Phase.IDLE and seat.counts and seat.next_round > 0)
         return chosen if all(seat.job == token.last for seat in behind) else None
 
 
@@ -179,8 +185,8 @@ def _waiting(token: Token) -> list[Seat]:
 
 
 def queue_of(token: Token) -> list[Seat]:
-    """The jobs that are there or still expected, front first."""
-    order = sorted((seat.next_pass, place) for place, seat in enumerate(token.seats) if seat.phase is not Phase.LEFT)
+    """The jobs that are there or still expected, front first; without those that were passed over."""
+    order = sorted((seat.next_pass, place) for place, seat in enumerate(token.seats) if seat.counts)
     return [token.seats[place] for _, place in order]
 
 

@@ -13,6 +13,7 @@ from crossover.protocol import Resource, check_job
 from crossover.tokens import Policy, Token
 
 GATHER_LIMIT_S = 300.0
+IDLE_LIMIT_S = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +23,8 @@ class Settings:
     `shares[i]` is how many turns job i has in a cycle (for `weighted`; empty: one each), `groups` are jobs that belong
     together (for `muri`), `beats[i]` says when job i's steps begin (for `cassini`). After `gather_limit_s` a declared
     job that has not come is not waited for any more; after `lease_limit_s` (None: never) a lease is withdrawn and its
-    holder fenced. Raises `Refused` for what does not fit together.
+    holder fenced; after `idle_limit_s` (None: never, as NCCL wants it) a job whose turn it is and that does not come
+    for it is passed over. Raises `Refused` for what does not fit together.
     """
 
     jobs: tuple[str, ...]
@@ -33,6 +35,7 @@ class Settings:
     beats: tuple[Beat, ...] = ()
     gather_limit_s: float = GATHER_LIMIT_S
     lease_limit_s: float | None = None
+    idle_limit_s: float | None = IDLE_LIMIT_S
     _policies: dict[Resource, Policy] = field(init=False, repr=False, compare=False, default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -47,7 +50,8 @@ class Settings:
                 f"groups {self.groups} under {self.sharing}: give them to muri, of jobs among {self.jobs}"
                 f"{f', not {sorted(strangers)}' if strangers else ''}"
             )
-        for name, limit_s in (("gather_limit_s", self.gather_limit_s), ("lease_limit_s", self.lease_limit_s)):
+        for name in ("gather_limit_s", "lease_limit_s", "idle_limit_s"):
+            limit_s = getattr(self, name)
             if limit_s is not None and not 0 < limit_s < inf:
                 raise Refused(f"{name} must be a positive number of seconds, not {limit_s}")
         self.token()

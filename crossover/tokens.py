@@ -1,9 +1,9 @@
 """Tokens and the seats around them: immutable values, and how events change them.
 
 A token guards one resource (a device, or the link) and is lent as a *lease* with a generation number that only grows.
-Jobs sit around it in a fixed order, the same on every host. `join`, `ask`, `release`, `skip` and `leave` say how an
-event changes the token, `settle` lets a policy lend it; none does I/O or reads a clock. The arbiter, the simulator, the
-model checker and the tests run the same code.
+Jobs sit around it in a fixed order, the same on every host. `join`, `ask`, `release`, `skip`, `pass_over` and `leave`
+say how an event changes the token, `settle` lets a policy lend it; none does I/O or reads a clock. The arbiter, the
+simulator, the model checker and the tests run the same code.
 
 A job's turns are numbered from 0, its *rounds*. Its place in the queue is (pass, seat number) with pass = round ·
 stride; a job with a stride half as long has two turns to another one's single turn (stride scheduling, Waldspurger and
@@ -39,7 +39,8 @@ class Seat:
     """One job at one token.
 
     `next_round` numbers the job's next turn, `stride` is its length in the queue, `stint` counts how often it has left,
-    `generation` is that of the lease it holds (0: none), and `aside` says that what it waits for or holds is no turn.
+    `generation` is that of the lease it holds (0: none), `aside` says that what it waits for or holds is no turn, and
+    `passed` that it was not ready for so long that the others go on without it, until it asks for a turn again.
     """
 
     job: str
@@ -49,6 +50,12 @@ class Seat:
     stint: int = 0
     generation: int = 0
     aside: bool = False
+    passed: bool = False
+
+    @property
+    def counts(self) -> bool:
+        """Whether the job has a place in the queue."""
+        return self.phase is not Phase.LEFT and not self.passed
 
     @property
     def next_pass(self) -> int:
@@ -69,12 +76,13 @@ class Grant:
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """The seats in their fixed order, the number of leases given so far, the job whose turn ended last, and when all
-    declared jobs had come (NaN: not yet)."""
+    """The seats in their fixed order, the number of leases given so far, the job whose turn ended last, whether the
+    last lease was aside, and when all declared jobs had come (NaN: not yet)."""
 
     seats: tuple[Seat, ...]
     generation: int = 0
     last: str = ""
+    last_aside: bool = False
     opened_s: float = nan
 
     @property
@@ -150,7 +158,7 @@ def join(token: Token, job: str, first_round: int = 0, last_generation: int = 0)
 def entry_round(token: Token, job: str) -> int:
     """The first round of the job that no other job's next turn is ahead of: where it enters when it comes late."""
     seat = token.seat(job)
-    due = max(other.next_pass for other in token.seats if other.phase is not Phase.LEFT or other is seat)
+    due = max(other.next_pass for other in token.seats if other.counts or other is seat)
     return -(-due // seat.stride)
 
 
@@ -159,6 +167,8 @@ def ask(token: Token, job: str, *, aside: bool = False) -> Token:
     seat = token.seat(job)
     if seat.phase is not Phase.IDLE:
         raise Refused(f"job {job!r} asked for a turn while {seat.phase}: release the last turn first")
+    if seat.passed and not aside:
+        seat = replace(seat, next_round=max(seat.next_round, entry_round(token, job)), passed=False)
     return _seated(token, replace(seat, phase=Phase.WAITING, aside=aside))
 
 
@@ -172,8 +182,16 @@ def release(token: Token, job: str, generation: int) -> Token:
         )
     idle = replace(seat, phase=Phase.IDLE, generation=0, aside=False)
     if seat.aside:
-        return _seated(token, idle)
-    return replace(_seated(token, replace(idle, next_round=seat.next_round + 1)), last=job)
+        return replace(_seated(token, idle), last_aside=True)
+    return replace(_seated(token, replace(idle, next_round=seat.next_round + 1)), last=job, last_aside=False)
+
+
+def pass_over(token: Token, job: str) -> Token:
+    """The job is not waited for any more until it asks again, and then enters like one that comes late."""
+    seat = token.seat(job)
+    if seat.phase is not Phase.IDLE:
+        raise Refused(f"job {job!r} cannot be passed over while {seat.phase}")
+    return _seated(token, replace(seat, passed=True))
 
 
 def skip(token: Token, job: str, num_rounds: int) -> Token:
@@ -189,7 +207,8 @@ def skip(token: Token, job: str, num_rounds: int) -> Token:
 def leave(token: Token, job: str) -> Token:
     """The job is finished or dead: a lease it holds ends, and nobody waits for it any more."""
     seat = token.seat(job)
-    return _seated(token, replace(seat, phase=Phase.LEFT, stint=seat.stint + 1, generation=0, aside=False))
+    gone = replace(seat, phase=Phase.LEFT, stint=seat.stint + 1, generation=0, aside=False, passed=False)
+    return _seated(token, gone)
 
 
 def settle(token: Token, policy: Policy, now_s: float = 0.0) -> tuple[Token, tuple[Grant, ...]]:
