@@ -11,7 +11,7 @@ SUITE  ?= quick
 NET    ?= resnet50
 DEVICE ?= cpu
 
-INPUTS := pyproject.toml constraints.txt $(addprefix scripts/,setup.py steps.py horovod_wheel.py)
+INPUTS := pyproject.toml constraints.txt $(addprefix scripts/,setup.py steps.py wheels.py horovod_wheel.py deepspeed_wheel.py)
 READY  := .venv/.ready-$(TORCH)-$(shell cat $(INPUTS) | sha256sum | cut -c1-12)
 BIN    := .venv/bin
 BENCH  := $(BIN)/crossover-bench

@@ -1,4 +1,4 @@
-"""Make the project's virtual environment: torch first, then the project, with Horovod compiling beside it.
+"""Make the project's virtual environment: torch first, then the project, while Horovod and DeepSpeed compile.
 
 Needs nothing but Python. `make` calls it when pyproject.toml, constraints.txt or these scripts have changed:
 
@@ -23,8 +23,10 @@ import time
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
+from types import ModuleType
 from typing import NamedTuple
 
+import deepspeed_wheel
 import horovod_wheel
 from steps import SetupError, Step, begin, end, finish, run, say
 
@@ -33,7 +35,8 @@ VENV = ROOT / ".venv"
 UNFINISHED = VENV / ".unfinished"
 SCRATCH = VENV / ".setup"
 PYTHON = VENV / "bin" / "python"
-BUILD_TOOLS = ["setuptools>=77", "wheel", "packaging", "numpy"]
+BUILD_TOOLS = ["setuptools>=77", "wheel", "packaging", "numpy", "ninja"]
+COMPILED = {"Horovod": horovod_wheel, "DeepSpeed": deepspeed_wheel}
 GPU_DEVICES = ("/dev/nvidia0", "/dev/dxg", "/dev/kfd")
 OLDEST_PYTHON = (3, 11)
 OLDEST_TORCH = (2, 8)
@@ -115,13 +118,14 @@ def set_up(use_system_torch: bool, stamp: Path) -> None:
     clear_away(use_system_torch)
     make_environment(use_system_torch)
     torch = install_torch(use_system_torch)
-    building = begin_horovod(torch)
+    building = begin_wheels(torch)
     try:
         pip("project and its dependencies", ["--no-build-isolation", "-e", ".[dev]"])
-        install_horovod(torch, building)
+        for name in COMPILED:
+            install_wheel(name, torch, building.get(name))
     finally:
-        if building is not None:
-            end(building)
+        for step in building.values():
+            end(step)
     shutil.rmtree(SCRATCH)
     UNFINISHED.replace(stamp)
     say(f"ready in {time.monotonic() - began_s:.0f} s")
@@ -209,50 +213,64 @@ def pip(title: str, what: list[str]) -> None:
     run(title, [*install, *what], SCRATCH)
 
 
-def begin_horovod(torch: Torch) -> Step | None:
-    """Start to build the Horovod wheel, unless it is in the cache or cannot be built here."""
-    lacks = horovod_wheel.missing_tools()
-    if wheel_for(torch).exists() or lacks:
-        return None
-    script = Path(horovod_wheel.__file__)
-    work = SCRATCH / "horovod"
+def begin_wheels(torch: Torch) -> dict[str, Step]:
+    """Start to build, side by side, the wheels that are not in the cache and can be built here."""
+    wanted = {name: script for name, script in COMPILED.items() if not wheel_of(script, torch).exists()}
+    return {name: begin_wheel(script, torch) for name, script in wanted.items() if not script.missing_tools()}
+
+
+def begin_wheel(script: ModuleType, torch: Torch) -> Step:
+    """Start to build one wheel into the cache."""
+    assert script.__file__ is not None
+    path = Path(script.__file__)
+    work = SCRATCH / path.stem
     work.mkdir()
-    command = [str(PYTHON), str(script), "--work", str(work), "--wheel", str(wheel_for(torch))]
-    path = f"{PYTHON.parent}{os.pathsep}{os.environ['PATH']}"
-    return begin("Horovod wheel (about 90 s on two cores)", command, SCRATCH, dict(os.environ, PATH=path))
+    command = [str(PYTHON), str(path), "--work", str(work), "--wheel", str(wheel_of(script, torch))]
+    search = f"{PYTHON.parent}{os.pathsep}{os.environ['PATH']}"
+    return begin(script.TITLE, command, SCRATCH, dict(os.environ, PATH=search))
 
 
-def install_horovod(torch: Torch, building: Step | None) -> None:
+def install_wheel(name: str, torch: Torch, building: Step | None) -> None:
     """Install the wheel when there is one; else one line says what is left out and how to get it."""
-    wheel = wheel_for(torch)
-    reason = " and ".join(horovod_wheel.missing_tools()) + " missing: install, then run 'make clean setup'"
+    script = COMPILED[name]
+    wheel = wheel_of(script, torch)
+    reason = " and ".join(script.missing_tools()) + " missing: install, then run 'make clean setup'"
     if building is not None:
         try:
             finish(building)
         except SetupError:
-            reason = why_it_did_not_compile(torch, building)
-    if any(VENV.glob("lib/python3*/site-packages/horovod")):
-        run("older Horovod removed", [str(PYTHON), "-m", "pip", "uninstall", "--yes", "horovod"], SCRATCH)
+            reason = why_it_did_not_compile(torch, building, wheel.parent)
+    package = name.lower()
+    if is_installed_from(wheel, package):
+        return
+    if any(VENV.glob(f"lib/python3*/site-packages/{package}")):
+        run(f"older {name} removed", [str(PYTHON), "-m", "pip", "uninstall", "--yes", package], SCRATCH)
     if wheel.exists():
-        pip("Horovod installed from " + str(wheel.parent), [str(wheel)])
+        pip(f"{name} installed from {wheel.parent}", [str(wheel)])
     else:
-        say(f"Horovod is left out and its systems will be skipped: {reason}")
+        say(f"{name} is left out and its systems will be skipped: {reason}")
 
 
-def why_it_did_not_compile(torch: Torch, building: Step) -> str:
+def is_installed_from(wheel: Path, package: str) -> bool:
+    """Whether the environment has the package from this very wheel, as pip has noted; false when in doubt."""
+    notes = VENV.glob(f"lib/python3*/site-packages/{package}-*.dist-info/direct_url.json")
+    return any(json.loads(note.read_text(encoding="utf-8")).get("url") == wheel.as_uri() for note in notes)
+
+
+def why_it_did_not_compile(torch: Torch, building: Step, folder: Path) -> str:
     """Keep the compiler's output where it outlives set-up, and say where."""
-    folder = wheel_for(torch).parent
     folder.mkdir(parents=True, exist_ok=True)
-    kept = shutil.copyfile(building.log, folder / "build.log")
+    kept = shutil.copyfile(building.log, folder / f"{building.log.stem}-build.log")
     toolkit = "this is a GPU build of torch, which needs the CUDA toolkit with its headers; " if torch.for_gpu else ""
     return f"it did not compile against torch {torch.version}; {toolkit}see {kept}"
 
 
-def wheel_for(torch: Torch) -> Path:
-    """The place of the Horovod wheel in the user's cache folder."""
+def wheel_of(script: ModuleType, torch: Torch) -> Path:
+    """The place of a wheel in the user's cache folder."""
     home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    options = horovod_wheel.build_options(dict(os.environ))
-    return horovod_wheel.cached_wheel(Path(home) / "crossover-bench", torch.version, torch.python_tag, options)
+    options = script.build_options(dict(os.environ))
+    wheel: Path = script.cached_wheel(Path(home) / "crossover-bench", torch.version, torch.python_tag, options)
+    return wheel
 
 
 if __name__ == "__main__":

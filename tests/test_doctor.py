@@ -97,17 +97,22 @@ def test_the_horovod_that_set_up_compiles_has_gloo() -> None:
     assert only(doctor.check_horovod).ok
 
 
-def test_deepspeed_is_looked_up_without_importing_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(importlib.metadata, "version", lambda name: "0.19.8")
-    assert only(doctor.check_deepspeed) == Finding("deepspeed", True, "0.19.8")
+@pytest.mark.parametrize(
+    ("file", "said"),
+    [("deepspeed_shm_comm_op.so", "CPU extension compiled"), ("engine.py", "CPU extension compiles at its first use")],
+)
+def test_deepspeed_is_looked_up_without_importing_it(monkeypatch: pytest.MonkeyPatch, file: str, said: str) -> None:
+    package = SimpleNamespace(version="0.19.8", files=[Path("deepspeed") / file])
+    monkeypatch.setattr(importlib.metadata, "distribution", lambda name: package)
+    assert only(doctor.check_deepspeed) == Finding("deepspeed", True, f"0.19.8, {said}")
     assert "deepspeed" not in sys.modules
 
 
 def test_absent_deepspeed_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
-    def absent(name: str) -> str:
+    def absent(name: str) -> SimpleNamespace:
         raise importlib.metadata.PackageNotFoundError(name)
 
-    monkeypatch.setattr(importlib.metadata, "version", absent)
+    monkeypatch.setattr(importlib.metadata, "distribution", absent)
     assert not only(doctor.check_deepspeed).ok
 
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import re
 import subprocess
@@ -34,6 +35,20 @@ def horovod_wheel() -> ModuleType:
     import horovod_wheel
 
     return horovod_wheel
+
+
+@pytest.fixture
+def deepspeed_wheel() -> ModuleType:
+    import deepspeed_wheel
+
+    return deepspeed_wheel
+
+
+@pytest.fixture
+def wheels() -> ModuleType:
+    import wheels
+
+    return wheels
 
 
 @pytest.fixture
@@ -126,10 +141,10 @@ class TestHorovodWheel:
         with pytest.raises(ValueError, match="these edits are for Horovod"):
             horovod_wheel.patch(tmp_path)
 
-    def test_a_wheel_is_kept_whole_and_alone(self, horovod_wheel: ModuleType, tmp_path: Path) -> None:
+    def test_a_wheel_is_kept_whole_and_alone(self, wheels: ModuleType, tmp_path: Path) -> None:
         built, kept = tmp_path / "built.whl", tmp_path / "cache" / "wheels" / "kept.whl"
         built.write_bytes(b"wheel")
-        horovod_wheel.keep(built, kept)
+        wheels.keep(built, kept)
         assert [(path.name, path.read_bytes()) for path in kept.parent.iterdir()] == [("kept.whl", b"wheel")]
 
     def test_missing_tools_are_named(
@@ -137,6 +152,29 @@ class TestHorovodWheel:
     ) -> None:
         monkeypatch.setenv("PATH", str(tmp_path))
         assert horovod_wheel.missing_tools() == ["a C++ compiler (g++)", "cmake", "make"]
+
+
+class TestDeepSpeedWheel:
+    def test_its_version_is_the_pinned_one(self, deepspeed_wheel: ModuleType) -> None:
+        assert pins()["deepspeed"] == deepspeed_wheel.VERSION
+
+    def test_the_cache_tells_torch_and_python_and_options_apart(self, deepspeed_wheel: ModuleType) -> None:
+        ours, asked = ({}, {"DS_BUILD_FUSED_ADAM": "1", "PATH": "/bin"})
+        keys = [
+            ("2.13.0", "cp311", ours),
+            ("2.13.0", "cp312", ours),
+            ("2.14.0", "cp311", ours),
+            ("2.13.0", "cp311", asked),
+        ]
+        paths = {
+            deepspeed_wheel.cached_wheel(Path("c"), torch, python, deepspeed_wheel.build_options(environment))
+            for torch, python, environment in keys
+        }
+        assert len(paths) == 4
+        assert all(path.name.startswith("deepspeed-0.19.8-cp31") for path in paths)
+
+    def test_only_one_package_provides_cpuinfo(self) -> None:
+        assert [name for name in pins() if name.startswith("py-cpuinfo")] == ["py-cpuinfo"]
 
 
 def write_source(folder: Path, cmake: str, script: str) -> None:
@@ -232,19 +270,34 @@ class TestEnvironment:
         ):
             fcntl.flock(script, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
-    def test_without_a_compiler_horovod_is_left_out_with_one_line(
+    @pytest.mark.parametrize("name", ["Horovod", "DeepSpeed"])
+    def test_without_a_compiler_a_wheel_is_left_out_with_one_line(
         self,
         environment: ModuleType,
         monkeypatch: pytest.MonkeyPatch,
         capsys: pytest.CaptureFixture[str],
         tmp_path: Path,
+        name: str,
     ) -> None:
-        monkeypatch.setattr(environment.horovod_wheel, "missing_tools", lambda: ["cmake"])
+        for script in environment.COMPILED.values():
+            monkeypatch.setattr(script, "missing_tools", lambda: ["cmake"])
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
         torch = environment.Torch("2.13.0+cpu", False, "cp311")
-        assert environment.begin_horovod(torch) is None
-        environment.install_horovod(torch, None)
+        assert environment.begin_wheels(torch) == {}
+        environment.install_wheel(name, torch, None)
         said = capsys.readouterr().out.strip()
         assert said.count("\n") == 0
-        assert "Horovod is left out" in said
+        assert f"{name} is left out" in said
         assert "cmake missing: install, then run 'make clean setup'" in said
+
+    @pytest.mark.parametrize(("noted", "expected"), [("deepspeed.whl", True), ("older.whl", False), ("", False)])
+    def test_a_wheel_that_is_installed_is_not_installed_again(
+        self, environment: ModuleType, tmp_path: Path, noted: str, expected: bool
+    ) -> None:
+        metadata = environment.VENV / "lib" / "python3.11" / "site-packages" / "deepspeed-0.19.8.dist-info"
+        metadata.mkdir(parents=True)
+        if noted:
+            (metadata / "direct_url.json").write_text(
+                json.dumps({"url": (tmp_path / noted).as_uri()}), encoding="utf-8"
+            )
+        assert environment.is_installed_from(tmp_path / "deepspeed.whl", "deepspeed") is expected

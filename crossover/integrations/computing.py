@@ -1,0 +1,152 @@
+"""Forward begins a turn; the end of backward ends it.
+
+    model(batch), training       begin() → forward
+    loss.backward()              … all gradients computed → end() → the framework waits for its messages
+    model(batch), otherwise      under a lease aside (evaluation, `torch.no_grad()`)
+
+The end is a callback of the autograd engine. The first gradient that backward computes at the model's output queues
+it, so it comes before the callback in which DistributedDataParallel waits for its communication, whatever communication
+hook that has. If there is no such end, because something was raised or the outputs are dropped, the turn ends when the
+interpreter frees the callback or the outputs' graph.
+"""
+
+from __future__ import annotations
+
+import logging
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from crossover.errors import CrossoverError
+from crossover.keeper import TurnKeeper
+from crossover.policies import Extent
+
+_log = logging.getLogger("crossover")
+
+
+class Computing:
+    """The hooks on one model."""
+
+    def __init__(self, keeper: TurnKeeper, model: nn.Module) -> None:
+        self._keeper = keeper
+        self._forwards: list[ExitStack | None] = []  # a stack: an evaluation; None: training
+        self._num_forwards = 0
+        self._handles = [
+            model.register_forward_pre_hook(self._before_forward, prepend=True),
+            model.register_forward_hook(self._after_forward, prepend=True, always_call=True),
+        ]
+
+    @property
+    def hook_ids(self) -> set[int]:
+        """The keys of the hooks in the model's tables."""
+        return {handle.id for handle in self._handles}
+
+    def remove(self) -> None:
+        """Take the hooks away."""
+        for handle in self._handles:
+            handle.remove()
+
+    def is_latest(self, forward: int) -> bool:
+        """Whether no forward came after this one."""
+        return forward == self._num_forwards
+
+    def _before_forward(self, module: nn.Module, _: Any) -> None:
+        if module.training and torch.is_grad_enabled():
+            self._num_forwards += 1  # before the turn begins: an older graph that is freed now must not end it
+            self._keeper.begin()
+            self._forwards.append(None)
+        else:
+            evaluation = ExitStack()
+            evaluation.enter_context(self._keeper.aside())
+            self._forwards.append(evaluation)
+
+    def _after_forward(self, _: nn.Module, __: Any, output: Any) -> None:
+        if not self._forwards:  # the turn could not begin
+            return
+        evaluation = self._forwards.pop()
+        if evaluation is not None:
+            evaluation.close()
+            return
+        outputs = [tensor for tensor in tensors_in(output) if tensor.requires_grad]
+        if not outputs or self._keeper.extent is Extent.FORWARD:  # no outputs: nothing to differentiate, or an error
+            self._keeper.end()
+            return
+        graph = _Graph(self._keeper, self, self._num_forwards)
+        for tensor in outputs:
+            tensor.register_hook(graph.begin_backward)
+
+
+class _Graph:
+    """One forward's outputs, as their gradient hooks see them."""
+
+    def __init__(self, keeper: TurnKeeper, computing: Computing, forward: int) -> None:
+        self._keeper, self._computing, self._forward = keeper, computing, forward
+        self._pass: Callable[[], _Pass | None] = lambda: None
+        self._was_used = False
+
+    def begin_backward(self, _: Tensor) -> None:
+        """At the first gradient of each backward pass: have it end the turn, and take one if there is none."""
+        if self._pass() is not None:
+            return
+        self._was_used = True
+        self._keeper.begin()
+        ending = _Pass(self._keeper)
+        self._pass = weakref.ref(ending)  # the engine alone keeps it, until the pass has ended or failed
+        _queue(ending)
+
+    def __del__(self) -> None:
+        if not self._was_used and self._computing.is_latest(self._forward):
+            _end_quietly(self._keeper)
+
+
+class _Pass:
+    """One backward pass; called when all its gradients are computed, freed without a call if it failed."""
+
+    def __init__(self, keeper: TurnKeeper) -> None:
+        self._keeper = keeper
+        self._is_last = keeper.extent is not Extent.MESSAGES
+        self._has_ended = False
+
+    def __call__(self) -> None:
+        if not self._is_last:  # behind the callback in which the framework waits for its messages
+            self._is_last = True
+            _queue(self)
+            return
+        self._has_ended = True
+        self._keeper.end()
+
+    def __del__(self) -> None:
+        if not self._has_ended:
+            _end_quietly(self._keeper)
+
+
+def _queue(callback: Callable[[], None]) -> None:
+    torch.autograd.Variable._execution_engine.queue_callback(callback)
+
+
+def _end_quietly(keeper: TurnKeeper) -> None:
+    """End a turn where nothing can be raised: the arbiter's absence shows at the next turn."""
+    try:
+        keeper.end()
+    except CrossoverError as error:
+        _log.warning("a turn that nothing ended could not be given back: %s", error)
+
+
+def tensors_in(value: Any) -> Iterator[Tensor]:
+    """The tensors in a model's output: nested sequences, mappings and dataclasses of them."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, Mapping):
+        for item in value.values():
+            yield from tensors_in(item)
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from tensors_in(item)
+    elif is_dataclass(value) and not isinstance(value, type):
+        for field in fields(value):
+            yield from tensors_in(getattr(value, field.name))

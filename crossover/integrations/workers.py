@@ -1,0 +1,80 @@
+"""Which device a worker computes on, what its idleness means, and how a job's workers agree."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from crossover.errors import Refused
+from crossover.integrations import Release, Team
+
+LOCAL_RANKS = ("LOCAL_RANK", "HOROVOD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID")
+ROUNDS_AHEAD = 8  # of the others' turns that end while the workers agree
+NCCL_IS_STRICT = "NCCL's collectives need the device's own processors, so they must come in one order on every host"
+
+
+def device_of(model: nn.Module) -> torch.device:
+    """Where the model's first parameter is; it must be there before it is attached."""
+    first = next(model.parameters(), None)
+    if first is None:
+        raise Refused(f"{type(model).__name__} has no parameters: attach the model that is trained")
+    if first.device.type not in ("cpu", "cuda"):
+        raise Refused(f"the model is on {first.device}: attach it when it is on its CPU or CUDA device")
+    return first.device
+
+
+def device_name(device: torch.device, rank: int | None) -> str:
+    """The device's name among those of its host: a GPU's own identity, whatever the job calls it; for a CPU, the
+    worker's place on its host (or its `rank` where no launcher says), so that jobs of one layout meet."""
+    if device.type == "cuda":
+        return str(torch.cuda.get_device_properties(device).uuid).replace("-", "")
+    place = next((os.environ[name] for name in LOCAL_RANKS if name in os.environ), None)
+    return place if place is not None else str(rank or 0)
+
+
+def synchronizing(device: torch.device) -> Callable[[], None]:
+    """What waits until the device has done everything in the current stream, with the messages that it waits for."""
+    if device.type == "cpu":
+        return lambda: None
+    return lambda: torch.cuda.current_stream(device).synchronize()
+
+
+def idling(device: torch.device, release: Release) -> Callable[[], None]:
+    """What comes before a release. Messages travel on streams of their own: nobody waits for them here."""
+    return synchronizing(device) if release is Release.EVENT else lambda: None
+
+
+def entry_round(latest: int) -> int:
+    """Where a job enters whose workers could enter at `latest` when they looked: later, once the others have begun."""
+    return latest + ROUNDS_AHEAD if latest else 0
+
+
+def process_group_team(device: torch.device, group: Any) -> Team:
+    """The workers of a process group (None: the default one)."""
+    dist = torch.distributed
+    backend = dist.get_backend(group)
+    where = device if "nccl" in backend else torch.device("cpu")
+
+    def agree(entry: int) -> int:
+        latest = torch.tensor(entry, dtype=torch.int64, device=where)
+        dist.all_reduce(latest, dist.ReduceOp.MAX, group=group)
+        return entry_round(int(latest))
+
+    strict = NCCL_IS_STRICT if "nccl" in backend else ""
+    return Team(agree=agree, device=device_name(device, dist.get_rank(group)), strict=strict)
+
+
+def check_supported(model: nn.Module, optimizer: Optimizer | None) -> None:
+    """Refuse what sends messages in the middle of a turn, and what hooks cannot see."""
+    names = {kind.__name__ for kind in (*type(model).__mro__, *type(optimizer).__mro__)}
+    if sharded := names & {"FullyShardedDataParallel", "FSDPModule"}:
+        raise Refused(f"{sharded.pop()} gathers parameters inside forward: use DistributedDataParallel, or ZeRO 1-2")
+    if "ZeroRedundancyOptimizer" in names:
+        raise Refused("ZeroRedundancyOptimizer sends parameters inside step(): use DeepSpeed's ZeRO 1-2")
+    if model._compiled_call_impl is not None:
+        raise Refused("model.compile() hides forward from hooks: use model = torch.compile(model), and attach that")
