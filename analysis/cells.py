@@ -11,8 +11,11 @@ from enum import StrEnum
 from analysis.wording import rate
 from results.record import FabricFacts, JobResult, Record, Status
 
+Work = tuple[tuple[str, str, str, int], ...]
+
 LOCAL = "local"
 OURS = "ours"
+REPLAY = "replay"  # the evidence of jobs whose computation is waited for
 
 
 class Group(StrEnum):
@@ -25,7 +28,10 @@ class Group(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class FabricKey:
-    """What makes two networks comparable; fitted α and β are results and stay out."""
+    """What makes two networks comparable; fitted α and β are results and stay out.
+
+    `num_virtual` peers stand beside the real hosts: their link time is paid, they do not exist.
+    """
 
     kind: str
     label: str
@@ -33,10 +39,17 @@ class FabricKey:
     rate_bps: float | None
     equivalent_rate_bps: float | None
     size_scale: int
+    num_virtual: int = 0
+
+    @property
+    def num_workers(self) -> int:
+        """Workers of a job, virtual ones too."""
+        return self.num_hosts + self.num_virtual
 
     def describe(self) -> str:
         """One line for titles, such as `4 hosts, 200 Mbit/s standing for 10 Gbit/s`."""
         hosts = f"{self.num_hosts} host{'s' if self.num_hosts != 1 else ''}"
+        hosts += f" and {self.num_virtual} virtual" if self.num_virtual else ""
         if self.rate_bps is None:
             return f"{hosts}, rate not set"
         if self.size_scale > 1 and self.equivalent_rate_bps is not None:
@@ -57,16 +70,37 @@ class SettingKey:
 
 def group_of(record: Record) -> Group:
     """The group, from the record's fields."""
-    if len(record.jobs) > 1:
+    if is_shared(record):
         return Group.SHARING
-    replayed = record.fabric.label == "replay" or any(job.device == "replay" for job in record.jobs)
+    replayed = record.fabric.label == REPLAY or any(job.device == REPLAY for job in record.jobs)
     return Group.REPLAY if replayed else Group.REAL
+
+
+def is_shared(record: Record) -> bool:
+    """Whether the record is about a sharing policy, which one job alone may also be run under."""
+    return len(record.jobs) > 1 or record.sharing != "none"
+
+
+def cell_group(record: Record) -> str:
+    """The suite's name for the question: the first part of the cell."""
+    return record.cell.split("/", 1)[0]
+
+
+def work_of(record: Record) -> Work:
+    """What the jobs do, whatever they are called and however long they run."""
+    return tuple((job.workload, job.system, job.strategy, job.batch_size) for job in record.jobs)
 
 
 def fabric_key(facts: FabricFacts) -> FabricKey:
     """The comparable part of the fabric's facts."""
     return FabricKey(
-        facts.kind, facts.label, facts.num_hosts, facts.rate_bps, facts.equivalent_rate_bps, facts.size_scale
+        facts.kind,
+        facts.label,
+        facts.num_hosts,
+        facts.rate_bps,
+        facts.equivalent_rate_bps,
+        facts.size_scale,
+        facts.num_virtual,
     )
 
 
@@ -101,10 +135,17 @@ def step_time_s(job: JobResult) -> float:
 
 
 def cells(records: Iterable[Record]) -> list[list[Record]]:
-    """Records that repeat one question, in order of repeat: same cell on the same fabric."""
-    groups: dict[tuple[str, FabricKey], list[Record]] = {}
-    for record in sorted(records, key=lambda r: (r.cell, r.repeat, r.environment.started_at, r.id)):
-        groups.setdefault((record.cell, fabric_key(record.fabric)), []).append(record)
+    """Records that repeat one question, in order of repeat: same cell, jobs and place on a sweep, on the same fabric.
+
+    A trial that did not end well may have no jobs; it counts to the cell of its name.
+    """
+    ordered = sorted(records, key=lambda r: (r.cell, r.repeat, r.environment.started_at, r.id))
+    works = {record.cell: work_of(record) for record in ordered if record.jobs}
+    groups: dict[tuple[object, ...], list[Record]] = {}
+    for record in ordered:
+        work = work_of(record) or works.get(record.cell)
+        key = (record.cell, fabric_key(record.fabric), work, record.link, record.axis, record.at)
+        groups.setdefault(key, []).append(record)
     return list(groups.values())
 
 

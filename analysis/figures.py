@@ -5,31 +5,17 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from analysis.convergence import WINDOW
+from analysis.drawing import Drawing as Drawing
 from analysis.rows import PairRow, SettingRow, Summary
+from analysis.sharing_figures import sharing_drawings
 from analysis.summary import summarise
 from analysis.training import Baseline
 from results.record import Record
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
 PNG_DPI = 220
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Drawing:
-    """A figure with the words and the records that belong to it. `topic` is the report's section."""
-
-    name: str
-    topic: str
-    caption: str
-    figure: Figure
-    record_ids: tuple[str, ...]
 
 
 def draw_all(records: Iterable[Record], folder: Path, *, baseline: Baseline | None = None) -> list[Path]:
@@ -67,8 +53,7 @@ def drawings(summary: Summary) -> Iterator[Drawing]:
         yield from _overview_drawing(summary.settings)
         for setting, stem in zip(summary.settings, stems, strict=True):
             yield from _setting_drawings(setting, stem, look.colours(labels, setting.baseline))
-        for place, key in enumerate(dict.fromkeys(pair.key for pair in summary.pairs)):
-            yield from _gain_drawing(f"sharing-gain-{place + 1}", [pair for pair in summary.pairs if pair.key == key])
+        yield from sharing_drawings(summary)
         for place, pair in enumerate(summary.pairs):
             yield from _pair_drawings(f"sharing-breakdown-{place + 1}", pair)
 
@@ -87,22 +72,6 @@ def _parameters(settings: Iterable[SettingRow]) -> str:
     """What the names in a figure leave out, as a sentence."""
     left_out = max((setting.left_out for setting in settings), key=len, default="")
     return f" Parameters: {left_out}." if left_out else ""
-
-
-def _gain_drawing(name: str, pairs: list[PairRow]) -> Iterator[Drawing]:
-    from analysis import stacks
-
-    figure = stacks.sharing(pairs)
-    if figure is not None:
-        ids = tuple(i for pair in pairs for row in pair.rows for i in row.record_ids)
-        yield Drawing(name=name, topic="sharing", caption=_SHARING, figure=figure, record_ids=ids)
-
-
-_SHARING = (
-    "Bars: aggregate normalised throughput Σ solo step time / shared step time, with 95 % interval. "
-    "Diamonds: makespan of exclusive over makespan here. "
-    "Upright orange mark: the bound Σt/T* predicted from measured c, m, t."
-)
 
 
 def _setting_drawings(setting: SettingRow, stem: str, palette: Mapping[str, str]) -> Iterator[Drawing]:

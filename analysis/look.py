@@ -8,6 +8,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -104,6 +105,14 @@ def canvas(height_in: float, width_in: float = WIDTH_IN) -> tuple[Figure, Axes]:
     return figure, figure.subplots()
 
 
+def panels(height_in: float, *, below: float) -> tuple[Figure, Axes, Axes]:
+    """A figure of two axes over one x axis, the lower one `below` times as high as the upper."""
+    figure = Figure(figsize=(WIDTH_IN, height_in), layout="constrained")
+    FigureCanvasAgg(figure)
+    upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(1.0, below))
+    return figure, upper, lower
+
+
 def bars(count: int, extra_in: float = 0.0) -> tuple[Figure, Axes]:
     """A figure with room for `count` horizontal bars and `extra_in` inches of legend."""
     figure, axes = canvas(0.95 + 0.23 * count + extra_in)
@@ -153,6 +162,39 @@ def whisker(axes: Axes, place: float, value: Interval) -> None:
     if value.has_bounds:
         spread = [[max(0.0, value.median - value.low)], [max(0.0, value.high - value.median)]]
         axes.errorbar(value.median, place, xerr=spread, color=INK, linewidth=0.9, capsize=2, capthick=0.9)
+
+
+@dataclass(frozen=True, slots=True)
+class Tag:
+    """The name of a curve, to be written beside its end at this height."""
+
+    text: str
+    y: float
+    colour: str
+
+
+def name_curves(axes: Axes, x: float, tags: Sequence[Tag], gap: float) -> None:
+    """Write every name right of `x` at its height, moved apart where they would come closer than `gap` (in data)."""
+    places: list[float] = []
+    ordered = sorted(tags, key=lambda tag: tag.y)
+    for tag in ordered:
+        places.append(max(tag.y, places[-1] + gap) if places else tag.y)
+    shift = (sum(places) - sum(tag.y for tag in ordered)) / max(1, len(ordered))
+    for tag, y in zip(ordered, places, strict=True):
+        axes.annotate(
+            tag.text, (x, y - shift), (6, 0), textcoords="offset points", va="center", fontsize=6.5, color=tag.colour,
+            annotation_clip=False,
+        )  # fmt: skip
+
+
+def error_bars(axes: Axes, x: Sequence[float], values: Sequence[Interval], **drawn: Any) -> None:
+    """A curve of medians with an upright interval at each; nothing upright where the bounds are unknown."""
+    spread = [
+        [max(0.0, value.median - value.low) if value.has_bounds else 0.0 for value in values],
+        [max(0.0, value.high - value.median) if value.has_bounds else 0.0 for value in values],
+    ]
+    medians = [value.median for value in values]
+    axes.errorbar(x, medians, yerr=spread, elinewidth=0.9, capsize=1.8, capthick=0.9, **drawn)
 
 
 def repeats(rows: Sequence[CellRow] | Sequence[SharingRow]) -> str:

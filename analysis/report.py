@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from analysis import wording
+from analysis.axes import axis_of
 from analysis.convergence import WINDOW
 from analysis.figures import Drawing, drawings, save
-from analysis.rows import Summary
+from analysis.rows import PairRow, Summary
 from analysis.stats import FEWEST_FOR_LEVEL
 from analysis.summary import summarise
 from analysis.training import Baseline
@@ -78,6 +79,8 @@ def render_page(summary: Summary, drawn: Sequence[Drawing]) -> str:
     return template.render(
         summary=summary,
         figures=figures,
+        every_pair=every_pair(summary),
+        alone=bool(summary.settings) or not summary.pairs,
         thin=_thin_counts(summary),
         fewest=FEWEST_FOR_LEVEL,
         window=WINDOW,
@@ -104,15 +107,21 @@ def _environment() -> Environment:
         "duration": wording.duration,
         "rate": wording.rate,
     }
-    environment.globals["plural"] = wording.plural
+    environment.globals |= {"plural": wording.plural, "axis_of": axis_of}
     return environment
 
 
 def _thin_counts(summary: Summary) -> Sequence[int]:
     """The numbers of repeats that are too few for a 95 % interval, in order."""
     counts = {row.num_repeats for setting in summary.settings for row in setting.cells}
-    counts |= {row.num_repeats for pair in summary.pairs for row in pair.rows}
+    counts |= {row.num_repeats for pair in every_pair(summary) for row in pair.rows}
     return sorted(count for count in counts if count < FEWEST_FOR_LEVEL)
+
+
+def every_pair(summary: Summary) -> tuple[PairRow, ...]:
+    """All sets of sharing jobs, those of sweeps too, each once."""
+    swept = [pair for sweep in summary.sweeps for pair in sweep.pairs]
+    return (*summary.pairs, *(pair for place, pair in enumerate(swept) if pair.axis and pair not in swept[:place]))
 
 
 def _inline(drawing: Drawing) -> Inline:

@@ -6,7 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from analysis.cells import LOCAL, FabricKey, SettingKey
+from analysis.cells import LOCAL, SettingKey
+from analysis.shared_rows import ClaimRow, OptimiserRow, SweepRow
+from analysis.shared_rows import PairRow as PairRow
+from analysis.shared_rows import SharingRow as SharingRow
 from analysis.stats import Interval
 from results.record import Environment, FabricFacts, Phases, Status
 
@@ -132,71 +135,6 @@ class SettingRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SharedJobRow:
-    """One job among those that share: its step time alone, its step time here, the quotient here/alone."""
-
-    name: str
-    workload: str
-    strategy: str
-    step_time_s: Interval
-    solo_step_time_s: Interval | None
-    slowdown: Interval | None
-    phases: Phases
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SharingRow:
-    """One sharing policy over one set of jobs.
-
-    `throughput`: aggregate normalised throughput Σᵢ (solo step time of i / step time of i here),
-    over the steps in which all jobs ran; 1 by definition for `exclusive`, whose jobs take turns
-    job by job. `makespan_ratio`: makespan of `exclusive` over makespan here; includes start, tail and
-    evaluation. `bound`: the predicted gain Σt/T* from measured c, m, t. `bound_share`:
-    throughput / bound, repeat by repeat.
-    """
-
-    cell: str
-    label: str
-    policy: str
-    num_repeats: int
-    jobs: tuple[SharedJobRow, ...]
-    makespan_s: Interval | None
-    throughput: Interval | None
-    makespan_ratio: Interval | None
-    bound: Interval | None
-    period_s: Interval | None
-    bound_share: Interval | None
-    prediction_source: str = ""
-    is_reference: bool = False
-    record_ids: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PairRow:
-    """Jobs that share devices, under each policy that was tried. `names` says which jobs."""
-
-    names: str
-    key: FabricKey
-    fabric: FabricFacts
-    rows: tuple[SharingRow, ...]
-
-    @property
-    def where(self) -> str:
-        """The fabric in words."""
-        return self.key.describe()
-
-    @property
-    def title(self) -> str:
-        """The jobs and where they ran."""
-        return f"{self.names} · {self.where}"
-
-    @property
-    def evidence(self) -> str:
-        """What kind of number this is: measured, emulated, replay or simulated."""
-        return self.key.label
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class OutcomeRow:
     """Trials of one cell that did not end well, by status and reason."""
 
@@ -236,12 +174,15 @@ class ProvenanceRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """Everything the records say."""
+    """Everything the records say. `pairs` are the sets of sharing jobs that lie on no sweep."""
 
     suites: tuple[str, ...]
     num_records: int
     verdicts: tuple[VerdictRow, ...]
     settings: tuple[SettingRow, ...]
     pairs: tuple[PairRow, ...]
+    sweeps: tuple[SweepRow, ...] = ()
+    optimisers: tuple[OptimiserRow, ...] = ()
+    claims: tuple[ClaimRow, ...] = ()
     outcomes: tuple[OutcomeRow, ...]
     provenance: tuple[ProvenanceRow, ...]

@@ -4,37 +4,67 @@ from __future__ import annotations
 
 import itertools
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
-from analysis.cells import FabricKey, fabric_key, is_measured, label_of, shared_repeats, step_time_s
+from analysis.cells import (
+    FabricKey,
+    Work,
+    cell_group,
+    fabric_key,
+    is_measured,
+    is_shared,
+    label_of,
+    shared_repeats,
+    step_time_s,
+    work_of,
+)
 from analysis.naming import short_names
-from analysis.rows import PairRow, SharedJobRow, SharingRow
+from analysis.shared_rows import CROSSOVER, EXCLUSIVE, PHASE, Paired, PairRow, SharedJobRow, SharingRow
+from analysis.sharing_metrics import (
+    exposed_share,
+    jain_index,
+    p99_ratio,
+    phase_range,
+    rival_row,
+    turn_facts,
+    weights_against,
+)
 from analysis.stats import Interval, bootstrap_interval, exactly, paired_ratio
 from analysis.training import median_phases
 from results.record import JobResult, Prediction, Record
 
-EXCLUSIVE = "exclusive"
-CROSSOVER = "crossover"
-Pair = tuple[FabricKey, tuple[tuple[str, str, str, int], ...]]
+Pair = tuple[FabricKey, str, Work, str, float | None]
+Draws = tuple[np.random.Generator, np.random.Generator]
 
 
 def pairs(cells: Sequence[Sequence[Record]], rng: np.random.Generator) -> tuple[PairRow, ...]:
-    """Cells with more than one job, grouped by what the jobs are, policies beside each other."""
+    """Cells whose jobs share devices, grouped by what the jobs are and where they ran, policies beside each other."""
     groups: dict[Pair, list[list[Record]]] = {}
     for records in cells:
-        measured = [record for record in records if is_measured(record) and len(record.jobs) > 1]
+        measured = [record for record in records if is_measured(record) and is_shared(record)]
         if measured:
             groups.setdefault(_pair(measured[0]), []).append(measured)
     firsts = [group[0][0] for group in groups.values()]
     short = short_names({label_of(job) for first in firsts for job in first.jobs})
-    rows = [_pair_row(key, group, short, rng) for key, group in groups.items()]
-    return tuple(sorted(rows, key=lambda row: row.title))
+    draws = (rng, rng.spawn(1)[0])  # the second so that further metrics leave the first one's intervals as they were
+    rows = []
+    for key, group in groups.items():
+        row = _pair_row(key, group, short, draws)
+        rows.append(replace(row, rival=rival_row(row, group[0][0], cells, draws[1])))
+    return tuple(sorted(_told_apart(rows), key=lambda row: (row.title, row.group, row.axis, row.at or 0.0)))
 
 
 def steady_step_time_s(record: Record, job: JobResult) -> float:
-    """Mean step time of `job` over the steps in which all jobs of the record ran.
+    """Mean step time of `job` over the steps in which all jobs of the record ran."""
+    return statistics.fmean(steady_steps_s(record, job))
+
+
+def steady_steps_s(record: Record, job: JobResult) -> Sequence[float]:
+    """The steps of `job` in which all jobs of the record ran.
 
     Steps are laid out in proportion between the job's start and end, warm-up first, since a
     record keeps durations and not instants. Without start and end, or without one common step,
@@ -44,12 +74,12 @@ def steady_step_time_s(record: Record, job: JobResult) -> float:
     begin, end = _common_span(record)
     length = job.end_s - job.start_s
     if length <= 0 or end <= begin:
-        return step_time_s(job)
+        return steps
     warmup = sum(max(times) for times in zip(*(rank.warmup_s for rank in job.ranks), strict=False))
     scale = length / (warmup + sum(steps))
     edges = [job.start_s + scale * (warmup + passed) for passed in itertools.accumulate(steps, initial=0.0)]
     common = [step for step, (a, b) in zip(steps, itertools.pairwise(edges), strict=True) if begin <= a and b <= end]
-    return statistics.fmean(common or steps)
+    return common or steps
 
 
 def _common_span(record: Record) -> tuple[float, float]:
@@ -57,22 +87,39 @@ def _common_span(record: Record) -> tuple[float, float]:
 
 
 def _pair(record: Record) -> Pair:
-    jobs = tuple((job.workload, job.system, job.strategy, job.batch_size) for job in record.jobs)
-    return fabric_key(record.fabric), jobs
+    """What must be equal for policies to stand beside each other; start offsets are a way to run naively."""
+    axis, at = ("", None) if record.axis == PHASE else (record.axis, record.at)
+    return fabric_key(record.fabric), cell_group(record), work_of(record), axis, at
 
 
-def _pair_row(key: Pair, cells: list[list[Record]], short: Mapping[str, str], rng: np.random.Generator) -> PairRow:
+def _pair_row(key: Pair, cells: list[list[Record]], short: Mapping[str, str], draws: Draws) -> PairRow:
+    fabric, group, work, axis, at = key
     first = cells[0][0]
     reference = next((records for records in cells if records[0].sharing == EXCLUSIVE), [])
     bounds = {r.repeat: r.prediction for records in cells for r in records if r.sharing == CROSSOVER}
-    rows = [_row(records, reference, bounds, rng) for records in cells]
+    rows = [_row(records, reference, bounds, draws) for records in cells]
     rows.sort(key=lambda row: (not row.is_reference, row.policy == CROSSOVER, row.label))
     return PairRow(
         names=_names(first, short),
-        key=key[0],
+        key=fabric,
         fabric=first.fabric,
         rows=tuple(rows),
+        group=group if at is None else group.removesuffix(f"-{at:g}"),
+        work=work,
+        strategy=", ".join(dict.fromkeys(short[label_of(job)] for job in first.jobs)),
+        axis=axis,
+        at=at,
+        phases=phase_range(rows, draws[1]),
     )
+
+
+def _told_apart(rows: Sequence[PairRow]) -> list[PairRow]:
+    """Pairs that lie on no sweep and would have the same title are led by their group."""
+    titles = Counter(row.title for row in rows if not row.axis)
+    return [
+        replace(row, names=f"{row.group}: {row.names}") if not row.axis and titles[row.title] > 1 else row
+        for row in rows
+    ]
 
 
 def _names(record: Record, short: Mapping[str, str]) -> str:
@@ -88,11 +135,9 @@ def _names(record: Record, short: Mapping[str, str]) -> str:
 
 
 def _row(
-    records: list[Record],
-    reference: list[Record],
-    bounds: Mapping[int, Prediction | None],
-    rng: np.random.Generator,
+    records: list[Record], reference: list[Record], bounds: Mapping[int, Prediction | None], draws: Draws
 ) -> SharingRow:
+    rng, more = draws
     is_reference = records[0].sharing == EXCLUSIVE
     matched = shared_repeats(reference, records)
     gains = {here.repeat: 1.0 if is_reference else _throughput(solo, here) for solo, here in matched}
@@ -101,7 +146,7 @@ def _row(
     both = sorted(gains.keys() & bound.keys())
     periods = [p.period_s for p in predictions.values() if p is not None and p.period_s]
     spans = [(solo.makespan_s, here.makespan_s) for solo, here in matched if solo.makespan_s and here.makespan_s]
-    return SharingRow(
+    row = SharingRow(
         cell=records[0].cell,
         label=records[0].cell.rsplit("/", 1)[-1],
         policy=records[0].sharing,
@@ -116,7 +161,56 @@ def _row(
         prediction_source=next((p.source for p in predictions.values() if p is not None), ""),
         is_reference=is_reference,
         record_ids=tuple(record.id for record in records),
+        link=records[0].link,
+        axis=records[0].axis,
+        at=records[0].at,
+        systems=tuple(sorted({job.system for job in records[0].jobs})),
+        paired=tuple(_paired(solo, here, predictions[here.repeat]) for solo, here in matched),
     )
+    return _with_metrics(row, matched, more)
+
+
+def _paired(solo: Record, here: Record, prediction: Prediction | None) -> Paired:
+    return Paired(
+        repeat=here.repeat,
+        solo_s=tuple(map(step_time_s, solo.jobs)),
+        here_s=tuple(_time_here_s(here, job) for job in here.jobs),
+        bound=prediction.gain if prediction else None,
+        expected=prediction.expected_gain if prediction else None,
+    )
+
+
+def _with_metrics(row: SharingRow, matched: Sequence[tuple[Record, Record]], rng: np.random.Generator) -> SharingRow:
+    """The row with all that goes beyond gain and bound."""
+    expected = [(one.gain, one.expected) for one in row.paired if one.expected]
+    records = [here for _, here in matched]
+    jobs = (
+        replace(
+            job,
+            p99_ratio=p99_ratio(place, matched, _steps_here_s),
+            exposed_share=exposed_share(solo.jobs[place] for solo, _ in matched),
+        )
+        for place, job in enumerate(row.jobs)
+    )
+    same, compared = (0, 0) if row.is_reference else weights_against(matched)
+    return replace(
+        row,
+        jobs=tuple(jobs),
+        expected=_over([gain for _, gain in expected], rng),
+        expected_share=None if row.is_reference else _ratio(expected, rng),
+        jain=_over([jain_index(one) for one in row.paired], rng),
+        turns=turn_facts([record.sharing_facts for record in records if record.sharing_facts is not None], rng),
+        weights_equal=same,
+        weights_compared=compared,
+    )
+
+
+def _steps_here_s(record: Record, job: JobResult) -> Sequence[float]:
+    return job.step_times_s() if record.sharing == EXCLUSIVE else steady_steps_s(record, job)
+
+
+def _time_here_s(record: Record, job: JobResult) -> float:
+    return statistics.fmean(_steps_here_s(record, job))
 
 
 def _throughput(solo: Record, here: Record) -> float:
@@ -129,10 +223,11 @@ def _over(values: Sequence[float], rng: np.random.Generator) -> Interval | None:
     return bootstrap_interval(values, rng) if values else None
 
 
-def _ratio(quotients: Sequence[tuple[float, float]], rng: np.random.Generator) -> Interval | None:
-    if not quotients:
+def _ratio(quotients: Iterable[tuple[float, float]], rng: np.random.Generator) -> Interval | None:
+    known = list(quotients)
+    if not known:
         return None
-    above, below = zip(*quotients, strict=True)
+    above, below = zip(*known, strict=True)
     return paired_ratio(above, below, rng)
 
 

@@ -13,6 +13,7 @@ from matplotlib.patches import Patch
 
 from analysis import look
 from analysis.rows import PairRow, SettingRow, SharingRow
+from analysis.shared_rows import PHASE
 from results.record import Phases
 
 SMALLEST_SHARE = 0.005  # of a step; a narrower part cannot be seen
@@ -38,9 +39,11 @@ def breakdown(setting: SettingRow) -> Figure | None:
 
 
 def shared_breakdown(pair: PairRow) -> Figure | None:
-    """Where each job's step goes under each sharing policy."""
-    bars = [(f"{row.label}: {job.name}", job.phases, job.step_time_s.median) for row in pair.rows for job in row.jobs]
-    return _phase_bars(bars, pair.title, f"ms a step ({pair.evidence}, {look.repeats(pair.rows)})", None)
+    """Where each job's step goes under each sharing policy; start offsets of one policy have a figure of their own."""
+    rows = [row for row in pair.rows if row.axis != PHASE]
+    bars = [(f"{row.label}: {job.name}", job.phases, job.step_time_s.median) for row in rows for job in row.jobs]
+    title = pair.title.removeprefix(f"{pair.group}: ")
+    return _phase_bars(bars, title, f"ms a step ({pair.evidence}, {look.repeats(rows)})", None) if rows else None
 
 
 def sent_bytes(setting: SettingRow) -> Figure | None:

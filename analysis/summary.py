@@ -8,8 +8,13 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from analysis.cells import cells
-from analysis.rows import OutcomeRow, ProvenanceRow, Summary
+from analysis.claims import SUITE as CLAIMED_BY
+from analysis.claims import claims
+from analysis.optimisers import optimisers
+from analysis.rows import OutcomeRow, ProvenanceRow, SettingRow, Summary
+from analysis.shared_rows import PairRow
 from analysis.sharing import pairs
+from analysis.sweeps import sweeps
 from analysis.training import Baseline, settings
 from analysis.verdict import verdicts
 from results.record import Environment, Record, Status
@@ -36,16 +41,29 @@ def summarise(
     generator = rng or np.random.default_rng(SEED)
     groups = cells(everything)
     setting_rows = settings(groups, baseline or Baseline(), generator)
-    pair_rows = pairs(groups, generator)
+    every_pair = pairs(groups, generator)
+    setting_rows = _without_rivals(setting_rows, every_pair)
+    pair_rows = tuple(pair for pair in every_pair if not pair.axis)
+    curves, optimised = sweeps(every_pair), optimisers(every_pair, generator)
+    suites = tuple(sorted({record.suite for record in everything}))
     return Summary(
-        suites=tuple(sorted({record.suite for record in everything})),
+        suites=suites,
         num_records=len(everything),
         verdicts=verdicts(setting_rows, pair_rows),
         settings=setting_rows,
         pairs=pair_rows,
+        sweeps=curves,
+        optimisers=optimised,
+        claims=claims(every_pair, curves, optimised, generator) if CLAIMED_BY in suites else (),
         outcomes=outcomes(groups),
         provenance=provenance(everything),
     )
+
+
+def _without_rivals(settings: Sequence[SettingRow], pairs: Sequence[PairRow]) -> tuple[SettingRow, ...]:
+    """Settings that hold more than the rival of a pair, which is shown beside its pair."""
+    rivals = {i for pair in pairs if pair.rival is not None for i in pair.rival.record_ids}
+    return tuple(s for s in settings if not {i for row in s.competitors for i in row.record_ids} <= rivals)
 
 
 def outcomes(groups: Iterable[Sequence[Record]]) -> tuple[OutcomeRow, ...]:

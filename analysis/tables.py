@@ -13,6 +13,7 @@ from rich.text import Text
 from analysis import terminal
 from analysis.compare import Comparison
 from analysis.rows import CellRow, OutcomeRow, PairRow, SettingRow, SharingRow, Summary, Tone, VerdictRow
+from analysis.sharing_tables import claim_list, has_metrics, metrics_table, optimiser_table, sweep_table
 from analysis.stats import FEWEST_FOR_LEVEL
 from analysis.terminal import Column
 from analysis.wording import NOT_KNOWN, duration, factor, number, percent, plural, size
@@ -22,15 +23,23 @@ _TONES = {Tone.PAYS: "green", Tone.NOTHING_PAYS: "yellow", Tone.OPEN: "dim"}
 
 
 def render(summary: Summary, console: Console) -> None:
-    """Print settings, sharing, what did not run, and the verdicts last, where the eye is."""
+    """Print settings, sharing, what did not run, and the verdicts and claims last, where the eye is."""
     for setting in summary.settings:
         console.print(setting_table(setting, console.width))
     for pair in summary.pairs:
         console.print(pair_table(pair, console.width))
+        if has_metrics(pair):
+            console.print(metrics_table(pair, console.width))
+    for sweep in summary.sweeps:
+        console.print(sweep_table(sweep, console.width))
+    for optimised in summary.optimisers:
+        console.print(optimiser_table(optimised, console.width))
     if summary.outcomes:
         console.print(outcome_list(summary.outcomes, console.width))
     for verdict in summary.verdicts:
         console.print(verdict_text(verdict, console.width))
+    if summary.claims:
+        console.print(claim_list(summary.claims, console.width))
 
 
 def verdict_text(verdict: VerdictRow, width: int) -> Group:
@@ -165,7 +174,11 @@ def rows_as_json(summary: Summary) -> dict[str, Any]:
 
     Curves and single steps are left out; they stand in the records.
     """
-    slim = dataclasses.replace(summary, settings=tuple(map(_without_series, summary.settings)))
+    slim = dataclasses.replace(
+        summary,
+        settings=tuple(map(_without_series, summary.settings)),
+        sweeps=tuple(dataclasses.replace(sweep, pairs=()) for sweep in summary.sweeps),  # its curves have the rows
+    )
     plain = to_jsonable(_known(slim))
     assert isinstance(plain, dict)
     return plain

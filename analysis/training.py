@@ -16,6 +16,7 @@ from analysis.cells import (
     fabric_key,
     group_of,
     is_measured,
+    is_shared,
     label_of,
     num_ranks,
     setting_key,
@@ -51,7 +52,7 @@ def settings(cells: Cells, baseline: Baseline, rng: np.random.Generator) -> tupl
     ideals: list[Sequence[Record]] = []
     for records in cells:
         first = next(iter(_measured(records)), None)
-        if first is None or len(first.jobs) > 1:
+        if first is None or is_shared(first):
             continue
         if first.jobs[0].system == LOCAL:
             ideals.append(records)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from analysis.cells import Group
 from analysis.rows import CellRow, PairRow, SettingRow, SharingRow, Tone, VerdictRow
-from analysis.sharing import CROSSOVER
+from analysis.shared_rows import CROSSOVER, NAIVE
 from analysis.stats import Interval
 from analysis.training import full_size
 from analysis.wording import duration, factor, number, percent, plural
@@ -45,7 +45,7 @@ def setting_verdict(setting: SettingRow) -> VerdictRow:
 
 def pair_verdict(pair: PairRow) -> VerdictRow:
     """What sharing the devices in turns gains over running the jobs one after the other."""
-    row = next((row for row in pair.rows if row.policy == CROSSOVER and row.throughput), None)
+    row = pair.row(CROSSOVER)
     if row is None or row.throughput is None:
         headline = "No gain can be given: crossover or exclusive was not measured."
         return VerdictRow(title=pair.title, evidence=pair.evidence, tone=Tone.OPEN, headline=headline)
@@ -156,9 +156,16 @@ def _pair_details(pair: PairRow, row: SharingRow) -> Iterator[str]:
         yield "More than the bound allows: c, m and t were measured at another time, so read the share with care."
     if row.makespan_ratio is not None:
         yield f"Makespan of exclusive over makespan here, start and tail included: {factor(row.makespan_ratio)}."
-    naive = next((other for other in pair.rows if other.policy == "naive" and other.throughput), None)
+    naive = pair.row(NAIVE)
     if naive is not None:
         yield f"Naive co-location, without turns: {factor(naive.throughput)}."
+    if pair.phases is not None:
+        yield (
+            f"Naive co-location over {plural(pair.phases.num_phases, 'start offset')}: median "
+            f"{factor(pair.phases.median)}, from {number(pair.phases.lowest)}× to {number(pair.phases.highest)}×."
+        )
+    if pair.rival is not None:
+        yield f"One job alone with all batches ({pair.rival.batch_size}): {factor(pair.rival.throughput)}."
     slowdowns = [f"{job.name} {number(job.slowdown.median)}×" for job in row.jobs if job.slowdown]
     if slowdowns:
         yield f"Step time over that of the job alone: {', '.join(slowdowns)}."

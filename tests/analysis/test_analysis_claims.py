@@ -1,0 +1,170 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+from synthetic_records import quick_suite
+from synthetic_sharing import crossover_suite
+
+from analysis.rows import Summary
+from analysis.shared_rows import ClaimRow, Outcome
+from analysis.summary import summarise
+from results.record import JobResult, RankTimes, Record
+
+RHO = ("rho-",)
+PAIRS = ("heterogeneous", "unequal")
+ON_TOP = ("rho-", "on-top")
+
+
+@pytest.fixture(scope="module")
+def summary() -> Summary:
+    return summarise(crossover_suite())
+
+
+def claim(summary: Summary, start: str) -> ClaimRow:
+    return next(row for row in summary.claims if row.claim.startswith(start))
+
+
+def slower(job: JobResult, factor: float) -> JobResult:
+    ranks = tuple(
+        RankTimes(rank=rank.rank, warmup_s=rank.warmup_s, steps_s=tuple(factor * step for step in rank.steps_s))
+        for rank in job.ranks
+    )
+    return replace(job, ranks=ranks, end_s=job.start_s + factor * (job.end_s - job.start_s))
+
+
+def changed(records: Sequence[Record], cell: str, factor: float) -> list[Record]:
+    """The records with the steps of one cell `factor` times as long."""
+    return [
+        replace(one, jobs=tuple(slower(job, factor) for job in one.jobs)) if one.cell == cell else one
+        for one in records
+    ]
+
+
+def test_good_records_meet_what_they_show_and_say_so_with_number_n_and_interval(summary: Summary) -> None:
+    replay = claim(summary, "Replay on 4 and 8 hosts")
+    assert replay.outcome is Outcome.MET
+    assert "median of 14 cells" in replay.sentence
+    assert "n = 5" in replay.sentence
+    assert "[" in replay.sentence
+    assert len(replay.details) == 14
+    for start in (
+        "Real compute",
+        "Holding",
+        "With nothing",
+        "Mixed",
+        "Link turns in order are",
+        "Link turns in order beat",
+    ):
+        assert claim(summary, start).outcome is Outcome.MET, start
+
+
+def test_what_was_not_run_is_not_measured(summary: Summary) -> None:
+    horovod = claim(summary, "Real Horovod")
+    assert horovod.outcome is Outcome.NOT_MEASURED
+    only = summarise(crossover_suite(only=("null-bytes",)))
+    measured = {row.claim for row in only.claims if row.outcome is not Outcome.NOT_MEASURED}
+    assert measured == {
+        row.claim
+        for start in ("Holding", "With nothing", "Half of the hand-overs", "Every job ends")
+        for row in (claim(only, start),)
+    }
+
+
+def test_one_slow_cell_makes_a_claim_missed_and_is_named() -> None:
+    records = crossover_suite(only=RHO + PAIRS)
+    cell = "rho-overlap-1/resnet50-replay+resnet50-replay/crossover"
+    found = claim(summarise(changed(records, cell, 1.08)), "Replay on 4 and 8 hosts")
+    assert found.outcome is Outcome.MISSED
+    assert f"Missed in {cell}." in found.sentence
+    assert "13 of 14" in found.sentence
+    assert found.details[0].startswith(cell)
+
+
+def test_hold_must_neither_lose_nor_gain() -> None:
+    records = crossover_suite(only=PAIRS)
+    cell = "heterogeneous/resnet50-replay+vgg16-replay/hold"
+    for factor in (0.9, 1.1):
+        assert claim(summarise(changed(records, cell, factor)), "Holding").outcome is Outcome.MISSED
+
+
+def test_a_fair_link_that_wins_clearly_is_seen() -> None:
+    records = crossover_suite(only=RHO)
+    cell = "rho-overlap-1/resnet50-replay+resnet50-replay/crossover-fair-link"
+    found = claim(summarise(changed(records, cell, 0.93)), "Link turns in order are never worse")
+    assert found.outcome is Outcome.MISSED
+
+
+def test_too_few_repeats_do_not_count() -> None:
+    records = crossover_suite(only=RHO + PAIRS)
+    few = [one for one in records if one.repeat < 4]
+    found = claim(summarise(few), "Replay on 4 and 8 hosts")
+    assert found.outcome is Outcome.NOT_MEASURED
+    assert "14 cells with fewer than 5 repeats left out" in found.sentence
+
+
+def test_naive_is_judged_over_at_least_five_offsets() -> None:
+    records = crossover_suite(only=PAIRS)
+    start = "Crossover beats the median of naive"
+    assert claim(summarise(records), start).outcome is Outcome.MET
+    four = [one for one in records if not (one.axis == "phase" and one.at == 0.4)]
+    assert claim(summarise(four), start).outcome is Outcome.NOT_MEASURED
+
+
+def test_the_abstracts_claim_is_judged_at_every_rate(summary: Summary) -> None:
+    found = claim(summary, "ImageNet networks")
+    assert "20 %" in found.claim
+    assert found.outcome is Outcome.MISSED
+    assert "of 6 cells" in found.sentence
+
+
+def test_gains_that_do_not_shrink_with_exposure_are_seen() -> None:
+    records = crossover_suite(only=ON_TOP)
+    start = "The gain shrinks"
+    assert claim(summarise(records), start).outcome is Outcome.MET
+    cell = "on-top-half/resnet50-replay+resnet50-replay/crossover"
+    assert claim(summarise(changed(records, cell, 0.5)), start).outcome is Outcome.MISSED
+
+
+def test_one_job_with_other_weights_is_enough() -> None:
+    records = crossover_suite(only=PAIRS)
+    start = "Every job ends"
+    place = next(n for n, one in enumerate(records) if one.sharing == "hold")
+    odd = records[place]
+    job = replace(odd.jobs[0], weights_digest="another")
+    changed_records = [*records[:place], replace(odd, jobs=(job, *odd.jobs[1:])), *records[place + 1 :]]
+    found = claim(summarise(changed_records), start)
+    assert found.outcome is Outcome.MISSED
+    assert found.details == (f"{odd.cell}: 9 of 10 job runs",)
+
+
+def test_packing_by_the_clock_is_not_held_to_the_last_bit() -> None:
+    records = crossover_suite(only=("on-top",))
+    odd = [
+        replace(one, jobs=tuple(replace(job, weights_digest=f"{one.id}") for job in one.jobs))
+        if one.cell.startswith("on-top-fusion")
+        else one
+        for one in records
+    ]
+    assert claim(summarise(odd), "Every job ends").outcome is Outcome.MET
+
+
+def test_one_repeat_shows_no_claim_but_equal_weights() -> None:
+    found = summarise([one for one in crossover_suite() if one.repeat == 0]).claims
+    assert {row.claim.partition(" ends")[0] for row in found if row.outcome is not Outcome.NOT_MEASURED} == {
+        "Every job"
+    }
+
+
+def test_one_worker_with_virtual_peers_is_no_null_control() -> None:
+    records = crossover_suite(only=("null-one-worker",))
+    renamed = [replace(one, cell=one.cell.replace("null-one-worker", "paced")) for one in records]
+    virtual = [replace(one, fabric=replace(one.fabric, num_virtual=7)) for one in renamed]
+    assert claim(summarise(renamed), "With nothing").outcome is Outcome.MET
+    assert claim(summarise(virtual), "With nothing").outcome is Outcome.NOT_MEASURED
+    assert "1 host and 7 virtual" in summarise(virtual).pairs[0].title
+
+
+def test_other_suites_make_no_claims() -> None:
+    assert summarise(quick_suite(1)).claims == ()

@@ -1,0 +1,92 @@
+from __future__ import annotations
+
+import io
+import json
+import re
+from pathlib import Path
+
+import pytest
+from rich.cells import cell_len
+from rich.console import Console
+from synthetic_sharing import crossover_suite
+
+from analysis.figures import drawings
+from analysis.report import inline_svg, render_page
+from analysis.rows import Summary
+from analysis.summary import summarise
+from analysis.tables import render, rows_as_json
+from results.record import read_records
+
+REFERENCE = Path(__file__).resolve().parents[2] / "results" / "reference"
+
+
+@pytest.fixture(scope="module")
+def summary() -> Summary:
+    return summarise(crossover_suite())
+
+
+@pytest.fixture(scope="module")
+def drawn(summary: Summary) -> dict[str, str]:
+    return {
+        drawing.name: inline_svg(drawing) + drawing.caption
+        for drawing in drawings(summary)
+        if "breakdown" not in drawing.name
+    }
+
+
+def test_every_question_has_its_figure(drawn: dict[str, str]) -> None:
+    wanted = {"headline-1", "headline-2", "papers-case", "optimisers-speed-1", "optimisers-exposed-1"}
+    wanted |= {"sweep-rho-1", "sweep-rho-2", "sweep-phase-1", "sweep-jobs-1", "sweep-hosts-1", "sweep-jitter-1"}
+    assert wanted <= set(drawn)
+
+
+def test_the_formula_stands_only_beside_jobs_without_overlap(drawn: dict[str, str]) -> None:
+    with_formula = [name for name in ("sweep-rho-1", "sweep-rho-2") if "1+1/ρ" in drawn[name]]
+    assert len(with_formula) == 1
+    assert "single-bucket" in drawn[with_formula[0]]
+
+
+def test_the_abstracts_line_is_called_a_claim(drawn: dict[str, str]) -> None:
+    assert "no measurement" in drawn["papers-case"]
+    assert "abstract" in drawn["papers-case"]
+
+
+def test_the_page_holds_claims_first_and_every_number_of_the_sweeps(summary: Summary) -> None:
+    page = render_page(summary, [])
+    assert page.index('<section id="claims">') < page.index('<section id="sharing">')
+    assert 'id="throughput"' not in page
+    assert page.count('class="outcome ') == len(summary.claims)
+    for heading in ("Jain index", "Device busy", "Hand-over p99", "Peak memory of a host", "Of the predicted gain"):
+        assert heading in page
+    assert "Does sharing in turns reach what the theory allows?" in page
+    assert not re.search(r"\bNone\b|\bnan\b", re.sub(r"<style>.*?</style>", "", page, flags=re.DOTALL))
+
+
+@pytest.mark.parametrize("width", [70, 120])
+def test_tables_of_sharing_fit_any_width(summary: Summary, width: int) -> None:
+    console = Console(width=width, record=True, file=io.StringIO())
+    render(summary, console)
+    lines = console.export_text().splitlines()
+    assert all(cell_len(line.rstrip()) <= width for line in lines)
+    text = " ".join(" ".join(lines).split())
+    assert "missed: ImageNet networks" in text
+    assert "not measured: Real Horovod" in text
+
+
+def test_rows_are_plain_json(summary: Summary) -> None:
+    data = json.loads(json.dumps(rows_as_json(summary), allow_nan=False))
+    assert {row["outcome"] for row in data["claims"]} == {"met", "missed", "not measured"}
+    assert data["sweeps"][0]["series"][0]["points"]
+
+
+@pytest.mark.parametrize("suite", ["quick", "crossover", "parity"])
+def test_older_records_are_read_as_before(suite: str) -> None:
+    folder = REFERENCE / suite
+    records = list(read_records([folder]))
+    summary = summarise(records)
+    assert summary.num_records == len(records)
+    assert not summary.outcomes
+    shared = {record.cell for record in records if len(record.jobs) > 1}
+    rows = [row for pair in summary.pairs for row in pair.rows]
+    rows += [row for sweep in summary.sweeps for pair in sweep.pairs for row in pair.rows]
+    assert {row.cell for row in rows} == shared
