@@ -15,6 +15,7 @@ from __future__ import annotations
 from fabric.cluster import Cluster, Counters, FabricError, FabricKind, FabricSpec, Host
 from fabric.enclosure import check_enclosure, enclosure, leash
 from fabric.native import NativeCluster
+from fabric.paced import PacedCluster
 from fabric.rates import format_rate, parse_rate
 
 __all__ = [
@@ -38,7 +39,7 @@ def command_prefix(spec: FabricSpec) -> list[str]:
     that thread ends. To stop a lab, kill the process that was started; SIGINT reaches the lab from
     the terminal. Raises FabricError if this machine cannot have the fabric.
     """
-    if spec.kind is FabricKind.NATIVE:
+    if spec.kind in (FabricKind.NATIVE, FabricKind.PACED):
         return leash()
     check_enclosure()
     return [*leash(), *enclosure()]
@@ -48,6 +49,8 @@ def build(spec: FabricSpec) -> Cluster:
     """Build the cluster asked for, and no other. Raises FabricError naming the alternative if it cannot be had."""
     if spec.kind is FabricKind.NATIVE:
         return NativeCluster(spec)
+    if spec.kind is FabricKind.PACED:
+        return PacedCluster(spec)
     try:
         from fabric.emulated import EmulatedCluster
     except ImportError as error:

@@ -12,6 +12,9 @@ from typing import Protocol, Self
 MAX_HOSTS = 64
 MIN_RATE_BPS = 1e6
 MAX_RATE_BPS = 30e9  # tbf's rate field holds 32 bits of bytes a second
+MAX_PACED_RATE_BPS = 10e12
+MAX_ALPHA_S = 1.0
+MAX_VIRTUAL = 4096
 MIN_MTU = 576
 MAX_MTU = 9000
 
@@ -25,6 +28,7 @@ class FabricKind(StrEnum):
 
     NATIVE = "native"
     EMULATED = "emulated"
+    PACED = "paced"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +37,10 @@ class FabricSpec:
 
     `rate_bps` is each host's line rate in bit/s, both ways, Ethernet headers included; None means
     unshaped. `mtu` (bytes) and `congestion` (TCP congestion control) belong to the emulated fabric.
-    The native fabric is whatever it is, so it accepts no rate. Raises FabricError.
+    The native fabric is whatever it is, so it accepts no rate. On the paced fabric `rate_bps` is what a
+    host's link carries in bit/s of payload, `alpha_s` the time a step of a collective takes beside its bytes, and
+    `num_virtual`, where it is not 0, the number of ranks that the one real rank of a job pays for: itself and
+    num_virtual − 1 equal peers that do not exist. Raises FabricError.
     """
 
     kind: FabricKind
@@ -41,6 +48,8 @@ class FabricSpec:
     rate_bps: float | None = 200e6
     mtu: int = 1500
     congestion: str = "cubic"
+    alpha_s: float = 0.0
+    num_virtual: int = 0
 
     def __post_init__(self) -> None:
         if not 1 <= self.num_hosts <= MAX_HOSTS:
@@ -53,17 +62,45 @@ class FabricSpec:
             )
         if not re.fullmatch(r"[a-z][a-z0-9_]{0,14}", self.congestion):
             raise FabricError(f"{self.congestion!r} is no TCP congestion control; use cubic or reno")
+        _check_paced(self)
+
+    @property
+    def num_ranks(self) -> int:
+        """Ranks of a job as its collectives count them: real ones, or those that one real rank pays for."""
+        return self.num_virtual or self.num_hosts
+
+
+def _check_paced(spec: FabricSpec) -> None:
+    if spec.kind is not FabricKind.PACED and (spec.alpha_s or spec.num_virtual):
+        raise FabricError(
+            f"alpha_s={spec.alpha_s:g} and num_virtual={spec.num_virtual} are for the paced fabric, and this one is "
+            f"{spec.kind}; leave them 0, or use the paced fabric (--fabric paced)"
+        )
+    if not 0 <= spec.alpha_s <= MAX_ALPHA_S:
+        raise FabricError(
+            f"alpha_s={spec.alpha_s:g} is out of range; choose 0 to {MAX_ALPHA_S:g} s, usually 10 to 50 µs"
+        )
+    if spec.num_virtual and not 2 <= spec.num_virtual <= MAX_VIRTUAL:
+        raise FabricError(
+            f"num_virtual={spec.num_virtual} is out of range; choose 2 to {MAX_VIRTUAL} ranks, or 0 for none"
+        )
+    if spec.num_virtual and spec.num_hosts != 1:
+        raise FabricError(
+            f"num_virtual={spec.num_virtual} with num_hosts={spec.num_hosts}: virtual peers stand beside one real "
+            "rank; use num_hosts=1, or num_virtual=0 for real ranks alone"
+        )
 
 
 def _check_rate(kind: FabricKind, rate_bps: float) -> None:
     if kind is FabricKind.NATIVE:
         raise FabricError(
             f"the native fabric cannot be shaped to rate_bps={rate_bps:g}; "
-            "ask for no rate (rate_bps=None, --rate none) or for the emulated fabric"
+            "ask for no rate (rate_bps=None, --rate none) or for the paced or the emulated fabric"
         )
-    if not (math.isfinite(rate_bps) and MIN_RATE_BPS <= rate_bps <= MAX_RATE_BPS):
+    highest_bps = MAX_PACED_RATE_BPS if kind is FabricKind.PACED else MAX_RATE_BPS
+    if not (math.isfinite(rate_bps) and MIN_RATE_BPS <= rate_bps <= highest_bps):
         raise FabricError(
-            f"rate_bps={rate_bps:g} is out of range; choose {MIN_RATE_BPS:g} to {MAX_RATE_BPS:g} bit/s, "
+            f"rate_bps={rate_bps:g} is out of range; choose {MIN_RATE_BPS:g} to {highest_bps:g} bit/s, "
             "or None (--rate none) for unshaped links"
         )
 

@@ -19,6 +19,7 @@ from torch import nn
 
 from crossover import CrossoverError
 from fabric.api import Cluster, FabricError, FabricSpec, build
+from harness.gpu import keep_forkable
 from harness.messages import Answer, Ending, Event, Part, Task, task_from, to_line
 from harness.rank import Place
 from harness.rank_process import fork_rank
@@ -138,6 +139,7 @@ def main() -> int:
     replies = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # whatever libraries print must not mix with the answers
     torch.set_num_threads(1)
+    keep_forkable()
     commands = os.fdopen(os.dup(0), "rb", buffering=0)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     with commands, replies:

@@ -176,6 +176,8 @@ def _job_result(trial: Trial, index: int, answer: Answer) -> JobResult:
         curve=tuple(_curve(ranks)),
         weights_digest=ranks[0].weights_digest,
         peak_memory_bytes=max(rank.peak_memory_bytes for rank in ranks),
+        gpu_allocated_bytes=max(rank.gpu_memory.peak_allocated_bytes for rank in ranks),
+        gpu_reserved_bytes=max(rank.gpu_memory.peak_reserved_bytes for rank in ranks),
         costs=next(iter(costs_of(ranks)), None),
         start_s=min(rank.start_s for rank in ranks) - zero_s,
         end_s=max(rank.end_s for rank in ranks) - zero_s,

@@ -18,6 +18,7 @@ from torch import nn
 
 from crossover import Alone, Participant, Resource, TurnTaking
 from fabric.api import Host
+from harness.gpu import GpuMemory, logged_turns, own_times, peak_memory, until_idle
 from harness.interference import other_communication
 from harness.link_turns import LinkTurns
 from harness.loop import Evaluated, Run, Schedule, train
@@ -27,7 +28,7 @@ from harness.systems.api import Seat, Session
 from harness.trace import Recorder, Span, covered_s
 from harness.traffic import Traffic
 from harness.trial import Link, Trial
-from harness.turns import LoggedTurns, Turn, merged
+from harness.turns import Turn, merged
 from models.device import VirtualDevice
 from models.workload import Device, Workload, open_workload
 from results.record import JobCosts, Phases
@@ -68,6 +69,7 @@ class RankResult:
     peak_memory_bytes: int
     start_s: float
     end_s: float
+    gpu_memory: GpuMemory = field(default_factory=GpuMemory)
     costs: JobCosts | None = None
     turns: tuple[Turn, ...] = ()
     compute_times: tuple[tuple[float, float], ...] = ()
@@ -121,7 +123,8 @@ def run_rank(trial: Trial, place: Place, signals: Signals) -> RankResult:
         recorder=recorder,
     )
     session = system_of(job.system).prepare(model, seat)
-    turns = LoggedTurns(Participant(place.arbiter_socket, job.name) if place.arbiter_socket else Alone())
+    seated = Participant(place.arbiter_socket, job.name) if place.arbiter_socket else Alone()
+    turns = logged_turns(seated, job.workload.device)
     with turns:
         signals.ready()
         num_steps = trial.num_steps_of(place.job)
@@ -147,7 +150,7 @@ def run_rank(trial: Trial, place: Place, signals: Signals) -> RankResult:
         digest, traffic = weights_digest(model), _copy(session.traffic)
         times_s = run.step_times_s()
         phases = _phases(run, recorder, num_steps, session=session)
-        own_turns = tuple(turns.turns)
+        own_turns = own_times(turns)
         costs = _measure_costs(trial, session, workload, turns, times_s[trial.num_warmup :], place)
         session.close()
     return RankResult(
@@ -164,6 +167,7 @@ def run_rank(trial: Trial, place: Place, signals: Signals) -> RankResult:
         peak_memory_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
         start_s=run.start_s,
         end_s=run.end_s,
+        gpu_memory=peak_memory(job.workload.device),
         costs=costs,
         turns=own_turns if place.arbiter_socket else (),
         compute_times=_times_of(recorder, "compute") if place.arbiter_socket else (),
@@ -237,6 +241,7 @@ def _measure_costs(
     def compute() -> None:
         session.update()
         session.backward(workload.loss(session.model, next(batches)))
+        until_idle(workload.spec.device)
 
     compute_s = median(_times(compute, trial.num_cost_steps)[1:])
     beside_s = compute_s

@@ -25,11 +25,18 @@ from models.fluid import FluidDevice
 _LONGEST_WORK_S = 3600.0
 
 
-def serve(path: Path, *, parent: int | None = None, on_ready: Callable[[], None] | None = None) -> None:
+def serve(
+    path: Path,
+    *,
+    parent: int | None = None,
+    on_ready: Callable[[], None] | None = None,
+    fluid: FluidDevice | None = None,
+) -> None:
     """Serve the device at `path` until SIGTERM or SIGINT; call from the main thread of a process of its own.
 
     It also ends with process `parent`, which must be the one that started this one (default: whichever did).
-    `on_ready` is called once clients can connect. Raises: DeviceError if the socket cannot be made there.
+    `on_ready` is called once clients can connect; `fluid` is how they share (default: as a device).
+    Raises: DeviceError if the socket cannot be made there.
     """
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _stop)
@@ -38,17 +45,17 @@ def serve(path: Path, *, parent: int | None = None, on_ready: Callable[[], None]
         die_with_parent(signal.SIGTERM, os.getppid() if parent is None else parent)
         if on_ready is not None:
             on_ready()
-        _Server(listener).run()
+        _Server(listener, fluid or FluidDevice()).run()
     finally:
         listener.close()
         path.unlink(missing_ok=True)
 
 
 class _Server:
-    def __init__(self, listener: socket.socket) -> None:
+    def __init__(self, listener: socket.socket, fluid: FluidDevice) -> None:
         self._listener = listener
         self._clients: dict[int, socket.socket] = {}
-        self._device = FluidDevice()
+        self._device = fluid
 
     def run(self) -> None:
         """The event loop; left by the exception that a signal raises."""

@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from models.networks import Kind, Network, build_network
 from models.sources import Source
-from models.values import Batch, Device, Evaluation, WorkloadError, WorkloadSpec
+from models.values import Batch, Device, Evaluation, Precision, WorkloadError, WorkloadSpec
 
 _IGNORED = -100
 _BYTES_A_PARAMETER = 4 * 3  # weight, gradient, momentum
@@ -20,7 +20,8 @@ class TrainingWorkload:
     """A network that really learns. Its classes and channels are those of the data."""
 
     def __init__(self, spec: WorkloadSpec, network: Network, source: Source) -> None:
-        if spec.device is Device.CUDA and not torch.cuda.is_available():
+        # Not is_available: it may start CUDA here, and a rank forked from here could not use it any more.
+        if spec.device is Device.CUDA and torch.cuda.device_count() == 0:
             raise WorkloadError("device 'cuda' is asked, but torch sees no GPU; use device 'cpu' or 'replay'")
         self.spec = spec
         self._network = network
@@ -34,7 +35,8 @@ class TrainingWorkload:
         return map(self._move, self._source.batches(rank, world, seed))
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        return functional.cross_entropy(*_flat(model(*batch.inputs), batch.targets), ignore_index=_IGNORED)
+        with self._autocast():
+            return functional.cross_entropy(*_flat(model(*batch.inputs), batch.targets), ignore_index=_IGNORED)
 
     def evaluate(self, model: nn.Module) -> Evaluation | None:
         held_out = self._source.held_out()
@@ -43,7 +45,7 @@ class TrainingWorkload:
         was_training = model.training
         model.eval()
         try:
-            with torch.no_grad():
+            with torch.no_grad(), self._autocast():
                 return _evaluate(model, map(self._move, held_out))
         finally:
             model.train(was_training)
@@ -55,6 +57,10 @@ class TrainingWorkload:
         else:
             per_sample = network.activation_bytes * self._source.shape.size**2 // network.image_size**2
         return network.num_parameters * _BYTES_A_PARAMETER + per_sample * spec.batch_size
+
+    def _autocast(self) -> torch.autocast:
+        """Backward must be called outside: torch has it follow what forward did."""
+        return torch.autocast(self.spec.device.value, torch.bfloat16, enabled=self.spec.precision is Precision.BF16)
 
     def _move(self, batch: Batch) -> Batch:
         if self.spec.device is Device.CPU:

@@ -106,6 +106,8 @@ class JobResult:
     curve: tuple[CurvePoint, ...] = ()
     weights_digest: str = ""
     peak_memory_bytes: int = 0
+    gpu_allocated_bytes: int = 0
+    gpu_reserved_bytes: int = 0
     costs: JobCosts | None = None
     start_s: float = 0.0
     end_s: float = 0.0
@@ -121,7 +123,8 @@ class FabricFacts:
 
     `equivalent_rate_bps` = size_scale · rate_bps: what the link stands for when tensors are
     `size_scale` times smaller. `alpha_s`, `beta_s_per_byte`: all-reduce time = α + β · bytes,
-    with `fit_residual` the largest relative error of that fit.
+    with `fit_residual` the largest relative error of that fit. `num_virtual` peers beside the real
+    hosts do not exist: a real rank pays their link time and takes them for equals of itself.
     """
 
     kind: str

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from baselines.strategy import Strategy
 from fabric.api import Host
 from harness.link_turns import LinkTurns
+from harness.pacing import Pacing
 from harness.trace import Recorder
 from harness.traffic import Traffic
 
@@ -34,6 +35,7 @@ class Seat:
     seed: int
     strategy: Strategy
     link: LinkTurns | None = None
+    pacing: Pacing | None = None
     recorder: Recorder = field(default_factory=Recorder)
 
 

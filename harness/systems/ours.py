@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 from baselines.api import OptimizerSpec, UpdatePoint
 from harness.engine import Engine
+from harness.pacing import open_transport
 from harness.systems.api import PlainSession, Seat, Session, SystemCard
 from harness.traffic import Traffic
-from harness.transport import ProcessGroupTransport
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class Ours:
         return None
 
     def prepare(self, model: nn.Module, seat: Seat) -> Session:
-        transport = ProcessGroupTransport(seat.strategy.ordering.depth)
+        transport = open_transport(seat.strategy.ordering.depth, seat.pacing)
         engine = Engine(model, seat.strategy, transport, recorder=seat.recorder, seed=seat.seed, link=seat.link)
         if seat.strategy.update_point is UpdatePoint.AT_PRE_HOOK:
             return EagerSession(model, seat.strategy.optimizer, engine)

@@ -23,6 +23,7 @@ from suites.catalogue import all_suites
 FABRICS = {
     FabricKind.NATIVE: "this machine's own network, unshaped: loopback, or a real cluster under torchrun",
     FabricKind.EMULATED: "a host in a network namespace each, links shaped both ways",
+    FabricKind.PACED: "loopback, every collective held back by a link model that all jobs of a host share",
 }
 SHARINGS = {
     Sharing.EXCLUSIVE: "one job after the other",

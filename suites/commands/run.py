@@ -165,7 +165,7 @@ def check_used(options: Options, trials: Sequence[Trial], num_local: int | None 
             "--device cuda, but none of these cells computes on a GPU; choose other cells, or leave it out"
         )
     num_ranks = max((num_local or trial.world for trial in on_gpu), default=0)
-    if num_ranks > (num_gpus := torch.cuda.device_count()):
+    if 0 < (num_gpus := torch.cuda.device_count()) < num_ranks:  # without any, each trial says so
         raise TrialError(f"{num_ranks} ranks here want a GPU each and there are {num_gpus}; use fewer hosts")
 
 

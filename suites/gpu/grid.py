@@ -1,0 +1,127 @@
+"""The suite `gpu`: ResNet-50 and BERT-base on one GPU, with the link time of a cluster of such GPUs.
+
+One rank of each job is real. It pays the time that a ring of eight ranks would take on a link which both jobs share
+(`fabric.paced`), so compute, memory and hand-overs are a GPU's own and the network is a model. With `--smoke` on the
+CPU the same grid runs on tiny networks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from fabric.api import FabricError, FabricKind, FabricSpec
+from harness.trial import Job, Release, Sharing, Trial
+from models.workload import Device, Precision, WorkloadSpec
+from suites.api import Options, Suite, interleave
+from suites.recipes import trial
+
+NUM_RANKS = 8
+ALPHA_S = 20e-6
+REPEATS = 5
+SHARINGS = {
+    Release.EVENT: (Sharing.HOLD, Sharing.NAIVE, Sharing.CROSSOVER),
+    Release.LAUNCH: (Sharing.CROSSOVER,),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scene:
+    """Two jobs, the rates at which they share a link, and how many steps show it."""
+
+    workloads: tuple[WorkloadSpec, WorkloadSpec]
+    rates_bps: tuple[float | None, ...]
+    strategy: str
+    num_steps: int
+    num_cost_steps: int
+    num_warmup: int
+
+    def jobs(self, precision: Precision) -> tuple[Job, ...]:
+        """A convolutional job and a language model, in turn order."""
+        vision, language = (replace(workload, precision=precision) for workload in self.workloads)
+        return (
+            Job(name="vision", workload=vision, strategy=self.strategy, optimizer="sgd(lr=0.05)"),
+            Job(name="language", workload=language, strategy=self.strategy, optimizer="adam(lr=0.0001)"),
+        )
+
+
+GPU = Scene(
+    workloads=(
+        WorkloadSpec(network="resnet50", data="synthetic", batch_size=64, device=Device.CUDA),
+        WorkloadSpec(
+            network="bert_base",
+            data="synthetic",
+            batch_size=32,
+            sequence_length=128,
+            dropout=0.0,
+            device=Device.CUDA,
+        ),
+    ),
+    rates_bps=(10e9, 25e9, 100e9),
+    strategy="fixed-buckets",
+    num_steps=24,
+    num_cost_steps=8,
+    num_warmup=5,
+)
+TINY = Scene(
+    workloads=(
+        WorkloadSpec(network="resnet20", data="digits", batch_size=16),
+        WorkloadSpec(network="bert_tiny", data="text", batch_size=8, dropout=0.0),
+    ),
+    rates_bps=(1e9,),
+    strategy="fixed-buckets(bucket_bytes=262144, first_bucket_bytes=65536)",
+    num_steps=4,
+    num_cost_steps=3,
+    num_warmup=2,
+)
+
+
+def grid(options: Options) -> Sequence[Trial]:
+    """Every precision, rate and moment of release; in each the exclusive trial first. Raises: FabricError."""
+    if options.fabric is FabricKind.NATIVE:
+        raise FabricError(
+            "the suite gpu counts virtual peers, which only the paced fabric has; leave out --fabric native"
+        )
+    on_cpu = options.smoke and options.device is Device.CPU
+    scene = TINY if on_cpu else GPU
+    if options.smoke and not on_cpu:
+        scene = replace(scene, rates_bps=scene.rates_bps[1:2], num_steps=6, num_cost_steps=3, num_warmup=3)
+    if options.rate_given:
+        scene = replace(scene, rates_bps=(options.rate_bps,))
+    cells = [
+        cell for precision in Precision for rate in scene.rates_bps for cell in _cells(scene, precision, rate, options)
+    ]
+    return interleave(cells, options.repeats or (1 if options.smoke else REPEATS))
+
+
+def _cells(scene: Scene, precision: Precision, rate_bps: float | None, options: Options) -> Iterator[Trial]:
+    fabric = FabricSpec(
+        kind=FabricKind.PACED,
+        num_hosts=1,
+        num_virtual=options.num_hosts or NUM_RANKS,
+        alpha_s=ALPHA_S,
+        rate_bps=rate_bps,
+    )
+    for release, sharings in SHARINGS.items():
+        for sharing in (Sharing.EXCLUSIVE, *sharings):
+            base = trial(
+                "gpu",
+                release.value if rate_bps is None else f"{release}-{rate_bps / 1e9:g}",
+                scene.jobs(precision),
+                fabric,
+                options,
+                num_steps=scene.num_steps,
+                num_warmup=scene.num_warmup,
+                sharing=sharing,
+                num_cost_steps=scene.num_cost_steps if sharing is Sharing.EXCLUSIVE else 0,
+                axis="" if rate_bps is None else "Gbit/s",
+                at=None if rate_bps is None else rate_bps / 1e9,
+            )
+            yield replace(base, release=release)
+
+
+SUITE = Suite(
+    name="gpu",
+    question="On one real GPU, what do two jobs gain from turns, and what does a hand-over cost?",
+    grid=grid,
+)

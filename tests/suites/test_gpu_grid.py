@@ -1,0 +1,55 @@
+"""The grid of the suite `gpu`: what it asks for with and without a GPU."""
+
+from __future__ import annotations
+
+import pytest
+
+from fabric.api import FabricError, FabricKind
+from harness.trial import Release, Sharing, check
+from models.workload import Device, Precision
+from suites.api import Options
+from suites.gpu.grid import SUITE
+
+
+def test_without_wishes_it_is_for_a_gpu_whatever_the_fabric_of_other_suites() -> None:
+    trials = SUITE.grid(Options())
+    assert {trial.fabric.kind for trial in trials} == {FabricKind.PACED}
+    assert {(trial.world, trial.fabric.num_virtual) for trial in trials} == {(1, 8)}
+    workloads = {job.workload for trial in trials for job in trial.jobs}
+    assert {workload.device for workload in workloads} == {Device.CUDA}
+    assert {workload.precision for workload in workloads} == set(Precision)
+    assert {workload.network for workload in workloads} == {"resnet50", "bert_base"}
+
+
+def test_every_group_begins_with_its_denominator_and_cells_are_told_apart() -> None:
+    trials = SUITE.grid(Options(repeats=1))
+    groups: dict[str, list[Sharing]] = {}
+    for trial in trials:
+        groups.setdefault(trial.cell.rpartition("/")[0], []).append(trial.sharing)
+        check(trial)
+    assert {own[0] for own in groups.values()} == {Sharing.EXCLUSIVE}
+    assert len({trial.id for trial in trials}) == len(trials)
+    assert {trial.release for trial in trials} == set(Release)
+
+
+def test_smoke_on_the_cpu_asks_the_same_of_tiny_networks() -> None:
+    tiny, full = SUITE.grid(Options(smoke=True)), SUITE.grid(Options(repeats=1, rate_bps=25e9, rate_given=True))
+    assert {job.workload.device for trial in tiny for job in trial.jobs} == {Device.CPU}
+    assert [(t.sharing, t.release) for t in tiny] == [(t.sharing, t.release) for t in full]
+
+
+def test_smoke_on_a_gpu_stays_on_it() -> None:
+    trials = SUITE.grid(Options(smoke=True, device=Device.CUDA, fabric=FabricKind.PACED))
+    assert {job.workload.device for trial in trials for job in trial.jobs} == {Device.CUDA}
+
+
+def test_hosts_are_the_ranks_of_the_ring_and_a_rate_replaces_the_suites_own() -> None:
+    trials = SUITE.grid(Options(num_hosts=16, rate_bps=50e9, rate_given=True, repeats=1))
+    assert {(trial.world, trial.fabric.num_ranks, trial.fabric.rate_bps) for trial in trials} == {(1, 16, 50e9)}
+    unshaped = SUITE.grid(Options(rate_given=True, repeats=1))
+    assert {(trial.fabric.rate_bps, trial.axis) for trial in unshaped} == {(None, "")}
+
+
+def test_virtual_peers_are_nowhere_but_on_the_paced_fabric() -> None:
+    with pytest.raises(FabricError, match="paced"):
+        SUITE.grid(Options(fabric=FabricKind.NATIVE))
