@@ -6,6 +6,7 @@ each job's loop (`Participant`). `bound` says beforehand what it can gain. A rec
 "Crossover-SGD" (arXiv 2103.07974); the turn's extent, the protocol and the policies are this package's own choices.
 """
 
+from crossover.attach import Attachment, attach
 from crossover.client import Alone, Lease, Participant, TurnTaking
 from crossover.errors import ArbiterAbsent, ArbiterLost, CrossoverError, LeaseLost, Refused
 from crossover.policies import Beat, Extent, Sharing
@@ -18,6 +19,7 @@ __all__ = [
     "ArbiterAbsent",
     "ArbiterLost",
     "ArbiterProcess",
+    "Attachment",
     "Beat",
     "Bound",
     "CrossoverError",
@@ -31,6 +33,7 @@ __all__ = [
     "Resource",
     "Sharing",
     "TurnTaking",
+    "attach",
     "bound",
     "start",
 ]

@@ -1,0 +1,1 @@
+"""The command `crossover run | plan | top | status`."""

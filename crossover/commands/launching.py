@@ -1,0 +1,114 @@
+"""Jobs as processes: what `NAME="COMMAND ARGS"` means, and a command started under a leash."""
+
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from crossover.errors import Refused
+from crossover.protocol import check_job
+from crossover.settings import Settings
+
+_LEASH = Path(__file__).with_name("leash.py")
+
+
+@dataclass(frozen=True, slots=True)
+class JobCommand:
+    """A job's name, and the words of its command; no shell ever sees them."""
+
+    name: str
+    words: tuple[str, ...]
+
+
+def parse_job(text: str) -> JobCommand:
+    """The job in `NAME=COMMAND ARGS`, split as a shell would; `Refused` for what cannot be started."""
+    name, equals, line = text.partition("=")
+    if not equals:
+        raise Refused(f'{text!r} is no job: write NAME="COMMAND ARGS", such as resnet="torchrun train.py"')
+    try:
+        words = tuple(shlex.split(line))
+    except ValueError as error:
+        raise Refused(f"the command of job {name!r} cannot be split ({error}): mend its quotes") from error
+    if not words:
+        raise Refused(f'job {name!r} has no command: write {name}="COMMAND ARGS"')
+    if shutil.which(words[0]) is None:
+        remedy = "begin it with `env`" if "=" in words[0] else "correct it, or give its whole path"
+        raise Refused(f"job {name!r}: no program {words[0]!r} to start: {remedy}")
+    return JobCommand(check_job(name), words)
+
+
+def job_environment(job: str, settings: Settings, socket_path: str | None) -> dict[str, str]:
+    """What a script that attaches finds: the job's name, the settings and, where one was asked for, the socket.
+
+    Launchers hand it on to their ranks. Without a path each host uses its own `crossover.process.default_path`.
+    """
+    ours = {"CROSSOVER_JOB": job, "CROSSOVER_SETTINGS": settings.to_json()}
+    if socket_path is not None:
+        ours["CROSSOVER_SOCKET"] = socket_path
+    return {"PYTHONUNBUFFERED": "1", **os.environ, **ours}
+
+
+class LeashedJob:
+    """A command that runs with all it starts until it ends, is ended, or this process is gone."""
+
+    def __init__(self, command: JobCommand, environment: Mapping[str, str]) -> None:
+        self.command = command
+        self._process = subprocess.Popen(
+            [sys.executable, "-I", "-S", str(_LEASH), *command.words],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env=dict(environment),
+            start_new_session=True,  # Ctrl-C reaches the job through the leash alone
+        )
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._pipe = self._process.stdin
+        self.output = self._process.stdout
+        self.pid_fd = os.pidfd_open(self._process.pid)
+
+    def send(self, number: signal.Signals) -> None:
+        """The signal for the job's process group; SIGKILL is for all that the job has started."""
+        if self._pipe.closed:
+            return
+        if number is signal.SIGKILL:
+            self._pipe.close()
+            return
+        try:
+            os.write(self._pipe.fileno(), bytes([number]))
+        except BrokenPipeError:  # it has just ended
+            self._pipe.close()
+
+    def reap(self) -> int:
+        """The exit code, once `pid_fd` is readable; a job ended by signal n gives 128 + n."""
+        code = self._process.wait()
+        return code if code >= 0 else 128 - code
+
+    def close(self) -> None:
+        """Kill it with all it has started, if it still runs, and free what this process holds."""
+        if not self._pipe.closed:
+            self._pipe.close()
+        self._process.wait()
+        self.output.close()
+        os.close(self.pid_fd)
+
+
+def told_end(code: int) -> str:
+    """An exit code in words: `ok`, `exit 3`, `SIGKILL`."""
+    if code == 0:
+        return "ok"
+    names = {int(number): number.name for number in signal.Signals}
+    return names.get(code - 128, f"exit {code}")
+
+
+def check_names(commands: Sequence[JobCommand]) -> tuple[str, ...]:
+    """The jobs' names in turn order; `Refused` for two alike."""
+    names = tuple(command.name for command in commands)
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise Refused(f"jobs {twice} are named twice: give every job a name of its own")
+    return names

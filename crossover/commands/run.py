@@ -1,0 +1,180 @@
+r"""Start jobs together, each with its own launcher, and let them take turns on
+their devices.
+
+Each job is NAME="COMMAND ARGS". The command is split into words as a shell
+would split it, and no shell ever sees it. Its scripts find the job's name and
+the settings in their environment when they call crossover.attach(model,
+optimizer). The first worker on a host starts that host's arbiter. The order of
+the jobs is the order of their turns.
+
+examples:
+  crossover run resnet="horovodrun -np 2 python resnet.py" \
+                bert="horovodrun -np 2 python bert.py"
+  crossover run a="torchrun --standalone --nproc-per-node 2 a.py" \
+                b="torchrun --standalone --nproc-per-node 2 b.py"
+  crossover run --sharing hold a="python a.py" b="python b.py"
+                                     another policy, for comparison
+  crossover run --profile profiles a="python a.py" b="python b.py"
+                                     one after the other: what each costs alone
+  crossover plan profiles/*.json --settings-out pair.json
+  crossover run --settings pair.json a="python a.py" b="python b.py"
+
+A job that fails or is killed does not end the others, unless --fail-fast is
+given. Ctrl-C sends SIGINT to all jobs, SIGTERM after 5 s, SIGKILL after 10 s;
+Ctrl-C again kills them at once. However `crossover run` ends, its jobs end
+with it.
+
+exit codes: 0 all jobs succeeded, else that of the job that failed first (128+n
+for one that signal n ended); 2 wrong usage; 130 interrupted; 143 terminated.
+"""
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from crossover.commands.crew import Crew, JobEnd
+from crossover.commands.launching import check_names, job_environment, parse_job, told_end
+from crossover.commands.screen import Screen
+from crossover.commands.sockets import settle_socket, status_at
+from crossover.commands.texts import aligned, clock, milliseconds, percent, seconds
+from crossover.commands.usage import Ledger
+from crossover.errors import CrossoverError, Refused
+from crossover.policies import Sharing
+from crossover.process import default_path
+from crossover.settings import GATHER_LIMIT_S, Settings
+
+_GLANCE_S = 0.2  # an arbiter that is slower is looked at the next time
+_TABLE = ("job", "end", "wall", "turns", "mean turn", "held", "waited")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `crossover run`."""
+    parser.usage = '%(prog)s [OPTIONS] NAME="COMMAND ARGS" [NAME="COMMAND ARGS" …]'
+    add = parser.add_argument
+    add("jobs", nargs="+", metavar="NAME=COMMAND", help="a job's name and its command, in turn order")
+    policies = ", ".join(sharing for sharing in Sharing if sharing is not Sharing.CROSSOVER)
+    add("--sharing", choices=list(map(str, Sharing)), metavar="POLICY", help=f"default crossover; or {policies}")
+    add("--settings", type=Path, metavar="FILE", help="JSON of settings, as `crossover plan --settings-out` writes it")
+    add("--socket", type=Path, metavar="PATH", help="the arbiter's socket on every host (default: one a user and host)")
+    add("--log-dir", type=Path, metavar="DIR", help="also write each job's whole output to DIR/NAME.log")
+    add("--lease-limit", type=float, metavar="S", help="withdraw a turn that lasts longer (default: never)")
+    add("--gather-limit", type=float, metavar="S", help=f"do not wait longer for a job to come ({GATHER_LIMIT_S:.0f})")
+    add("--profile", type=Path, metavar="DIR", help="run the jobs alone, one by one, and write DIR/NAME.json of each")
+    ways = parser.add_mutually_exclusive_group()
+    ways.add_argument("--keep-going", action="store_true", help="a failed job does not end the others (default)")
+    ways.add_argument("--fail-fast", action="store_true", help="the first job that fails ends the others")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run the jobs; the exit code is theirs."""
+    commands = [parse_job(text) for text in arguments.jobs]
+    settings = settings_of(arguments, check_names(commands))
+    socket_path = str(arguments.socket.absolute()) if arguments.socket else None
+    screen = Screen(sys.stdout, settings.jobs)
+    if arguments.profile is not None:
+        from crossover.commands.profiling import profile_jobs
+
+        return profile_jobs(arguments, commands, settings, screen)
+    if len(commands) == 1:
+        screen.say("crossover: one job alone takes turns with nobody: name another, or use --profile")
+    session = Session(settings, socket_path, screen, Ledger(settle_socket(socket_path, settings, screen.say)))
+    crew = Crew(screen, arguments.log_dir, session.tick, fail_fast=arguments.fail_fast)
+    try:
+        ends = crew.run(commands, {c.name: job_environment(c.name, settings, socket_path) for c in commands})
+    finally:
+        screen.end_progress()
+    session.look()
+    screen.say("\n".join(["", *summary(ends, session.ledger), *_notes(session, arguments.log_dir)]))
+    return exit_code(crew.code, ends)
+
+
+def settings_of(arguments: argparse.Namespace, names: tuple[str, ...]) -> Settings:
+    """The settings file's, with what the command line says on top; jobs in the file's order if it has one."""
+    given = {} if arguments.settings is None else _read_settings(arguments.settings)
+    jobs = given.setdefault("jobs", list(names))
+    if not isinstance(jobs, list) or set(map(str, jobs)) != set(names):
+        raise Refused(f"{arguments.settings} is for jobs {jobs}, not {list(names)}: use the same names in both")
+    options = {
+        "sharing": arguments.sharing,
+        "lease_limit_s": arguments.lease_limit,
+        "gather_limit_s": arguments.gather_limit,
+    }
+    given.update({name: value for name, value in options.items() if value is not None})
+    return Settings.from_json(json.dumps(given))
+
+
+def _read_settings(path: Path) -> dict[str, object]:
+    try:
+        given = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise Refused(f"settings file {path} cannot be read ({error}): `crossover plan` writes one") from error
+    if not isinstance(given, dict):
+        raise Refused(f"settings file {path} is no JSON object: `crossover plan --settings-out` writes one")
+    return given
+
+
+@dataclass(slots=True)
+class Session:
+    """What `crossover run` sees of this host's arbiter while its jobs run."""
+
+    settings: Settings
+    socket_path: str | None
+    screen: Screen
+    ledger: Ledger
+    began_s: float = field(default_factory=time.monotonic)
+    is_watching: bool = True
+
+    def tick(self, now_s: float) -> None:
+        """Look at the arbiter, and draw the progress line."""
+        self.look()
+        self.screen.show_progress(self._progress(now_s))
+
+    def look(self) -> None:
+        """Take in the arbiter's status, if there is one on this host. One that gives none is told of once: the jobs go
+        on."""
+        if not self.is_watching:
+            return
+        try:
+            status = status_at(Path(self.socket_path) if self.socket_path else default_path(), limit_s=_GLANCE_S)
+        except CrossoverError as error:
+            self.is_watching = False
+            self.screen.say(f"crossover: turns are not counted: {error}")
+            return
+        if status is not None:
+            self.ledger.observe(status)
+
+    def _progress(self, now_s: float) -> str:
+        jobs = "".join(f" · {job} {self.ledger.of_job(job).num_turns} turns" for job in self.settings.jobs)
+        busy = "".join(f" · {name} busy {percent(part)}" for name, part in self.ledger.busy().items())
+        return f"{clock(now_s - self.began_s)} · {self.settings.sharing}{jobs}{busy}"
+
+
+def summary(ends: Sequence[JobEnd], ledger: Ledger) -> list[str]:
+    """A table of the jobs in the order of their ends; fractions are of the time in which any job took turns."""
+    elapsed_s = ledger.elapsed_s()
+    rows: list[tuple[str, ...]] = [_TABLE]
+    for end in ends:
+        use = ledger.of_job(end.name)
+        turn = milliseconds(use.held_s / use.num_turns if use.num_turns else None)
+        held, waited = (
+            f"{seconds(part_s)} {percent(part_s / elapsed_s) if elapsed_s else '–':>5}"
+            for part_s in (use.held_s, use.waited_s)
+        )
+        rows.append((end.name, told_end(end.code), seconds(end.wall_s), str(use.num_turns), turn, held, waited))
+    return aligned(rows, left=2)
+
+
+def _notes(session: Session, log_folder: Path | None) -> list[str]:
+    busy = [f"{name} was busy {percent(part)} of the time with turns" for name, part in session.ledger.busy().items()]
+    silent = [job for job in session.settings.jobs if not session.ledger.of_job(job).num_turns]
+    missing = f"no turns of {', '.join(silent)} on this host: does the script call crossover.attach(model, optimizer)?"
+    return [*busy, *([missing] if silent else []), *([f"logs are in {log_folder}"] if log_folder else [])]
+
+
+def exit_code(signalled: int | None, ends: Sequence[JobEnd]) -> int:
+    """That of the signal, else of the first job that failed."""
+    return signalled or next((end.code for end in ends if end.code), 0)

@@ -1,0 +1,87 @@
+"""What `crossover run` shows: the jobs' lines under their names, and one line of progress below them on a terminal."""
+
+import os
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TextIO
+
+_COLOURS = (36, 33, 35, 32, 34, 31)  # cyan, yellow, magenta, green, blue, red
+_ERASE_LINE = "\r\x1b[K"
+_REDRAW_S = 1.0  # how often a job's own progress bar, which rewrites its line, is shown
+_LONGEST_LINE = 65536
+
+
+@dataclass(slots=True)
+class LineSplitter:
+    """Bytes in, whole lines out. A line that ends in a bare carriage return will be rewritten by the next one."""
+
+    _rest: bytes = b""
+    _shown_s: float = field(default=float("-inf"))
+
+    def feed(self, data: bytes, now_s: float) -> list[str]:
+        """The lines that are complete now; of those that were rewritten, at most one a second."""
+        *whole, self._rest = (self._rest + data).replace(b"\r\n", b"\n").split(b"\n")
+        lines = [_last_drawn(line) for line in whole]
+        drawn, _, redrawn = self._rest[:-1].rpartition(b"\r")  # the last byte may be half of a line's end
+        if len(self._rest) > _LONGEST_LINE:
+            lines.append(_last_drawn(self._rest))
+            self._rest = b""
+        elif drawn and now_s - self._shown_s >= _REDRAW_S:
+            lines.append(_last_drawn(drawn))
+            self._rest, self._shown_s = redrawn + self._rest[-1:], now_s
+        return [line.decode("utf-8", "replace") for line in lines]
+
+    def end(self) -> list[str]:
+        """What came after the last line's end."""
+        rest, self._rest = _last_drawn(self._rest), b""
+        return [rest.decode("utf-8", "replace")] if rest else []
+
+
+def _last_drawn(line: bytes) -> bytes:
+    """What a terminal would still show of a line that was rewritten."""
+    return next((part for part in reversed(line.split(b"\r")) if part.strip()), b"")
+
+
+class Screen:
+    """Prefixed lines on a stream; on a terminal in colour (unless NO_COLOR) and with a progress line."""
+
+    def __init__(self, stream: TextIO, names: Sequence[str]) -> None:
+        self._stream = stream
+        self._is_terminal = stream.isatty()
+        self._has_colour = self._is_terminal and not os.environ.get("NO_COLOR")
+        width = max(map(len, names), default=0)
+        self._prefixes = {
+            name: self.paint(f"{name:<{width}} │", _COLOURS[index % len(_COLOURS)]) for index, name in enumerate(names)
+        }
+        self._progress = ""
+
+    def job_line(self, name: str, line: str) -> None:
+        """One line of a job's output."""
+        self.say(f"{self._prefixes[name]} {line}".rstrip() + ("\x1b[0m" if self._has_colour and "\x1b" in line else ""))
+
+    def say(self, text: str) -> None:
+        """A line above the progress."""
+        erase = _ERASE_LINE if self._progress else ""
+        self._stream.write(f"{erase}{text}\n{self._progress}")
+        self._stream.flush()
+
+    def show_progress(self, text: str) -> None:
+        """Replace the progress line; nothing where the stream is no terminal."""
+        if self._is_terminal:
+            columns = shutil.get_terminal_size().columns
+            cut = text if len(text) < columns else text[: columns - 2] + "…"
+            self._progress = self.paint(cut, 2)
+            self._stream.write(_ERASE_LINE + self._progress)
+            self._stream.flush()
+
+    def end_progress(self) -> None:
+        """Take the progress line away."""
+        if self._progress:
+            self._stream.write(_ERASE_LINE)
+            self._stream.flush()
+            self._progress = ""
+
+    def paint(self, text: str, colour: int) -> str:
+        """The text in an ANSI colour, where there is colour."""
+        return f"\x1b[{colour}m{text}\x1b[0m" if self._has_colour else text

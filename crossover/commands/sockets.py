@@ -1,0 +1,51 @@
+"""Which arbiters a command looks at, and what they say."""
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from crossover.commands.usage import is_idle
+from crossover.errors import ArbiterAbsent, ArbiterLost, Refused
+from crossover.process import LINGER_S, default_path
+from crossover.settings import Settings
+from crossover.status import HostStatus, read_status
+
+
+def paths_of(given: Sequence[Path] | None) -> list[Path]:
+    """The sockets that were named; else this host's own and those beside it, for emulated hosts share the folder."""
+    if given:
+        return list(given)
+    own = default_path()
+    return sorted({own, *own.parent.glob("*.sock")})
+
+
+def status_at(path: Path, *, limit_s: float = 2.0) -> HostStatus | None:
+    """What the arbiter at `path` says; None where nobody serves it or no answer comes in time.
+
+    Raises `Refused` with the reason where the one that serves it does not speak to us.
+    """
+    try:
+        return read_status(path, limit_s=limit_s)
+    except (ArbiterAbsent, ArbiterLost):
+        return None
+
+
+def settle_socket(socket_path: str | None, settings: Settings, say: Callable[[str], None]) -> HostStatus | None:
+    """Wait for an arbiter of earlier jobs to end; the status of one that stays and serves these settings, else None.
+
+    Raises `Refused` when other jobs use the socket.
+    """
+    path = Path(socket_path) if socket_path else default_path()
+    until_s = time.monotonic() + LINGER_S + 2.0
+    told = False
+    while (status := status_at(path)) is not None and is_idle(status) and time.monotonic() < until_s:
+        if not told:
+            say(f"crossover: waiting for the arbiter of earlier jobs at {path} to end")
+            told = True
+        time.sleep(0.1)
+    if status is not None and status.settings != settings:
+        raise Refused(
+            f"{path} serves {', '.join(status.jobs)} under {status.sharing} already, with other settings: "
+            "wait for them, or name another --socket"
+        )
+    return status
