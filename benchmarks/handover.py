@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from crossover import Participant, start
-from crossover.protocol import REQUEST_BYTES
+from crossover.protocol import HEADER_BYTES
 
 NUM_BLOCKS = 5
 Stamps: TypeAlias = "array[float]"  # of one job: granted, released, granted, released, …
@@ -82,30 +82,31 @@ def arbiter_stamps(path: Path, num_turns: int, turn_s: float) -> list[Stamps]:
 
 
 def relay_stamps(num_turns: int, turn_s: float) -> list[Stamps]:
-    """Both jobs' stamps through a process that only copies packets."""
+    """Both jobs' stamps through a process that only copies packets, and its processor time."""
     ends = [socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(2)]
-    packet = bytes(REQUEST_BYTES)
+    packet = bytes(HEADER_BYTES)
 
     def relay() -> bytes:
         (_, first), (_, second) = ends
+        before_s = cpu_s(os.getpid())
         first.send(packet)
         with selectors.DefaultSelector() as selector:
             selector.register(first, selectors.EVENT_READ, second)
             selector.register(second, selectors.EVENT_READ, first)
             for _ in range(2 * num_turns - 1):
                 ((key, _),) = selector.select()
-                key.data.send(key.fileobj.recv(REQUEST_BYTES))  # type: ignore[union-attr]
-        second.recv(REQUEST_BYTES)  # of the last turn, which nobody follows
-        return b""
+                key.data.send(key.fileobj.recv(HEADER_BYTES))  # type: ignore[union-attr]
+        second.recv(HEADER_BYTES)  # of the last turn, which nobody follows
+        return array("d", [cpu_s(os.getpid()) - before_s]).tobytes()
 
     def job(index: int) -> bytes:
         mine = ends[index][0]
-        return play(lambda: check(mine.recv(REQUEST_BYTES)), lambda: check(mine.send(packet)), num_turns, turn_s)
+        return play(lambda: check(mine.recv(HEADER_BYTES)), lambda: check(mine.send(packet)), num_turns, turn_s)
 
     children = [forked(lambda: job(0)), forked(lambda: job(1)), forked(relay)]
     for end in chain(*ends):
         end.close()
-    return collect(children)[:2]
+    return collect(children)
 
 
 def check(result: bytes | int) -> None:
@@ -149,7 +150,7 @@ def measure(num_hand_overs: int, turn_s: float) -> dict[str, float]:
     """Percentiles of both, their ratios, and the arbiter's share of a core."""
     ours: list[float] = []
     bare: list[float] = []
-    arbiter_cpu_s = elapsed_s = 0.0
+    arbiter_cpu_s = relay_cpu_s = elapsed_s = 0.0
     num_turns = max(2, num_hand_overs // (2 * NUM_BLOCKS))
     with tempfile.TemporaryDirectory() as folder:
         for block in range(NUM_BLOCKS):
@@ -158,12 +159,16 @@ def measure(num_hand_overs: int, turn_s: float) -> dict[str, float]:
                 ours += hand_overs_us(*arbiter_stamps(arbiter.path, num_turns, turn_s))
                 arbiter_cpu_s += cpu_s(arbiter.pid) - before_s
                 elapsed_s += time.monotonic() - begun_s
-            bare += hand_overs_us(*relay_stamps(num_turns, turn_s))
-    result: dict[str, float] = {"num_hand_overs": len(ours), "turns_per_s": 2 * num_turns * NUM_BLOCKS / elapsed_s}
+            first, second, (spent_s,) = relay_stamps(num_turns, turn_s)
+            bare += hand_overs_us(first, second)
+            relay_cpu_s += spent_s
+    num = 2 * num_turns * NUM_BLOCKS
+    result: dict[str, float] = {"num_hand_overs": len(ours), "turns_per_s": num / elapsed_s}
     for name, values in (("arbiter", ours), ("relay", bare)):
         cuts = statistics.quantiles(values, n=100)
         result |= {f"{name}_p50_us": cuts[49], f"{name}_p99_us": cuts[98]}
     result |= {f"ratio_{at}": result[f"arbiter_{at}_us"] / result[f"relay_{at}_us"] for at in ("p50", "p99")}
+    result |= {"arbiter_us_a_turn": 1e6 * arbiter_cpu_s / num, "relay_us_a_turn": 1e6 * relay_cpu_s / num}
     return result | {"arbiter_core_share": arbiter_cpu_s / elapsed_s}
 
 

@@ -37,10 +37,10 @@ def exchange_s(model: nn.Module, count: int = 6) -> float:
     """Seconds that the gradients' way takes with no computation beside: the median of some."""
     gradients = [torch.zeros_like(parameter) for parameter in model.parameters()]
     times_s = []
-    for turn in range(count):
-        hvd.allreduce(torch.zeros(1), name=f"together{turn}")
+    for _ in range(count):
+        hvd.allreduce(torch.zeros(1), name="together")
         start_s = time.monotonic()
-        hvd.grouped_allreduce_(gradients, name=f"alone{turn}")
+        hvd.grouped_allreduce_(gradients, name="alone")
         times_s.append(time.monotonic() - start_s)
     return sorted(times_s[1:])[len(times_s) // 2]
 
@@ -95,6 +95,7 @@ def main() -> None:
     attachment.close()
     told = {
         "ends_s": ends_s,
+        "turns": [(span.asked_s, span.waited_s, span.held_s) for span in attachment.spans],
         "compute_s": compute_s(model, images[chosen], labels[chosen]),
         "exchange_s": exchange_s(model),
         "loss": float(loss.detach()),

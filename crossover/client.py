@@ -11,109 +11,54 @@ The lease is released before anything is waited for, so jobs cannot wait for eac
 """
 
 import os
-import socket
 import time
-from abc import ABC, abstractmethod
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from types import TracebackType
-from typing import Self
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import TypeVar
 
+from crossover.connecting import HungUp, Line, ask_once
 from crossover.errors import ArbiterAbsent, ArbiterLost, LeaseLost, Refused
+from crossover.listening import locked_folder
 from crossover.policies import Extent
-from crossover.protocol import REPLY_BYTES, Answer, Ask, Reply, Request, Resource, check_device, check_job, peer
+from crossover.process import ensure
+from crossover.protocol import (
+    REPLY_HEADER,
+    Answer,
+    Ask,
+    Reply,
+    Request,
+    Resource,
+    check_device,
+    check_job,
+    release_of,
+)
+from crossover.roster import roster_path, strike
+from crossover.settings import Settings
+from crossover.turns import Alone, Lease, TurnTaking
 
+__all__ = ["Alone", "Lease", "Participant", "TurnTaking"]
+
+T = TypeVar("T")
 _ACQUIRE = Request(Ask.ACQUIRE).pack()
 _ASIDE = Request(Ask.ASIDE).pack()
-
-
-@dataclass(frozen=True, slots=True)
-class Lease:
-    """The right to use the resource until its release. `round` numbers the job's turns from 0."""
-
-    generation: int
-    round: int
-    waited_s: float
-
-
-class TurnTaking(ABC):
-    """What a training loop needs of a scheduler, real or absent."""
-
-    @property
-    @abstractmethod
-    def extent(self) -> Extent:
-        """What the sharing wants a turn to last until."""
-
-    @abstractmethod
-    def acquire(self, *, aside: bool = False) -> Lease:
-        """Wait for the job's turn. With `aside`, for a lease that is no turn: for what one worker does and the others
-        do not, such as an evaluation; it moves no round."""
-
-    @abstractmethod
-    def release(self, lease: Lease) -> None:
-        """End the turn. The device must be idle: an event that is complete, not a call that has returned."""
-
-    @abstractmethod
-    def skip(self, num_rounds: int) -> None:
-        """Give up the job's next turns; all its workers must, at the same round."""
-
-    @abstractmethod
-    def leave(self) -> None:
-        """Take no more turns, so that the others need not wait. May be called again."""
-
-    @contextmanager
-    def turn(self, *, aside: bool = False) -> Iterator[Lease]:
-        """One turn as a `with` block; it is released whatever happens inside."""
-        lease = self.acquire(aside=aside)
-        try:
-            yield lease
-        finally:
-            self.release(lease)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
-    ) -> None:
-        self.leave()
-
-
-class Alone(TurnTaking):
-    """A job that shares with nobody: every turn is its own at once."""
-
-    def __init__(self) -> None:
-        self._turns = self._leases = 0
-
-    @property
-    def extent(self) -> Extent:
-        """The usual one: nobody waits."""
-        return Extent.BACKWARD
-
-    def acquire(self, *, aside: bool = False) -> Lease:
-        """A lease without a wait."""
-        self._leases += 1
-        self._turns += not aside
-        return Lease(generation=self._leases, round=self._turns - (not aside), waited_s=0.0)
-
-    def release(self, lease: Lease) -> None:
-        """Nothing to give back."""
-
-    def skip(self, num_rounds: int) -> None:
-        """Rounds that nobody else counts."""
-        self._turns += num_rounds
-
-    def leave(self) -> None:
-        """Nobody to tell."""
+_ANSWER_LIMIT_S = 5.0  # for answers that no turn has to end for
+_NUM_TRIES = 20  # arbiters that may die one after the other while a job comes in
 
 
 class Participant(TurnTaking):
     """One job's seat at one token of this host's arbiter; not thread-safe: a thread that takes link turns has its own.
 
-    Joins when it is made, and belongs to the process that made it. `first_round` is the earliest round to enter at, for
-    jobs that agreed on one among their hosts. With `wait_limit_s` a longer wait for an answer ends in `ArbiterLost`.
-    Raises `ArbiterAbsent` where nobody serves `socket_path`, and `Refused` with the arbiter's reason.
+    Joins when it is made, and belongs to the process that made it. `first_round` is the earliest round to enter at.
+    Where a job has several workers they must enter at the same one: `agree(entry)` is called with the round at which
+    this host would let the job in, and returns the one that all workers take (the largest of theirs, and some more
+    since the others' turns go on meanwhile); it may talk to the other workers, and is called once.
+
+    With `settings` an arbiter is started where none serves `socket_path`, and replaced when it dies: the job then comes
+    back to its seat at its own next round. A turn that was granted by the dead arbiter ends as any other, and nobody
+    overtakes it (`crossover.roster`). Without, `ArbiterAbsent` and `ArbiterLost` say that it is not there.
+
+    With `wait_limit_s` a longer wait for a turn ends in `ArbiterLost`. Raises `Refused` with the arbiter's reason.
     """
 
     def __init__(
@@ -124,20 +69,27 @@ class Participant(TurnTaking):
         *,
         resource: Resource = Resource.DEVICE,
         first_round: int = 0,
+        agree: Callable[[int], int] | None = None,
+        settings: Settings | None = None,
         wait_limit_s: float | None = None,
     ) -> None:
         if first_round < 0:
             raise Refused(f"first_round must be 0 or more, not {first_round}")
         self.job = check_job(job)
         self._path = os.fspath(socket_path)
+        self._device = check_device(device)
+        self._resource = resource
+        self._settings = settings
         self._wait_limit_s = wait_limit_s
         self._lease: Lease | None = None
-        join = Request(Ask.JOIN, resource, first_round, self.job, check_device(device))
-        self._socket = _connect(self._path)
-        self._socket.settimeout(wait_limit_s)
-        welcome = self._exchange(join.pack(), Answer.WELCOME)
-        self.next_round = welcome.round
-        self._extent = welcome.extent
+        self._line: Line | None = None
+        self._release = b""  # the packet that ends the lease
+        self._extent = Extent.BACKWARD
+        self._generation = 0  # of the youngest lease that this job knows of
+        self.next_round = first_round
+        if agree is not None:
+            self.next_round = max(first_round, agree(self._served(self._look)))
+        self._served(self._join)
 
     @property
     def extent(self) -> Extent:
@@ -149,78 +101,103 @@ class Participant(TurnTaking):
         if self._lease is not None:
             raise Refused(f"job {self.job!r} has lease {self._lease.generation} already: release it first")
         asked_s = time.monotonic()
-        granted = self._exchange(_ASIDE if aside else _ACQUIRE, Answer.GRANTED)
-        self._lease = Lease(granted.generation, granted.round, time.monotonic() - asked_s)
-        self.next_round = granted.round + (not aside)
-        return self._lease
+        granted = self._ask(_ASIDE if aside else _ACQUIRE, Answer.GRANTED)
+        _, _, _, generation, round_ = REPLY_HEADER.unpack_from(granted)
+        lease = self._lease = Lease(generation, round_, time.monotonic() - asked_s)
+        self._release = release_of(generation)
+        self._generation = generation
+        self.next_round = round_ if aside else round_ + 1
+        return lease
 
     def release(self, lease: Lease) -> None:
         """Give the lease back; `LeaseLost` when it had been withdrawn, after which new turns may be taken."""
-        if lease == self._lease:
-            self._lease = None
-        self._exchange(Request(Ask.RELEASE, number=lease.generation).pack(), Answer.RELEASED)
+        line = self._seated()
+        if lease is not self._lease and lease != self._lease:
+            raise LeaseLost(
+                f"job {self.job!r} does not have lease {lease.generation} any more: release each lease once"
+            )
+        self._lease = None
+        try:
+            line.exchange(self._release, Answer.RELEASED, self._wait_limit_s)
+        except HungUp:
+            self._renew()
 
     def skip(self, num_rounds: int) -> None:
         """Give up turns, for example for an evaluation on all workers; only between turns."""
-        self.next_round = self._exchange(Request(Ask.SKIP, number=num_rounds).pack(), Answer.SKIPPED).round
+        told = self._ask(Request(Ask.SKIP, number=num_rounds).pack(), Answer.SKIPPED)
+        self.next_round = Reply.unpack(told).round
 
     def leave(self) -> None:
         """Free the seat at once, and with it a lease that is still held."""
         self._lease = None
-        if self._socket.fileno() < 0:
+        line, self._line = self._line, None
+        if line is None:
             return
-        with self._socket, suppress(OSError):  # the arbiter may have hung up first
-            self._socket.shutdown(socket.SHUT_RDWR)  # closing alone would wait for copies that forked children hold
+        if self._settings is None:
+            line.close()
+        elif not line.say_goodbye():
+            self._strike()
 
-    def _exchange(self, packet: bytes, expected: Answer) -> Reply:
-        """One packet each way. A connection whose state is in doubt is not used again."""
-        try:
-            reply = self._ask(packet)
-        except BaseException:
-            self.leave()
-            raise
-        if reply.kind is Answer.FENCED:
-            raise LeaseLost(reply.text)
-        if reply.kind is not expected:
-            self.leave()
-            raise Refused(reply.text or f"the arbiter answered {reply.kind.name}, not {expected.name}: use one version")
-        return reply
+    def _served(self, act: Callable[[], T]) -> T:
+        """Do what needs an arbiter; where one may be started, again when it goes away meanwhile."""
+        if self._settings is None:
+            return act()
+        for _ in range(_NUM_TRIES):
+            ensure(self._path, self._settings)
+            with suppress(ArbiterAbsent, HungUp):
+                return act()
+        ensure(self._path, self._settings)
+        return act()
 
-    def _ask(self, packet: bytes) -> Reply:
-        if self._socket.fileno() < 0:
+    def _look(self) -> int:
+        request = Request(Ask.LOOK, self._resource, job=self.job, device=self._device)
+        return ask_once(self._path, request, Answer.ENTRY, limit_s=_ANSWER_LIMIT_S).round
+
+    def _join(self) -> None:
+        self._line = Line(self._path)
+        welcome = Reply.unpack(self._line.exchange(self._join_packet(), Answer.WELCOME, self._wait_limit_s))
+        self.next_round, self._extent = welcome.round, welcome.extent
+        self._generation = max(self._generation, welcome.generation)
+
+    def _join_packet(self) -> bytes:
+        names = (self.job, self._device)
+        return Request(Ask.JOIN, self._resource, self.next_round, *names, generation=self._generation).pack()
+
+    def _seated(self) -> Line:
+        if self._line is None:
             raise ArbiterLost(f"job {self.job!r} has left the arbiter at {self._path}: make a new Participant")
-        try:
-            self._socket.send(packet)
-            answer = self._socket.recv(REPLY_BYTES + 1)
-        except TimeoutError as error:
+        return self._line
+
+    def _ask(self, packet: bytes, expected: Answer) -> bytes:
+        """The arbiter's answer, or that of the one which replaces it."""
+        while True:
+            try:
+                return self._seated().exchange(packet, expected, self._wait_limit_s)
+            except HungUp:
+                self._renew()
+            except BaseException:
+                self._line = None
+                raise
+
+    def _renew(self) -> None:
+        """The line has ended: take the seat again, where an arbiter may be started."""
+        self._line = None
+        if self._settings is None:
             raise ArbiterLost(
-                f"job {self.job!r} got no turn in {self._wait_limit_s} s from {self._path}: look for a job that "
-                "holds or delays its turn, or raise wait_limit_s"
-            ) from error
-        except OSError as error:
-            raise self._lost() from error
-        if not answer:
-            raise self._lost()
-        return Reply.unpack(answer)
+                f"the arbiter at {self._path} went away from job {self.job!r}: start it again and join anew, or give "
+                "the participant settings"
+            )
+        self._served(self._join)
 
-    def _lost(self) -> ArbiterLost:
-        return ArbiterLost(f"the arbiter at {self._path} went away from job {self.job!r}: start it again and join anew")
-
-
-def _connect(path: str) -> socket.socket:
-    sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    try:
-        sock.connect(path)
-        _, uid = peer(sock)
-        if uid != os.geteuid():
-            raise Refused(f"the arbiter at {path} belongs to user {uid}: start one of your own")
-    except OSError as error:
-        sock.close()
-        raise ArbiterAbsent(
-            f"no arbiter serves {path!r} ({error.strerror or error}): start one with "
-            f"`python -m crossover.arbiter {path} --jobs …`, or correct the path"
-        ) from error
-    except Refused:
-        sock.close()
-        raise
-    return sock
+    def _strike(self) -> None:
+        """Leave an arbiter that is dead, so that its replacement does not wait for this job."""
+        path = Path(self._path).absolute()
+        if not path.parent.is_dir():
+            return
+        with locked_folder(path.parent), suppress(HungUp, Refused):  # then it ends, or its jobs do not share with us
+            try:
+                with Line(self._path) as line:
+                    line.exchange(self._join_packet(), Answer.WELCOME, _ANSWER_LIMIT_S)
+                    line.say_goodbye()
+            except ArbiterAbsent:
+                strike(roster_path(path), self._resource, self._device, self.job)

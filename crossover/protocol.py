@@ -1,15 +1,21 @@
-"""The words between a participant and its arbiter: one fixed-size packet each way on a Unix SOCK_SEQPACKET socket.
+"""The words between a process and its arbiter: one packet each way on a Unix SOCK_SEQPACKET socket.
 
 One connection is one seat: a job at one token (a resource of one device). The kernel keeps packets apart, so there is
-nothing to frame, and any packet of another size, magic or kind is refused.
+nothing to frame; every packet begins with a header of HEADER_BYTES, and any of another size, magic or kind is refused.
 
-    JOIN(job, device, resource, number=first round)  → WELCOME(generation=token's, round, extent) | REFUSED(text)
+    JOIN(job, device, resource, number=first round, generation=last lease's)
+                                                     → WELCOME(generation=token's, round, extent) | REFUSED(text)
     ACQUIRE                                          → GRANTED(generation, round), when it is the job's turn
     ASIDE                                            → GRANTED(generation, round): a lease that is no turn
-    RELEASE(number=generation)                       → RELEASED | FENCED(text)
+    RELEASE(number=generation)                       → RELEASED, after the next job has its GRANTED | FENCED(text)
     SKIP(number=rounds)                              → SKIPPED(round)
 
-To leave is to close the connection. After REFUSED the arbiter closes it.
+Who releases sleeps until it is answered, which leaves its core to the arbiter and the next job: a release without an
+answer made the hand-over twice as long. To leave is to close the connection, or to shut down one's own half: then LEFT
+comes back. After REFUSED the arbiter closes it. A connection that has not joined may ask:
+
+    STATUS                                           → REPORT(text=JSON of crossover.status.HostStatus)
+    LOOK(job, device, resource)                      → ENTRY(generation=token's, round=where the job would come in)
 """
 
 import re
@@ -21,12 +27,14 @@ from enum import IntEnum
 from crossover.errors import Refused
 from crossover.policies import Extent
 
-MAGIC = b"CXO1"
-_REQUEST = struct.Struct("!4sBB2xQ64s32s")
-_REPLY = struct.Struct("!4sBB2xQQ232s")
-REQUEST_BYTES = _REQUEST.size
-REPLY_BYTES = _REPLY.size
-_TEXT_BYTES = 232
+MAGIC = b"CXO2"
+REQUEST_HEADER = struct.Struct("!4sBB2xQQ")  # magic, kind, resource, number, generation
+REPLY_HEADER = struct.Struct("!4sBB2xQQ")  # magic, kind, extent, generation, round
+_NAMES = struct.Struct("!64s32s")
+HEADER_BYTES = REQUEST_HEADER.size
+REQUEST_BYTES = HEADER_BYTES + _NAMES.size  # the longest: with names
+REPLY_BYTES = HEADER_BYTES + 1000  # the longest but for a report
+REPORT_BYTES = 1 << 16
 _EXTENTS = tuple(Extent)
 _CREDENTIALS = struct.Struct("iII")  # struct ucred: pid, uid, gid
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:+-]*")
@@ -47,6 +55,8 @@ class Ask(IntEnum):
     RELEASE = 3
     ASIDE = 4
     SKIP = 5
+    STATUS = 6
+    LOOK = 7
 
 
 class Answer(IntEnum):
@@ -54,42 +64,49 @@ class Answer(IntEnum):
 
     WELCOME = 1
     GRANTED = 2
-    RELEASED = 3
+    LEFT = 3
     FENCED = 4
     REFUSED = 5
     SKIPPED = 6
+    REPORT = 7
+    ENTRY = 8
+    RELEASED = 9
+
+
+_NAMED = (Ask.JOIN, Ask.LOOK)
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
     """Participant to arbiter. `number` is a first round in JOIN, a generation in RELEASE and a number of rounds in
-    SKIP; names count in JOIN only."""
+    SKIP; `generation` counts in JOIN only, names in JOIN and LOOK."""
 
     kind: Ask
     resource: Resource = Resource.DEVICE
     number: int = 0
     job: str = ""
     device: str = ""
+    generation: int = 0
 
     def pack(self) -> bytes:
-        """Exactly REQUEST_BYTES."""
-        return _REQUEST.pack(
-            MAGIC, self.kind, self.resource, self.number, self.job.encode("ascii"), self.device.encode("ascii")
-        )
+        """HEADER_BYTES, or REQUEST_BYTES with names."""
+        header = REQUEST_HEADER.pack(MAGIC, self.kind, self.resource, self.number, self.generation)
+        if self.kind not in _NAMED:
+            return header
+        return header + _NAMES.pack(self.job.encode("ascii"), self.device.encode("ascii"))
 
     @classmethod
     def unpack(cls, packet: bytes) -> "Request":
         """The request in a packet; anything else is `Refused`."""
-        if len(packet) != REQUEST_BYTES:
-            raise Refused(f"a request is {REQUEST_BYTES} bytes, not {len(packet)}: use the same version on both sides")
-        magic, kind, resource, number, job, device = _REQUEST.unpack(packet)
-        if magic != MAGIC:
-            raise Refused(f"packet begins with {magic!r}, not {MAGIC!r}: use the same version on both sides")
+        if len(packet) not in (HEADER_BYTES, REQUEST_BYTES) or not packet.startswith(MAGIC):
+            raise Refused(f"packet of {len(packet)} bytes is no request: use the same version on both sides")
+        _, kind, resource, number, generation = REQUEST_HEADER.unpack_from(packet)
         try:
             ask = Ask(kind)
-            return cls(
-                ask, Resource(resource), number, *(_name(raw) if ask is Ask.JOIN else "" for raw in (job, device))
-            )
+            if (ask in _NAMED) != (len(packet) == REQUEST_BYTES):
+                raise ValueError(f"{ask.name} of {len(packet)} bytes")
+            job, device = map(_name, _NAMES.unpack_from(packet, HEADER_BYTES)) if ask in _NAMED else ("", "")
+            return cls(ask, Resource(resource), number, job, device, generation)
         except ValueError as error:
             raise Refused(f"malformed request ({error}): use the same version on both sides") from error
 
@@ -105,21 +122,27 @@ class Reply:
     text: str = ""
 
     def pack(self) -> bytes:
-        """Exactly REPLY_BYTES; a longer text is cut."""
-        text = self.text.encode("utf-8")[:_TEXT_BYTES]
-        return _REPLY.pack(MAGIC, self.kind, _EXTENTS.index(self.extent), self.generation, self.round, text)
+        """A header and the text, which is cut to what its kind may carry."""
+        limit = (REPORT_BYTES if self.kind is Answer.REPORT else REPLY_BYTES) - HEADER_BYTES
+        header = REPLY_HEADER.pack(MAGIC, self.kind, _EXTENTS.index(self.extent), self.generation, self.round)
+        return header + self.text.encode("utf-8")[:limit]
 
     @classmethod
     def unpack(cls, packet: bytes) -> "Reply":
         """The reply in a packet; anything else is `Refused`."""
-        if len(packet) != REPLY_BYTES or not packet.startswith(MAGIC):
+        if len(packet) < HEADER_BYTES or not packet.startswith(MAGIC):
             raise Refused(f"the arbiter sent {len(packet)} bytes that are no reply: use the same version on both sides")
-        _, kind, extent, generation, round_, text = _REPLY.unpack(packet)
+        _, kind, extent, generation, round_ = REPLY_HEADER.unpack_from(packet)
         try:
-            told = text.rstrip(b"\0").decode("utf-8", "replace")
+            told = packet[HEADER_BYTES:].decode("utf-8", "replace")
             return cls(Answer(kind), generation, round_, _EXTENTS[extent], told)
         except (ValueError, IndexError) as error:
             raise Refused(f"malformed reply ({error}): use the same version on both sides") from error
+
+
+def release_of(generation: int) -> bytes:
+    """The packet that ends the lease."""
+    return REQUEST_HEADER.pack(MAGIC, Ask.RELEASE, Resource.DEVICE, generation, 0)
 
 
 def check_name(kind: str, name: str, limit: int) -> str:

@@ -1,13 +1,11 @@
-"""The arbiter's selector loop: packets in, the pure rules decide, packets out.
+"""The arbiter: who has a seat, for how long, and what a replacement must know. Turns are `crossover.lending`'s.
 
-Nothing is polled. A job that closes its connection or dies loses its lease at once; a process's death is seen through
-its pidfd, so that sockets which its children inherited do not keep a lease alive. While a turn lasts the loop works out
-what its release will mean, so that a hand-over is one comparison and one packet away.
+A job that closes its connection or dies loses its lease at once; a process's death is seen through its pidfd, so that
+sockets which its children inherited do not keep a lease alive.
 """
 
 import os
 import resource
-import select
 import socket
 import sys
 import time
@@ -15,254 +13,254 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from math import inf
+from pathlib import Path
 
 from crossover import tokens
-from crossover.errors import CrossoverError, LeaseLost, Refused
-from crossover.protocol import REQUEST_BYTES, Answer, Ask, Reply, Request, Resource, peer
+from crossover.course import Course
+from crossover.door import MAX_VISITORS, Door
+from crossover.errors import Refused
+from crossover.lending import Lender
+from crossover.loop import Loop
+from crossover.policies import Timeless
+from crossover.protocol import (
+    HEADER_BYTES,
+    REPORT_BYTES,
+    Answer,
+    Reply,
+    Request,
+    Resource,
+)
+from crossover.roster import Roster, birth_ticks, open_process, write_roster
 from crossover.settings import Settings
-from crossover.tables import Connection, Table, foresee, granted
-from crossover.tokens import Grant, Token
+from crossover.status import FRESH_S, HostStatus
+from crossover.tables import Awaited, Connection, Table, Tally
+from crossover.tokens import Phase, Token
 
-MAX_CONNECTIONS = 256
+MAX_SEATS = 256
 MAX_TOKENS = 64
-HELLO_LIMIT_S = 5.0
-_RELEASED = Reply(Answer.RELEASED).pack()
+MAX_NUMBER = 1 << 62  # of rounds and generations in a packet, so that none grows out of its field
+GENERATIONS_AN_ARBITER = 1 << 32  # a replacement begins this far on: no lease of the dead one has its number
 
 
 class Arbiter:
-    """Owns the tokens, the connections and the selector; `run` serves until `stop`."""
+    """Owns the tokens, the seats and the loop; `run` serves until `stop`.
 
-    def __init__(self, listener: socket.socket, settings: Settings) -> None:
-        self._listener = listener
+    With `roster_file` it keeps its roster there, and begins with `roster`, that of the arbiter which it replaces. With
+    `linger_s` it stops when nobody has had a seat for so long. `adapt` is for `Lender`.
+    """
+
+    def __init__(
+        self,
+        listener: socket.socket,
+        settings: Settings,
+        *,
+        roster_file: Path | None = None,
+        roster: Roster | None = None,
+        linger_s: float = inf,
+        adapt: Callable[[], None] | None = None,
+    ) -> None:
+        self.loop = Loop()
         self._settings = settings
+        self._roster_file = roster_file
+        self._linger_s = linger_s
+        self._lender = Lender(self.loop, settings, self._see_off, adapt)
         self._tables: dict[tuple[Resource, str], Table] = {}
         self._connections: set[Connection] = set()
-        self._max_connections = min(MAX_CONNECTIONS, (resource.getrlimit(resource.RLIMIT_NOFILE)[0] - 32) // 2)
-        self._alarm_s = inf  # not later than the first deadline
-        self._epoll = select.epoll()
-        self._reactions: dict[int, Callable[[], None]] = {}
-        self._running = True
-        self.watch(listener.fileno(), self._accept)
+        num_files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        self._max_seats = min(MAX_SEATS, (num_files - 32 - MAX_VISITORS) // 2)
+        self._began_s = time.monotonic()
+        self._end_s = self._began_s + linger_s
+        self._report = b""
+        self._report_due_s = 0.0
+        if roster is not None:
+            self._restore(roster)
+        self._door = Door(listener, self.loop, self)
+        self.loop.wake_by(self._end_s)
 
     def run(self) -> None:
         """Serve until `stop` is called from one of the loop's own events."""
-        while self._running:
-            for fd, _ in self._epoll.poll(self._patience_s()):
-                if (react := self._reactions.get(fd)) is not None:  # else closed by an event before it
-                    react()
-            if self._alarm_s < inf:
-                self._expire(time.monotonic())
+        self.loop.run(self._ring)
 
     def stop(self) -> None:
         """End the loop after the events at hand."""
-        self._running = False
-
-    def watch(self, fd: int, react: Callable[[], None]) -> None:
-        """Call `react` from the loop whenever `fd` is readable."""
-        self._reactions[fd] = react
-        self._epoll.register(fd, select.EPOLLIN)
+        self.loop.stop()
 
     def close(self) -> None:
-        """Hang up on everybody; each participant gets `ArbiterLost`."""
+        """Hang up on everybody; each participant gets `ArbiterLost`, or looks for another arbiter."""
+        self._door.close()
         for connection in tuple(self._connections):
             self._hang_up(connection)
-        self._epoll.close()
-        self._listener.close()
+        self.loop.close()
 
-    def _accept(self) -> None:
-        try:
-            sock, _ = self._listener.accept()
-        except (BlockingIOError, ConnectionAbortedError):
-            return
-        sock.setblocking(False)
-        pid, uid = peer(sock)
-        if uid != os.geteuid():
-            self._turn_away(sock, f"this arbiter serves user {os.geteuid()} and not user {uid}: start one of your own")
-        elif len(self._connections) >= self._max_connections:
-            self._turn_away(sock, f"the arbiter has {self._max_connections} connections already: close some")
-        else:
-            self._welcome(Connection(sock, _pid_fd(pid), self._deadline_s(HELLO_LIMIT_S)))
+    @property
+    def has_seats_taken(self) -> bool:
+        """Whether any job sits here."""
+        return bool(self._connections)
 
-    def _welcome(self, connection: Connection) -> None:
-        self._connections.add(connection)
-        self.watch(connection.sock.fileno(), partial(self._read, connection))
-        if connection.pid_fd is not None:
-            self.watch(connection.pid_fd, partial(self._drop, connection))
-
-    def _turn_away(self, sock: socket.socket, reason: str) -> None:
-        with sock, suppress(OSError):  # it may have hung up before it was told
-            sock.send(Reply(Answer.REFUSED, text=reason).pack())
-
-    def _read(self, connection: Connection) -> None:
-        try:
-            packet = connection.sock.recv(REQUEST_BYTES + 1)
-        except BlockingIOError:
-            return
-        except OSError:
-            packet = b""  # a reset is an end like any other
-        if not packet:
-            self._drop(connection)
-        elif not self._hand_over(connection, packet):
-            self._answer(connection, packet)
-        if connection.table is not None:
-            foresee(connection.table, time.monotonic())
-
-    def _hand_over(self, connection: Connection, packet: bytes) -> bool:
-        """The quick way for a release that was foreseen; False where the usual one has to be gone."""
-        table = connection.table
-        foresight = table.foresight if table is not None else None
-        if table is None or foresight is None or packet != foresight.packet or table.token is not foresight.before:
-            return False
-        if not connection.generation:
-            return False
-        table.token = foresight.after
-        self._send(foresight.heir, foresight.granted)  # the next job starts first, the acknowledgement follows
-        self._send(connection, _RELEASED)
-        connection.generation, connection.deadline_s = 0, inf
-        self._note_lease(foresight.heir, foresight.grant)
-        return True
-
-    def _answer(self, connection: Connection, packet: bytes) -> None:
-        try:
-            self._obey(connection, Request.unpack(packet))
-        except LeaseLost as error:
-            self._send(connection, Reply(Answer.FENCED, text=str(error)).pack())
-        except CrossoverError as error:
-            self._send(connection, Reply(Answer.REFUSED, text=str(error)).pack())
-            self._drop(connection)
-
-    def _obey(self, connection: Connection, request: Request) -> None:
-        table = connection.table
-        if request.kind is Ask.JOIN:
-            self._join(connection, request)
-        elif table is None:
-            raise Refused("the first packet must be JOIN: use crossover.Participant")
-        elif request.kind is Ask.ACQUIRE:
-            self._settle(table, tokens.ask(table.token, connection.job))
-        elif request.kind is Ask.ASIDE:
-            self._settle(table, tokens.ask(table.token, connection.job, aside=True))
-        elif request.kind is Ask.SKIP:
-            self._skip(connection, table, request.number)
-        else:
-            self._end_lease(connection, table, request.number)
-            self._send(connection, _RELEASED)
-
-    def _join(self, connection: Connection, request: Request) -> None:
-        if connection.table is not None:
-            raise Refused(f"this connection is job {connection.job!r} already: open one a seat")
+    def seat(self, sock: socket.socket, pid: int, request: Request) -> None:
+        """Let a visitor join."""
+        self._settings.token().seat(request.job)  # an undeclared job makes no table
         table = self._table(request.resource, request.device)
-        token = tokens.join(table.token, request.job, request.number)
-        connection.table, connection.job, connection.deadline_s = table, request.job, inf
-        table.seated[request.job] = connection
-        table.token = token
-        first_round, extent = token.seat(request.job).next_round, self._settings.sharing.extent
-        self._send(connection, Reply(Answer.WELCOME, token.generation, first_round, extent).pack())
-        self._settle(table, table.token)
+        if max(request.number, request.generation) > MAX_NUMBER:
+            raise Refused(f"round {request.number}, generation {request.generation}: at most {MAX_NUMBER}")
+        if len(self._connections) >= self._max_seats:
+            raise Refused(f"the arbiter has {self._max_seats} seats taken: let some jobs leave")
+        _check_return(table, request.job, pid)
+        token = tokens.join(table.token, request.job, request.number, request.generation)
+        now_s = time.monotonic()
+        tally = table.tallies.setdefault(request.job, Tally(now_s))
+        tally.since_s = now_s
+        connection = Connection(sock, pid, birth_ticks(pid), _pid_fd(pid), table, request.job, tally)
+        self._welcome(connection, token)
+
+    def report(self) -> bytes:
+        """The packet that answers STATUS; renewed after FRESH_S at the earliest."""
+        now_s = time.monotonic()
+        if now_s >= self._report_due_s:
+            seen = tuple(table.status(now_s) for table in self._tables.values())
+            status = HostStatus(os.getpid(), now_s - self._began_s, self._settings, seen)
+            self._report = Reply(Answer.REPORT, text=status.to_json(REPORT_BYTES - HEADER_BYTES)).pack()
+            self._report_due_s = now_s + FRESH_S
+        return self._report
+
+    def entry(self, request: Request) -> bytes:
+        """The packet that answers LOOK."""
+        table = self._tables.get((request.resource, request.device))
+        token = table.token if table is not None else self._settings.token()
+        is_new = token.seat(request.job).phase is Phase.ABSENT
+        round_ = 0 if is_new else tokens.entry_round(token, request.job)
+        return Reply(Answer.ENTRY, token.generation, round_, self._settings.sharing.extent).pack()
+
+    def _welcome(self, connection: Connection, token: Token) -> None:
+        """Note the seat in the roster, and only then tell the job that it has one."""
+        table, job, before = connection.table, connection.job, connection.table.token
+        table.course.put(token)
+        table.seated[job] = connection
+        try:
+            self._write_roster()
+        except OSError as error:
+            table.course.put(before)
+            del table.seated[job]
+            _close(connection.pid_fd)
+            raise Refused(f"the arbiter cannot write {self._roster_file} ({error}): make room there") from error
+        if (awaited := table.awaited.pop(job, None)) is not None:
+            self._watch_no_more(awaited.pid_fd)
+        self._connections.add(connection)
+        self._end_s = inf
+        self.loop.watch(connection.sock.fileno(), partial(self._lender.read, connection), urgent=True)
+        if connection.pid_fd is not None:
+            self.loop.watch(connection.pid_fd, partial(self._lender.drop, connection), urgent=True)
+        round_, extent = token.seat(job).next_round, self._settings.sharing.extent
+        self._lender.send(connection, Reply(Answer.WELCOME, token.generation, round_, extent).pack())
+        self._lender.settle(table, table.token)
 
     def _table(self, kind: Resource, device: str) -> Table:
         if (kind, device) not in self._tables:
             if len(self._tables) == MAX_TOKENS:
                 raise Refused(f"the arbiter has {MAX_TOKENS} tokens already: name the same device in every job")
-            deadline_s = self._deadline_s(self._settings.gather_limit_s)
-            name = f"{kind.name.lower()} {device}"
+            deadline_s = time.monotonic() + self._settings.gather_limit_s
             policy = self._settings.policy(kind)
-            self._tables[kind, device] = Table(name, self._settings.token(), policy, deadline_s)
+            table = Table(
+                kind, device, Course(self._settings.token(), policy), policy, isinstance(policy, Timeless), deadline_s
+            )
+            self._tables[kind, device] = table
+            self.loop.wake_by(deadline_s)
         return self._tables[kind, device]
 
-    def _settle(self, table: Table, token: Token) -> None:
-        now_s = time.monotonic()
-        table.token, grants = tokens.settle(token, table.policy, now_s)
-        table.wake_s = table.policy.wake_s(table.token, now_s)
-        self._alarm_s = min(self._alarm_s, table.wake_s)
-        for grant in grants:
-            connection = table.seated.get(grant.job)
-            if connection is not None:  # it may have been dropped on the way
-                self._send(connection, granted(grant))
-                self._note_lease(connection, grant)
-
-    def _note_lease(self, connection: Connection, grant: Grant) -> None:
-        connection.generation = grant.generation
-        if self._settings.lease_limit_s is not None:
-            connection.deadline_s = self._deadline_s(self._settings.lease_limit_s)
-
-    def _skip(self, connection: Connection, table: Table, num_rounds: int) -> None:
-        token = tokens.skip(table.token, connection.job, num_rounds)
-        self._send(connection, Reply(Answer.SKIPPED, round=token.seat(connection.job).next_round).pack())
-        self._settle(table, token)
-
-    def _end_lease(self, connection: Connection, table: Table, generation: int) -> None:
-        token = tokens.release(table.token, connection.job, generation)
-        connection.generation, connection.deadline_s = 0, inf
-        self._settle(table, token)
-
-    def _send(self, connection: Connection, packet: bytes) -> None:
-        if not connection.is_open:
-            return
+    def _see_off(self, connection: Connection) -> None:
+        """Note that the job has no seat any more, and if it listens still, say so."""
+        self._connections.discard(connection)
         try:
-            connection.sock.send(packet)
-        except OSError:  # gone, or it asks and never reads; its seat is free at once
-            self._drop(connection)
-
-    def _drop(self, connection: Connection) -> None:
-        if not connection.is_open:
-            return
+            self._write_roster()
+        except OSError as error:
+            _say(f"cannot write {self._roster_file} ({error}): a replacement would wait for job {connection.job!r}")
+        with suppress(OSError):
+            connection.sock.send(Reply(Answer.LEFT).pack())
         self._hang_up(connection)
-        table = connection.table
-        if table is not None:
-            del table.seated[connection.job]
-            self._settle(table, tokens.leave(table.token, connection.job))
+        if not self._connections:
+            self._end_s = time.monotonic() + self._linger_s
+            self.loop.wake_by(self._end_s)
 
     def _hang_up(self, connection: Connection) -> None:
         connection.is_open = False
-        self._connections.discard(connection)
-        self._forget(connection.sock.fileno())
+        self.loop.forget(connection.sock.fileno())
         connection.sock.close()
-        if connection.pid_fd is not None:
-            self._forget(connection.pid_fd)
-            os.close(connection.pid_fd)
+        self._watch_no_more(connection.pid_fd)
 
-    def _forget(self, fd: int) -> None:
-        self._epoll.unregister(fd)
-        del self._reactions[fd]
+    def _watch_no_more(self, pid_fd: int | None) -> None:
+        if pid_fd is not None:
+            self.loop.forget(pid_fd)
+        _close(pid_fd)
 
-    def _deadline_s(self, limit_s: float) -> float:
-        """A moment `limit_s` from now, at which the loop will look."""
-        deadline_s = time.monotonic() + limit_s
-        self._alarm_s = min(self._alarm_s, deadline_s)
-        return deadline_s
+    def _write_roster(self) -> None:
+        self._report_due_s = 0.0  # who is here has changed, so no old report is given out
+        if self._roster_file is not None:
+            places = tuple(place for table in self._tables.values() for place in table.places())
+            generation = max((table.token.generation for table in self._tables.values()), default=0)
+            write_roster(self._roster_file, Roster(self._settings, generation, places))
 
-    def _patience_s(self) -> float | None:
-        return None if self._alarm_s == inf else max(0.0, self._alarm_s - time.monotonic())
+    def _restore(self, roster: Roster) -> None:
+        """Begin where the dead arbiter ended: with younger leases, and none before its processes are accounted for."""
+        generation = (roster.generation // GENERATIONS_AN_ARBITER + 1) * GENERATIONS_AN_ARBITER
+        patience_s = self._settings.lease_limit_s or self._settings.gather_limit_s
+        for place in roster.places:
+            table = self._table(place.resource, place.device)
+            table.restore(place, generation)
+            if not place.is_here:
+                continue
+            awaited = Awaited(place, open_process(place), time.monotonic() + patience_s)
+            table.awaited[place.job] = awaited
+            if awaited.pid_fd is not None:
+                self.loop.watch(awaited.pid_fd, partial(self._stop_awaiting, table, place.job), urgent=True)
+            elif place.pid > 0:  # dead
+                awaited.deadline_s = 0.0
+            self.loop.wake_by(awaited.deadline_s)
 
-    def _expire(self, now_s: float) -> None:
-        if now_s < self._alarm_s:
-            return
+    def _stop_awaiting(self, table: Table, job: str) -> None:
+        """The process is dead, or has had its time."""
+        self._watch_no_more(table.awaited.pop(job).pid_fd)
+        self._lender.settle(table, tokens.leave(table.token, job))
+
+    def _ring(self, now_s: float) -> float:
+        """Do what time asks for, and say when it asks next."""
+        self._door.expire(now_s)
+        limit_s = self._settings.lease_limit_s
         for connection in tuple(self._connections):
             if connection.is_open and connection.deadline_s <= now_s:
-                self._lose_patience(connection)
-        for table in self._tables.values():
+                _say(f"lease {connection.generation} of job {connection.job!r} withdrawn after its {limit_s} s")
+                self._lender.withdraw(connection)
+        for table in tuple(self._tables.values()):
+            for job, awaited in tuple(table.awaited.items()):
+                if awaited.deadline_s <= now_s:
+                    self._stop_awaiting(table, job)
             if table.gather_deadline_s <= now_s:
                 self._give_up_on_absent(table)
             if table.wake_s <= now_s:
-                self._settle(table, table.token)
+                self._lender.settle(table, table.token)
+            if table.stall_deadline_s <= now_s and self._lender.pass_over_late(table, now_s):
+                _say(f"{table.name} goes on without a job that did not come in {self._settings.idle_limit_s} s")
+        is_awaiting = any(table.awaited for table in self._tables.values())
+        if self._end_s <= now_s and not is_awaiting:
+            self.stop()
         ends_s = [connection.deadline_s for connection in self._connections]
-        wakes_s = [min(table.gather_deadline_s, table.wake_s) for table in self._tables.values()]
-        self._alarm_s = min([*ends_s, *wakes_s], default=inf)
-
-    def _lose_patience(self, connection: Connection) -> None:
-        if connection.table is not None:
-            _report(f"lease of job {connection.job!r} withdrawn after {self._settings.lease_limit_s} s")
-            self._end_lease(connection, connection.table, connection.generation)
-        else:
-            self._drop(connection)
+        looks_s = [table.next_deadline_s for table in self._tables.values()]
+        end_s = self._end_s if self._end_s > now_s or not is_awaiting else now_s + self._linger_s
+        return min([*ends_s, *looks_s, self._door.next_deadline_s, end_s])
 
     def _give_up_on_absent(self, table: Table) -> None:
         table.gather_deadline_s = inf
         token = table.token
         for job in token.absent:
-            _report(f"job {job!r} did not come to {table.name} in {self._settings.gather_limit_s} s")
-            token = tokens.leave(token, job)
-        self._settle(table, token)
+            if job not in table.awaited:
+                _say(f"job {job!r} did not come to {table.name} in {self._settings.gather_limit_s} s")
+                token = tokens.leave(token, job)
+        self._lender.settle(table, token)
+
+
+def _check_return(table: Table, job: str, pid: int) -> None:
+    awaited = table.awaited.get(job)
+    if awaited is not None and awaited.place.pid not in (0, pid) and awaited.pid_fd is not None:
+        raise Refused(f"job {job!r} has its seat already, process {awaited.place.pid}: end that process first")
 
 
 def _pid_fd(pid: int) -> int | None:
@@ -272,5 +270,10 @@ def _pid_fd(pid: int) -> int | None:
     return None
 
 
-def _report(event: str) -> None:
+def _close(fd: int | None) -> None:
+    if fd is not None:
+        os.close(fd)
+
+
+def _say(event: str) -> None:
     print(f"crossover: {event}", file=sys.stderr, flush=True)

@@ -8,7 +8,12 @@ device works Σc, the link Σm, and no job is faster than alone, so the period i
 A token that goes round reaches T* when it is released at the end of backward, the link is first come first served, and
 a job waits only for its own messages; `crossover.simulator` shows it with the scheduler's own policies. Identical jobs
 without overlap inside a step, ρ = m/c: G = 1+ρ up to ρ = 1 and 1+1/ρ beyond (k = 2). Holding the token through
-communication: G = 1.
+communication: G = 1. With overlap (gradients leave evenly from the time f of the first bucket on) the job alone is
+faster, and less is left to gain: G ≤ 1 + f/max(c, m).
+
+`predicted` adds what T* leaves out: a hand-over of s seconds a turn, and computation that runs at 1/(1+σ) while
+messages travel, which costs σ/(1+σ) of every second of communication: T ≈ Σc + k·s + Σm·σ/(1+σ) where jobs are
+bound by computation.
 """
 
 from collections.abc import Sequence
@@ -69,3 +74,47 @@ def bound(jobs: Sequence[JobCost]) -> Bound:
     limiting = max(limits, key=limits.__getitem__)
     period_s = limits[limiting]
     return Bound(period_s, sum(job.solo_s for job in jobs) / period_s, limiting)
+
+
+def predicted(jobs: Sequence[JobCost], *, handover_s: float = 0.0, interference: float = 0.0) -> Bound:
+    """T* with what a hand-over costs (once a turn) and with computation slowed by communication beside it:
+    T = max(Σc + k·s + Σm·σ/(1+σ), Σm, max t). The gain is over the jobs' own step times, as they were measured."""
+    if not all(isfinite(value) and value >= 0 for value in (handover_s, interference)):
+        raise Refused(f"handover_s and interference must be 0 or more, not {handover_s} and {interference}")
+    best = bound(jobs)
+    communication_s = sum(job.communication_s for job in jobs)
+    compute_s = (
+        sum(job.compute_s for job in jobs)
+        + len(jobs) * handover_s
+        + communication_s * interference / (1 + interference)
+    )
+    if compute_s <= best.period_s:
+        return best
+    return Bound(compute_s, sum(job.solo_s for job in jobs) / compute_s, Limit.COMPUTE)
+
+
+def gain_without_overlap(ratio: float) -> float:
+    """G of two or more identical jobs that communicate after they compute, ρ = m/c: 1+ρ up to ρ = 1, then 1+1/ρ."""
+    if not (isfinite(ratio) and ratio >= 0):
+        raise Refused(f"the ratio of communication to computation must be 0 or more, not {ratio}")
+    return 1 + min(ratio, 1 / ratio if ratio else 0.0)
+
+
+def gain_with_overlap(ratio: float, first_ready: float) -> float:
+    """G of two or more identical jobs whose gradients leave evenly during backward, ρ = m/c.
+
+    `first_ready` is f/c, the part of the computation before the first bucket is ready. A job alone takes
+    max(c, f + m), so that G = max(1, f/c + ρ)/max(1, ρ), at most 1 + f/max(c, m), and 1 + f/c at ρ = 1.
+    """
+    if not (isfinite(ratio) and ratio >= 0 and 0 <= first_ready <= 1):
+        raise Refused(f"the ratio must be 0 or more and first_ready from 0 to 1, not {ratio} and {first_ready}")
+    return max(1.0, first_ready + ratio) / max(1.0, ratio)
+
+
+def jain_index(values: Sequence[float]) -> float:
+    """How evenly something is spread: (Σx)²/(n·Σx²), 1 if all have the same, 1/n if one has all (Jain, Chiu and Hawe,
+    DEC-TR-301, 1984)."""
+    squares = sum(value * value for value in values)
+    if not squares or not isfinite(squares) or min(values) < 0:
+        raise Refused(f"Jain's index takes values from 0, not all 0, not {list(values)}")
+    return sum(values) ** 2 / (len(values) * squares)

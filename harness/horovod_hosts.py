@@ -81,7 +81,13 @@ def run(command: Sequence[str]) -> int:
 
 
 def _settle(parent_pid: int, rank: int) -> None:
-    """In the child, before it becomes the command."""
+    """In the child, before it becomes the command.
+
+    Like `horovodrun` it gives every rank a session of its own. In a session that spans cores the kernel's automatic
+    groups split the job's weight by load: a rank that communicates beside a computing one of another job then waits for
+    that one's whole turn.
+    """
+    os.setsid()
     die_with_parent(parent_pid)
     own = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, {own[rank % len(own)]})

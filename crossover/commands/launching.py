@@ -64,7 +64,7 @@ class LeashedJob:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             env=dict(environment),
-            start_new_session=True,  # Ctrl-C reaches the job through the leash alone
+            process_group=0,  # Ctrl-C reaches the job through the leash alone
         )
         assert self._process.stdin is not None
         assert self._process.stdout is not None

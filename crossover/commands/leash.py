@@ -55,8 +55,10 @@ def _wake_on_child() -> int:
 
 
 def _start(command: list[str]) -> int:
+    # a group and not a session: a session's automatic scheduling group splits its weight over the cores by load, and a
+    # worker that communicates beside another job's computation would wait for the whole of it
     no_input = (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0)
-    return os.posix_spawnp(command[0], command, os.environ, setsid=True, file_actions=[no_input])
+    return os.posix_spawnp(command[0], command, os.environ, setpgroup=0, file_actions=[no_input])
 
 
 def _pass_on(child: int, wake_fd: int) -> bool:

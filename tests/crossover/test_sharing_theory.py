@@ -8,9 +8,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from crossover.errors import Refused
-from crossover.policies import Exclusive, Naive, Turns
+from crossover.policies import Exclusive, Extent, Turns
 from crossover.simulator import Bucket, Rules, StepShape, simulate, steady_period_s
-from crossover.theory import JobCost, Limit, bound
+from crossover.theory import (
+    JobCost,
+    Limit,
+    bound,
+    gain_with_overlap,
+    gain_without_overlap,
+    predicted,
+)
 
 # Whole numbers keep the virtual clock exact.
 COMPUTE = st.integers(1, 100)
@@ -53,7 +60,7 @@ def test_no_order_of_turns_beats_the_bound_over_a_whole_run(shapes: list[StepSha
 @settings(max_examples=40, deadline=None)
 @given(shapes=SHAPES)
 def test_holding_the_token_through_communication_gains_nothing(shapes: list[StepShape]) -> None:
-    period = steady_period_s(shapes, Rules(hold=True), num_rounds=40)
+    period = steady_period_s(shapes, Rules(extent=Extent.MESSAGES), num_rounds=40)
     assert period == sum(shape.cost().solo_s for shape in shapes)
 
 
@@ -101,12 +108,6 @@ def test_a_compute_bound_and_a_communication_bound_job_gain_most() -> None:
     assert bound(costs).gain == 2
 
 
-def test_opposite_orders_on_two_hosts_cost_a_communication_each_round() -> None:
-    shapes = [StepShape.without_overlap(100, 100)] * 2
-    assert steady_period_s(shapes, Rules(orders=((0, 1), (0, 1)))) == 200
-    assert steady_period_s(shapes, Rules(orders=((0, 1), (1, 0)))) == 300
-
-
 def test_a_short_run_shows_the_pipeline_filling() -> None:
     shapes = [StepShape.without_overlap(100, 100)] * 2
     assert simulate(shapes, [8, 8]).makespan_s == 1700  # of 3200 one after the other: 1.88, and 2.00 for ever
@@ -123,13 +124,36 @@ def test_impossible_costs_are_refused(times: tuple[float, float, float]) -> None
         JobCost(*times)
 
 
-def test_what_the_simulator_does_not_model_is_refused() -> None:
+def test_shapes_and_runs_that_cannot_be_are_refused() -> None:
     shapes = [StepShape.without_overlap(1, 1)] * 2
-    with pytest.raises(Refused, match="not modelled"):
-        simulate(shapes, [1, 1], Rules(Naive()))
     with pytest.raises(Refused, match="at least 1 round"):
         simulate(shapes, [1])
     with pytest.raises(Refused, match="become ready in order"):
         StepShape(1, (Bucket(2, 1),))
     with pytest.raises(Refused, match="at least one job"):
         bound([])
+
+
+@given(ratio=st.floats(0.05, 4), first=st.floats(0, 1))
+def test_overlap_leaves_at_most_the_time_before_the_first_bucket_to_gain(ratio: float, first: float) -> None:
+    gain = gain_with_overlap(ratio, first)
+    assert 1 <= gain <= 1 + first / max(1, ratio) + 1e-12
+    assert gain <= gain_without_overlap(ratio) + 1e-12
+    assert gain_with_overlap(1, first) == pytest.approx(1 + first)
+
+
+def test_handover_and_interference_lower_what_is_predicted() -> None:
+    costs = [JobCost(100, 50, 150)] * 3
+    assert predicted(costs) == bound(costs)
+    assert predicted(costs, handover_s=1, interference=0.25).period_s == pytest.approx(300 + 3 + 150 * 0.2)
+    bound_by_link = [JobCost(10, 100, 110)] * 2
+    assert predicted(bound_by_link, handover_s=1, interference=0.25) == bound(bound_by_link)
+
+
+def test_ratios_and_costs_that_cannot_be_are_refused() -> None:
+    with pytest.raises(Refused, match="handover_s and interference"):
+        predicted([JobCost(1, 1, 2)], handover_s=-1)
+    with pytest.raises(Refused, match="ratio"):
+        gain_without_overlap(-1)
+    with pytest.raises(Refused, match="first_ready"):
+        gain_with_overlap(1, 2)

@@ -38,7 +38,7 @@ def prose(text: str) -> str:
 def bench_commands(text: str) -> Iterator[list[str]]:
     """The arguments of every `crossover-bench …` or `… -m suites …` line in the shell blocks of a page."""
     for block in blocks(text, "sh"):
-        for line in block.splitlines():
+        for line in block.replace("\\\n", " ").splitlines():
             words = shlex.split(line, comments=True)
             if words[:1] == ["crossover-bench"]:
                 yield words[1:]

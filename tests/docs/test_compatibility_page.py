@@ -31,7 +31,7 @@ def test_the_update_point_inside_a_turn_is_refused_as_the_page_says(sharing: Sha
     job = Job(name="a", workload=WorkloadSpec(network="resnet20"), strategy="fixed-buckets+at-pre-hook")
     fabric = FabricSpec(kind=FabricKind.NATIVE, num_hosts=2, rate_bps=None)
     trial = Trial(suite="s", cell="c", jobs=(job, replace(job, name="b")), fabric=fabric, sharing=sharing)
-    if sharing in (Sharing.CROSSOVER, Sharing.HOLD):
+    if not sharing.waits_in_turn:
         with pytest.raises(TrialError, match="update after-all"):
             check(trial)
     else:

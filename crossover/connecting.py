@@ -1,0 +1,137 @@
+"""The way to an arbiter: a line to its socket, and questions."""
+
+import os
+import select
+import socket
+from typing import Self
+
+from crossover.errors import ArbiterAbsent, ArbiterLost, LeaseLost, Refused
+from crossover.protocol import (
+    HEADER_BYTES,
+    REPLY_BYTES,
+    REPORT_BYTES,
+    Answer,
+    Reply,
+    Request,
+    peer,
+)
+
+_GOODBYE_LIMIT_S = 1.0
+
+
+class HungUp(ArbiterLost):
+    """The line has ended: the arbiter is gone, or has put the job out."""
+
+
+class Line:
+    """One connection to the arbiter at `path`, for one thread. When its state is in doubt it is closed, and says
+    `HungUp` from then on.
+
+    Raises `ArbiterAbsent` where nobody serves `path`, and `Refused` where another user does.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._socket = _connect(path)
+
+    def exchange(self, packet: bytes, expected: Answer, limit_s: float | None = None) -> bytes:
+        """Send a packet and return the one that answers it.
+
+        Raises `ArbiterLost` after `limit_s`, `LeaseLost` where a release came too late, and `Refused` with the
+        arbiter's reason.
+        """
+        try:
+            return self._answered(packet, expected, limit_s)
+        except LeaseLost:
+            raise
+        except BaseException:
+            self.close()
+            raise
+
+    def say_goodbye(self) -> bool:
+        """Leave, and wait until the arbiter has noted it; False when it died before. Then the line is closed."""
+        with self._socket:
+            try:
+                self._socket.shutdown(socket.SHUT_WR)
+                while _is_readable(self._socket, _GOODBYE_LIMIT_S):
+                    packet = self._socket.recv(REPLY_BYTES)
+                    if not packet or packet[4] == Answer.LEFT:  # else it was on its way already
+                        return bool(packet)
+            except OSError:
+                return False
+        return True  # it lives, and will see the end of the stream when it comes to it
+
+    def close(self) -> None:
+        """Leave without a word. Closing alone would wait for copies that forked children hold."""
+        with self._socket:
+            if self._socket.fileno() >= 0:
+                _shut(self._socket)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _answered(self, packet: bytes, expected: Answer, limit_s: float | None) -> bytes:
+        try:
+            self._socket.send(packet)
+            if limit_s is not None and not _is_readable(self._socket, limit_s):
+                raise TimeoutError
+            answer = self._socket.recv(REPORT_BYTES if expected is Answer.REPORT else REPLY_BYTES)
+        except TimeoutError as error:
+            raise ArbiterLost(
+                f"no answer in {limit_s} s from {self._path}: look for a job that holds or delays its turn, or raise "
+                "the limit"
+            ) from error
+        except OSError as error:
+            raise self._hung_up() from error
+        if not answer:
+            raise self._hung_up()
+        if len(answer) < HEADER_BYTES or answer[4] != expected:
+            reply = Reply.unpack(answer)
+            if reply.kind is Answer.FENCED:
+                raise LeaseLost(reply.text)
+            raise Refused(reply.text or f"the arbiter answered {reply.kind.name}, not {expected.name}: use one version")
+        return answer
+
+    def _hung_up(self) -> HungUp:
+        return HungUp(f"the arbiter at {self._path} went away: start it again and join anew, or give settings")
+
+
+def ask_once(path: str | os.PathLike[str], request: Request, expected: Answer, *, limit_s: float) -> Reply:
+    """One question on a line of its own; errors as of `Line` and its `exchange`."""
+    with Line(os.fspath(path)) as line:
+        return Reply.unpack(line.exchange(request.pack(), expected, limit_s))
+
+
+def _connect(path: str) -> socket.socket:
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    try:
+        sock.connect(path)
+        _, uid = peer(sock)
+        if uid != os.geteuid():
+            raise Refused(f"the arbiter at {path} belongs to user {uid}: start one of your own")
+    except OSError as error:
+        sock.close()
+        raise ArbiterAbsent(
+            f"no arbiter serves {path!r} ({error.strerror or error}): start one with "
+            f"`python -m crossover.arbiter {path} …`, give the participant settings, or correct the path"
+        ) from error
+    except Refused:
+        sock.close()
+        raise
+    return sock
+
+
+def _is_readable(sock: socket.socket, limit_s: float) -> bool:
+    poll = select.poll()
+    poll.register(sock, select.POLLIN)
+    return bool(poll.poll(1e3 * limit_s))
+
+
+def _shut(sock: socket.socket) -> None:
+    try:
+        sock.shutdown(socket.SHUT_RDWR)
+    except OSError:  # the arbiter hung up first
+        return
