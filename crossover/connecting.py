@@ -3,6 +3,7 @@
 import os
 import select
 import socket
+from contextlib import suppress
 from typing import Self
 
 from crossover.errors import ArbiterAbsent, ArbiterLost, LeaseLost, Refused
@@ -84,10 +85,10 @@ class Line:
                 f"no answer in {limit_s} s from {self._path}: look for a job that holds or delays its turn, or raise "
                 "the limit"
             ) from error
-        except OSError as error:
-            raise self._hung_up() from error
+        except OSError:
+            answer = self._last_word()
         if not answer:
-            raise self._hung_up()
+            raise HungUp(f"the arbiter at {self._path} went away: start it again and join anew, or give settings")
         if len(answer) < HEADER_BYTES or answer[4] != expected:
             reply = Reply.unpack(answer)
             if reply.kind is Answer.FENCED:
@@ -95,8 +96,11 @@ class Line:
             raise Refused(reply.text or f"the arbiter answered {reply.kind.name}, not {expected.name}: use one version")
         return answer
 
-    def _hung_up(self) -> HungUp:
-        return HungUp(f"the arbiter at {self._path} went away: start it again and join anew, or give settings")
+    def _last_word(self) -> bytes:
+        """What came before the arbiter hung up, such as its reason: the kernel reports the end first."""
+        with suppress(OSError):
+            return self._socket.recv(REPLY_BYTES, socket.MSG_DONTWAIT)
+        return b""
 
 
 def ask_once(path: str | os.PathLike[str], request: Request, expected: Answer, *, limit_s: float) -> Reply:

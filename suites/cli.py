@@ -96,7 +96,12 @@ def _add_run(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     run.add_argument("suite", metavar="SUITE", help="its name; `crossover-bench list` shows them")
     run.add_argument("--only", action="append", default=[], metavar="NAME", help="cells whose name contains NAME")
     run.add_argument("--strategy", action="append", default=[], metavar="TEXT", help="these instead of the suite's own")
-    run.add_argument("--fabric", default="emulated", metavar="F", help="emulated (default), paced (one machine, no privileges), or native: as it is")
+    run.add_argument(
+        "--fabric",
+        default="emulated",
+        metavar="F",
+        help="emulated (default), paced (one machine, no privileges), or native: as it is",
+    )
     run.add_argument("--hosts", type=int, metavar="N", help="hosts, a rank of each job on each")
     run.add_argument("--rate", metavar="RATE", help="line rate such as 200mbit or 1gbit; none: unshaped")
     run.add_argument("--repeats", type=int, metavar="N", help="repeats of each cell, interleaved")

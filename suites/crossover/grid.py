@@ -2,7 +2,7 @@
 
 Every group asks one question of a sceptical reviewer (README.md beside this file). Within a group the exclusive trial
 comes first: it is the denominator, and the costs c, m, t that it measures predict the others. Groups on which a claim
-rests have five repeats, the others three.
+rests have five repeats, the others and the rivals fewer; `--repeats` sets one number for all.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ AFTER_BACKWARD = "single-bucket"
 DURING_BACKWARD = "fixed-buckets(bucket_bytes=262144, first_bucket_bytes=65536)"
 PHASES = (0.0, 0.2, 0.4, 0.6, 0.8)
 RHOS = (0.25, 0.5, 1.0, 2.0, 4.0)
+MANY, FEW = 5, 2
 # ResNet-50's computation is 2.73 ms an image; on 4 hosts at 200 Mbit/s its messages take 6.455 s over the size scale.
 COMPUTE_S, MESSAGES_S = 2.725e-3, 6.455
 
@@ -34,16 +35,21 @@ class Group:
     jobs: Jobs
     ways: Ways
     num_hosts: int = 4
-    repeats: int = 5
+    rate_bps: float | None = RATE_BPS
+    repeats: int = MANY
     axis: str = ""
     at: float | None = None
-    num_steps: int = 10
+    num_steps: int = 8
     num_cost_steps: int = 5
+    rivals: Ways = ()
     phases: Sequence[float] = ()
+    repeats_of_rivals: int = FEW
 
-    def trials(self, options: Options) -> Iterator[Trial]:
-        """In the order in which they run."""
-        fabric = options.fabric_spec(num_hosts=self.num_hosts, rate_bps=RATE_BPS)
+    def trials(self, options: Options, repeat: int = 0) -> Iterator[Trial]:
+        """One repeat, in the order in which it runs; empty beyond the last."""
+        if repeat >= (options.repeats or self.repeats):
+            return
+        fabric = options.fabric_spec(num_hosts=self.num_hosts, rate_bps=self.rate_bps)
         name = self.name if self.at is None else f"{self.name}-{self.at:g}"
         base = trial(
             "crossover",
@@ -61,8 +67,11 @@ class Group:
         yield base
         for sharing, link in self.ways:
             yield _shared(base, sharing, link)
-        for phase in self.phases:
-            yield _naive_from(base, phase)
+        if repeat < (options.repeats or self.repeats_of_rivals):
+            for sharing, link in self.rivals:
+                yield _shared(base, sharing, link)
+            for phase in self.phases:
+                yield _naive_from(base, phase)
 
 
 def _shared(base: Trial, sharing: Sharing, link: Link = Link.FIFO) -> Trial:
@@ -124,7 +133,7 @@ BERT_BOUND = replayed("bert_base", 4, 200)
 def heterogeneous() -> Iterator[Group]:
     """A compute-bound job with a communication-bound one, against every rival."""
     vgg, bert = named(COMPUTE_BOUND, VGG_BOUND), named(replayed("resnet50", 48, 200), BERT_BOUND)
-    yield Group(name="heterogeneous", jobs=vgg, ways=(FIFO, FAIR, HOLD, *RIVALS), phases=PHASES)
+    yield Group(name="heterogeneous", jobs=vgg, ways=(FIFO, FAIR, HOLD), rivals=RIVALS, phases=PHASES)
     yield Group(name="heterogeneous", jobs=bert, ways=(FIFO, FAIR, HOLD, NAIVE))
     yield Group(name="heterogeneous-8", jobs=vgg, ways=(FIFO, FAIR, NAIVE), num_hosts=8)
     yield Group(name="heterogeneous-8", jobs=bert, ways=(FIFO, FAIR, NAIVE), num_hosts=8)
@@ -135,9 +144,9 @@ def more_jobs() -> Iterator[Group]:
     barrier = (Sharing.SLOT_BARRIER, Link.FIFO)
     for k in (2, 3, 4):
         jobs = named(*[at_rho(1.0, AFTER_BACKWARD)] * k)
-        yield Group(name="jobs", jobs=jobs, ways=(FIFO, barrier), axis="jobs", at=k, repeats=3)
+        yield Group(name="jobs", jobs=jobs, ways=(FIFO, barrier), axis="jobs", at=k, repeats=FEW)
     mixed = named(COMPUTE_BOUND, VGG_BOUND, replayed("resnet50", 16, 200))
-    yield Group(name="mixed", jobs=mixed, ways=(FIFO, barrier, (Sharing.MURI, Link.FIFO)), repeats=3)
+    yield Group(name="mixed", jobs=mixed, ways=(FIFO, barrier, (Sharing.MURI, Link.FIFO)), repeats=FEW)
 
 
 def more_workers() -> Iterator[Group]:
@@ -152,10 +161,10 @@ def unsteady() -> Iterator[Group]:
     steady = at_rho(1.0, AFTER_BACKWARD)("").workload
     for jitter in (0.1, 0.3):
         jobs = _alike(replace(steady, jitter=jitter))
-        yield Group(name="jitter", jobs=jobs, ways=(FIFO,), axis="jitter", at=jitter, repeats=3, num_steps=16)
+        yield Group(name="jitter", jobs=jobs, ways=(FIFO,), axis="jitter", at=jitter, repeats=FEW, num_steps=12)
     for slow in (1.25, 1.5):
         jobs = _alike(replace(steady, slow_worker=slow))
-        yield Group(name="slow-worker", jobs=jobs, ways=(FIFO,), axis="slow worker", at=slow, repeats=3, num_steps=16)
+        yield Group(name="slow-worker", jobs=jobs, ways=(FIFO,), axis="slow worker", at=slow, repeats=FEW, num_steps=12)
 
 
 def _alike(workload: WorkloadSpec) -> Jobs:
@@ -165,7 +174,7 @@ def _alike(workload: WorkloadSpec) -> Jobs:
 def unequal_lengths() -> Iterator[Group]:
     """One job makes twice as many steps; the rest of its time it is alone."""
     a, b = named(COMPUTE_BOUND, VGG_BOUND)
-    yield Group(name="unequal-lengths", jobs=(a, replace(b, num_steps=20)), ways=(FIFO, NAIVE), repeats=3)
+    yield Group(name="unequal-lengths", jobs=(a, replace(b, num_steps=16)), ways=(FIFO, NAIVE), repeats=FEW)
 
 
 def on_top() -> Iterator[Group]:
@@ -177,7 +186,7 @@ def on_top() -> Iterator[Group]:
     }
     for name, strategy in strategies.items():
         jobs = named(*[at_rho(1.0, strategy)] * 2)
-        yield Group(name=f"on-top-{name}", jobs=jobs, ways=(FIFO,), repeats=3)
+        yield Group(name=f"on-top-{name}", jobs=jobs, ways=(FIFO,), repeats=FEW)
 
 
 def papers_case() -> Iterator[Group]:
@@ -193,15 +202,13 @@ def papers_case() -> Iterator[Group]:
             jobs = named(*[replayed(network, batch_size, scale)] * 2)
             gbit = scale * RATE_BPS / 1e9
             name = f"imagenet-{num_hosts}"
-            yield Group(
-                name=name, jobs=jobs, ways=(FIFO,), num_hosts=num_hosts, axis="Gbit/s", at=gbit, repeats=3, num_steps=8
-            )
+            yield Group(name=name, jobs=jobs, ways=(FIFO,), num_hosts=num_hosts, axis="Gbit/s", at=gbit, repeats=FEW)
 
 
 def null_controls() -> Iterator[Group]:
-    """Nothing to hide: hardly any bytes, or one worker."""
-    jobs = named(*[replayed("resnet50", 16, 100_000)] * 2)
-    yield Group(name="null-bytes", jobs=jobs, ways=(FIFO,))
+    """Nothing to hide: a link without a limit and few bytes, or one worker."""
+    jobs = named(*[replayed("resnet50", 32, 500)] * 2)
+    yield Group(name="null-fast-link", jobs=jobs, ways=(FIFO, FAIR), rate_bps=None)
     yield Group(name="null-one-worker", jobs=named(*[at_rho(1.0, DURING_BACKWARD)] * 2), ways=(FIFO,), num_hosts=1)
 
 
@@ -212,7 +219,7 @@ def real_compute() -> Iterator[Group]:
         alike = tuple(RESNET20_LARGE.job(own, strategy=strategy) for own in "ab")
         mixed = (RESNET20_LARGE.job("resnet", strategy=strategy), BERT_TINY.job("bert", strategy=strategy))
         for jobs in (alike, mixed):
-            yield Group(name=name, jobs=jobs, ways=ways, num_hosts=2, num_steps=20, num_cost_steps=8)
+            yield Group(name=name, jobs=jobs, ways=ways, num_hosts=2, num_steps=14, num_cost_steps=6)
 
 
 QUESTIONS = (
@@ -241,14 +248,12 @@ def grid(options: Options) -> Sequence[Trial]:
     """All groups, repeat by repeat, so that what is compared lies close together in time."""
     if options.smoke:
         return [cell for group in _smoke() for cell in group.trials(options)]
-    groups = [(tuple(group.trials(options)), group.repeats) for question in QUESTIONS for group in question()]
-    groups.append((tuple(doubled_batch(options)), 3))
-    most = options.repeats or max(repeats for _, repeats in groups)
+    groups = [group for question in QUESTIONS for group in question()]
+    rival = tuple(doubled_batch(options))
     return [
         replace(cell, repeat=repeat, seed=cell.seed + repeat)
-        for repeat in range(most)
-        for cells, repeats in groups
-        if options.repeats or repeat < repeats
+        for repeat in range(options.repeats or MANY)
+        for cells in (*(group.trials(options, repeat) for group in groups), rival if repeat < FEW else ())
         for cell in cells
     ]
 
@@ -256,7 +261,7 @@ def grid(options: Options) -> Sequence[Trial]:
 def _smoke() -> Iterator[Group]:
     """One group of each kind, with few steps."""
     jobs = named(*[at_rho(1.0, DURING_BACKWARD)] * 2)
-    every = (FIFO, FAIR, HOLD, NAIVE, *RIVALS, (Sharing.SLOT_BARRIER, Link.FIFO))
+    every: Ways = (FIFO, FAIR, HOLD, NAIVE, *RIVALS, (Sharing.SLOT_BARRIER, Link.FIFO))
     yield Group(name="smoke", jobs=jobs, ways=every, num_hosts=2, num_steps=4, num_cost_steps=3)
 
 

@@ -135,13 +135,9 @@ def work(worker: Worker, seat: Participant, fault: str, num_steps: int) -> list[
 def live(worker: Worker, socket: str, fault: str, store: tuple[str, int], num_steps: int) -> dict[str, object]:
     """A worker's whole life; what it has to tell."""
     peers = dist.TCPStore(*store, world_size=2, is_master=False, timeout=timedelta(seconds=PATIENCE_S))
-    dist.init_process_group(
-        "gloo", store=peers, rank=worker.rank, world_size=2, timeout=timedelta(seconds=PATIENCE_S)
-    )
+    dist.init_process_group("gloo", store=peers, rank=worker.rank, world_size=2, timeout=timedelta(seconds=PATIENCE_S))
     told: dict[str, object] = {"job": worker.job, "rank": worker.rank, "error": ""}
-    with Participant(
-        socket, worker.job, device=str(worker.rank), settings=SETTINGS, wait_limit_s=PATIENCE_S
-    ) as seat:
+    with Participant(socket, worker.job, device=str(worker.rank), settings=SETTINGS, wait_limit_s=PATIENCE_S) as seat:
         try:
             told["ends_s"] = work(worker, seat, fault, num_steps)
         except (crossover.CrossoverError, RuntimeError, FloatingPointError, MemoryError) as error:
@@ -179,7 +175,9 @@ def main(socket: str, fault: str) -> None:
         for w in workers
     ]
     told = []
-    for worker, (pid, source) in sorted(zip(workers, children, strict=True), key=lambda pair: pair[0].job, reverse=True):
+    for worker, (pid, source) in sorted(
+        zip(workers, children, strict=True), key=lambda pair: pair[0].job, reverse=True
+    ):
         if worker.job == "a" and worker.rank == 0 and fault in ("stopped-holding", "hanging"):
             os.kill(pid, signal.SIGKILL)  # job b has ended by now
         with os.fdopen(source, "rb") as stream:

@@ -352,7 +352,7 @@ def test_another_user_is_refused_even_where_the_file_modes_let_him_in() -> None:
             def try_as_nobody() -> None:
                 os.setuid(65534)
                 with raw(path) as connection:
-                    os.write(told, connection.recv(REPLY_BYTES))
+                    os.write(told, connection.recv(REPLY_BYTES))  # it says nothing, so nothing is reset
 
             with forked(try_as_nobody):
                 reply = Reply.unpack(os.read(answer, REPLY_BYTES))

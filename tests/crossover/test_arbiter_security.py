@@ -194,8 +194,9 @@ def _as_nobody(action: str, path: Path) -> bytes:
 def _try(action: str, path: Path) -> bytes:
     try:
         with raw(path) as connection:
-            with suppress(BrokenPipeError):
+            with suppress(BrokenPipeError, ConnectionResetError):  # it may have been turned away already
                 connection.send(Request(Ask[action], job="a", device="0").pack())
+                return connection.recv(REPLY_BYTES)
             return connection.recv(REPLY_BYTES)
     except (PermissionError, ArbiterAbsent) as error:
         return type(error).__name__.encode()
