@@ -68,11 +68,14 @@ def steady_steps_s(record: Record, job: JobResult) -> Sequence[float]:
 
     Steps are laid out in proportion between the job's start and end, warm-up first, since a
     record keeps durations and not instants. Without start and end, or without one common step,
-    all measured steps count.
+    all measured steps count. Jobs that never ran together (groups one after the other) share the whole
+    makespan: each one's step is the makespan over its steps.
     """
     steps = job.step_times_s()
     begin, end = _common_span(record)
     length = job.end_s - job.start_s
+    if length > 0 and end <= begin and record.makespan_s and record.sharing != EXCLUSIVE:
+        return (record.makespan_s / (len(steps) + len(job.ranks[0].warmup_s)),)
     if length <= 0 or end <= begin:
         return steps
     warmup = sum(max(times) for times in zip(*(rank.warmup_s for rank in job.ranks), strict=False))

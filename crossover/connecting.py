@@ -82,8 +82,8 @@ class Line:
             answer = self._socket.recv(REPORT_BYTES if expected is Answer.REPORT else REPLY_BYTES)
         except TimeoutError as error:
             raise ArbiterLost(
-                f"no answer in {limit_s} s from {self._path}: look for a job that holds or delays its turn, or raise "
-                "the limit"
+                f"no answer in {limit_s} s from {self._path}: probably a deadlock, or a job that holds or delays its "
+                "turn: give every host the same job order, release before waiting for messages, or raise the limit"
             ) from error
         except OSError:
             answer = self._last_word()

@@ -253,3 +253,15 @@ def policy_of(
             return Turns()
         case Sharing.CROSSOVER | Sharing.WEIGHTED:
             return Turns(lead_rounds)
+
+
+def link_policy(policy: Policy) -> Policy:
+    """The rule of link turns that goes with a device's rule: strict turns among the jobs that the device lets in."""
+    match policy:
+        case Naive() | TimeShifted():
+            return Naive()
+        case Exclusive():
+            return policy
+        case Grouped(groups, inner):
+            return Grouped(groups, link_policy(inner))
+    return Turns()

@@ -8,7 +8,7 @@ from typing import Any
 
 from crossover import tokens
 from crossover.errors import Refused
-from crossover.policies import Beat, Naive, Sharing, Turns, policy_of
+from crossover.policies import Beat, Sharing, link_policy, policy_of
 from crossover.protocol import Resource, check_job
 from crossover.tokens import Policy, Token
 
@@ -58,14 +58,14 @@ class Settings:
         beats = tuple(zip(self.jobs, self.beats, strict=True)) if self.beats else ()
         device = policy_of(self.sharing, lead_rounds=self.lead_rounds, groups=self.groups, beats=beats)
         self._policies[Resource.DEVICE] = device
-        self._policies[Resource.LINK] = Turns() if self.sharing.takes_turns else Naive()
+        self._policies[Resource.LINK] = link_policy(device)
 
     def token(self) -> Token:
         """A token as these jobs find it at first."""
         return tokens.new_token(self.jobs, dict(zip(self.jobs, self.shares, strict=True)) if self.shares else None)
 
     def policy(self, resource: Resource) -> Policy:
-        """The rule for a token of this kind. Link turns are strict whatever the device's rule is."""
+        """The rule for a token of this kind."""
         return self._policies[resource]
 
     def to_json(self) -> str:

@@ -156,10 +156,16 @@ def join(token: Token, job: str, first_round: int = 0, last_generation: int = 0)
 
 
 def entry_round(token: Token, job: str) -> int:
-    """The first round of the job that no other job's next turn is ahead of: where it enters when it comes late."""
+    """The first round of the job that no other job's turn is ahead of: where it enters when it comes late. A turn under
+    way counts as taken, so that hosts which see its end and hosts which do not agree."""
     seat = token.seat(job)
-    due = max(other.next_pass for other in token.seats if other.counts or other is seat)
+    due = max(_pass_due(other) for other in token.seats if other.counts or other is seat)
     return -(-due // seat.stride)
+
+
+def _pass_due(seat: Seat) -> int:
+    under_way = seat.phase is Phase.HOLDING and not seat.aside
+    return seat.next_pass + seat.stride * under_way
 
 
 def ask(token: Token, job: str, *, aside: bool = False) -> Token:

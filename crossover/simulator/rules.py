@@ -6,7 +6,7 @@ from enum import StrEnum
 from math import isfinite
 
 from crossover.errors import Refused
-from crossover.policies import Exclusive, Extent, Grouped, Naive, TimeShifted, Turns
+from crossover.policies import Extent, Turns
 from crossover.tokens import Policy
 
 Disturbance = Callable[[int, int, int], float]
@@ -73,15 +73,3 @@ class Rules:
     def is_symmetric(self) -> bool:
         """Whether all hosts do the same at the same time, so that one speaks for all."""
         return len(set(self.orders)) <= 1 and self.stretch is None and self.stall is None
-
-
-def link_policy(policy: Policy) -> Policy:
-    """The rule of link turns that goes with a device's rule: strict turns among the jobs that the device lets in."""
-    match policy:
-        case Naive() | TimeShifted():
-            return Naive()
-        case Exclusive():
-            return policy
-        case Grouped(groups, inner):
-            return Grouped(groups, link_policy(inner))
-    return Turns()

@@ -12,9 +12,10 @@ from synthetic_sharing import Group, Work, crossover_suite, record
 from analysis.axes import AXES, RHO, axis_of, ideal_gain
 from analysis.rows import Summary
 from analysis.shared_rows import CROSSOVER, PHASE, Paired, PairRow, SweepRow
+from analysis.sharing import steady_step_time_s
 from analysis.sharing_metrics import jain_index
 from analysis.summary import summarise
-from results.record import Record
+from results.record import FabricFacts, JobResult, RankTimes, Record, Status
 
 
 @pytest.fixture(scope="module")
@@ -184,3 +185,35 @@ def test_every_axis_of_the_suite_is_in_the_table() -> None:
     axes = {trial.axis for trial in trials if trial.axis}
     assert axes <= set(AXES)
     assert len({trial.id for trial in trials}) == len(trials)
+
+
+def test_jobs_that_never_ran_together_share_the_makespan() -> None:
+    times = RankTimes(rank=0, warmup_s=(0.1,) * 2, steps_s=(0.1,) * 8)
+    jobs = tuple(
+        JobResult(
+            name=name,
+            workload="w",
+            system="ours",
+            strategy="s",
+            device="replay",
+            batch_size=1,
+            num_steps=8,
+            ranks=(times,),
+            start_s=start_s,
+            end_s=start_s + 1,
+        )
+        for name, start_s in (("a", 0.0), ("b", 1.0))
+    )
+    record = Record(
+        id="x",
+        suite="crossover",
+        cell="g/w/muri",
+        repeat=0,
+        seed=1,
+        status=Status.OK,
+        sharing="muri",
+        fabric=FabricFacts(kind="emulated", label="replay", num_hosts=4),
+        jobs=jobs,
+        makespan_s=2.0,
+    )
+    assert [steady_step_time_s(record, job) for job in record.jobs] == [0.2, 0.2]

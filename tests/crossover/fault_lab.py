@@ -1,7 +1,8 @@
-"""Two jobs of two workers each, real processes with real collectives, and one fault: `fault_lab.py SOCKET FAULT`.
+"""Two jobs of two workers each, real processes with real collectives, and faults: `fault_lab.py FOLDER [FAULT …]`.
 
-Worker r of each job uses device r. Job `a` suffers the fault in worker 0 at step FAULT_STEP; what became of every worker,
-and when each of its steps ended, is printed as one line of JSON. Nothing outlives this process.
+Worker r of each job uses device r. Job `a` suffers the fault in worker 0 at step FAULT_STEP. For each fault one line of
+JSON says what became of every worker and when each of its steps ended. Nothing outlives this process but arbiters,
+which end by themselves.
 """
 
 from __future__ import annotations
@@ -20,8 +21,9 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-import crossover
-from crossover import Participant, Settings
+from crossover import CrossoverError, Participant
+from crossover.process import ensure
+from crossover.settings import Settings
 
 NUM_STEPS = 14
 FAULT_STEP = 4
@@ -30,6 +32,7 @@ SOON_S = 0.1
 LEASE_LIMIT_S = 0.6
 IDLE_LIMIT_S = 0.6
 STALL_S = 2.0
+LATE_S = 0.5
 PATIENCE_S = 25.0
 
 
@@ -100,6 +103,7 @@ Hook = Callable[[Worker], None]
 PLACES = ("before", "inside", "after")
 FAULTS: dict[str, tuple[str, Hook]] = {
     "none": ("before", nothing),
+    "late-join": ("before", nothing),
     "killed-holding": ("inside", kill),
     "killed-waiting": ("before", die_waiting),
     "killed-in-collective": ("after", kill),
@@ -137,15 +141,33 @@ def live(worker: Worker, socket: str, fault: str, store: tuple[str, int], num_st
     peers = dist.TCPStore(*store, world_size=2, is_master=False, timeout=timedelta(seconds=PATIENCE_S))
     dist.init_process_group("gloo", store=peers, rank=worker.rank, world_size=2, timeout=timedelta(seconds=PATIENCE_S))
     told: dict[str, object] = {"job": worker.job, "rank": worker.rank, "error": ""}
-    with Participant(socket, worker.job, device=str(worker.rank), settings=SETTINGS, wait_limit_s=PATIENCE_S) as seat:
+    settings = settings_for(fault)
+    if fault == "late-join" and worker.job == "a":
+        time.sleep(LATE_S)
+    seat = Participant(
+        socket, worker.job, device=str(worker.rank), settings=settings, wait_limit_s=PATIENCE_S, agree=agreed
+    )
+    with seat:
         try:
             told["ends_s"] = work(worker, seat, fault, num_steps)
-        except (crossover.CrossoverError, RuntimeError, FloatingPointError, MemoryError) as error:
+        except (CrossoverError, RuntimeError, FloatingPointError, MemoryError) as error:
             told["error"] = f"{type(error).__name__}: {error}"[:200]
     return told
 
 
-SETTINGS = Settings(jobs=("a", "b"), lease_limit_s=LEASE_LIMIT_S, idle_limit_s=IDLE_LIMIT_S)
+def agreed(entry: int) -> int:
+    """A round that no worker of the job has passed, a little later if others have begun."""
+    most = torch.tensor([entry])
+    dist.all_reduce(most, op=dist.ReduceOp.MAX)
+    return int(most) + (3 if most else 0)
+
+
+def settings_for(fault: str) -> Settings:
+    """Short limits, so that what they end ends soon."""
+    gather_limit_s = SOON_S if fault == "late-join" else PATIENCE_S
+    return Settings(
+        jobs=("a", "b"), lease_limit_s=LEASE_LIMIT_S, idle_limit_s=IDLE_LIMIT_S, gather_limit_s=gather_limit_s
+    )
 
 
 def fork(action: Callable[[], dict[str, object]]) -> tuple[int, int]:
@@ -163,30 +185,34 @@ def fork(action: Callable[[], dict[str, object]]) -> tuple[int, int]:
         os._exit(code)
 
 
-def main(socket: str, fault: str) -> None:
+def tell(socket: str, fault: str) -> list[dict[str, object]]:
     """Run one story."""
-    torch.set_num_threads(1)
     stores = {job: dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False) for job in "ab"}
-    arbiter = crossover.ensure(Path(socket), SETTINGS)
-    lengths = {"a": NUM_STEPS // 2 if fault == "none" else NUM_STEPS, "b": NUM_STEPS}
-    workers = [Worker(job, rank, arbiter_pid=arbiter) for job in "ab" for rank in range(2)]
+    arbiter = ensure(Path(socket), settings_for(fault))
+    lengths = {"a": NUM_STEPS // 2 if fault == "none" else NUM_STEPS, "b": 4 * NUM_STEPS}
+    workers = [Worker(job, rank, arbiter_pid=arbiter.pid) for job in "ba" for rank in range(2)]
     children = [
         fork(lambda w=w: live(w, socket, fault, ("127.0.0.1", stores[w.job].port), lengths[w.job]))  # type: ignore[misc]
         for w in workers
     ]
     told = []
-    for worker, (pid, source) in sorted(
-        zip(workers, children, strict=True), key=lambda pair: pair[0].job, reverse=True
-    ):
+    for worker, (pid, source) in zip(workers, children, strict=True):  # job b first: it must not wait for the other
         if worker.job == "a" and worker.rank == 0 and fault in ("stopped-holding", "hanging"):
-            os.kill(pid, signal.SIGKILL)  # job b has ended by now
+            os.kill(pid, signal.SIGKILL)
         with os.fdopen(source, "rb") as stream:
             line = stream.read()
         status = os.waitpid(pid, 0)[1]
         report = json.loads(line) if line else {"job": worker.job, "rank": worker.rank, "error": "died"}
         told.append(report | {"code": os.waitstatus_to_exitcode(status)})
-    print(json.dumps(told))
+    return told
+
+
+def main(folder: Path, faults: list[str]) -> None:
+    """Run the stories one after the other."""
+    torch.set_num_threads(1)
+    for fault in faults or FAULTS:
+        print(json.dumps([fault, tell(str(folder / f"{fault}.sock"), fault)]), flush=True)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2])
+    main(Path(sys.argv[1]), sys.argv[2:])

@@ -102,10 +102,10 @@ def test_what_waits_for_messages_before_a_turn_ends_or_begins_needs_one_order(sc
     assert finding.reason.startswith("deadlock")
 
 
-def test_workers_that_come_late_without_agreeing_on_a_round_turn_in_different_orders() -> None:
+def test_workers_that_come_late_without_agreeing_on_a_round_count_differently() -> None:
     finding = exhaust(Scenario(num_steps=(2, 2), late=(0,), agrees=False)).finding
     assert finding is not None
-    assert "comes after b's later one" in finding.reason
+    assert "is its round 1 on host 1 and 0 elsewhere" in finding.reason
 
 
 def first_waiting(policy: Turns, token: Token, now_s: float) -> str | None:

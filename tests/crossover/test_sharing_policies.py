@@ -157,7 +157,7 @@ def test_a_job_that_is_passed_over_is_not_waited_for_and_comes_back_at_the_pass_
         assert token.holders == ("b",)
         token = release(token, Turns())
     token = tokens.settle(tokens.ask(token, "a"), Turns())[0]
-    assert token.seat("a").next_round == 6
+    assert token.seat("a").next_round == 7  # b is in its turn number 6
     assert "a" in release(token, Turns(), again=False).holders
 
 
@@ -232,7 +232,9 @@ def test_settings_that_do_not_fit_together_are_refused(text: str, reason: str) -
         Settings.from_json(text)
 
 
-def test_link_turns_are_strict_whatever_the_devices_rule_is() -> None:
+def test_link_turns_are_strict_among_the_jobs_that_the_device_lets_in() -> None:
     muri = Settings(jobs=("a", "b"), sharing=Sharing.MURI, groups=(("a", "b"),))
     naive = Settings(jobs=("a", "b"), sharing=Sharing.NAIVE)
-    assert (muri.policy(Resource.LINK), naive.policy(Resource.LINK)) == (Turns(), Naive())
+    barrier = Settings(jobs=("a", "b"), sharing=Sharing.SLOT_BARRIER)
+    assert muri.policy(Resource.LINK) == Grouped((("a", "b"),), Turns())
+    assert (naive.policy(Resource.LINK), barrier.policy(Resource.LINK)) == (Naive(), Turns())

@@ -1,0 +1,80 @@
+"""Whatever happens to one job, the other one goes on, and soon: real processes, real collectives, one fault each."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fault_lab import FAULTS, IDLE_LIMIT_S, LEASE_LIMIT_S, NUM_STEPS, STALL_S
+
+Told = Mapping[str, list[dict[str, Any]]]
+LAB = Path(__file__).with_name("fault_lab.py")
+SURVIVES = {"none", "late-join", "loader-stall", "arbiter-crash", "arbiter-crash-between"}
+AT_ONCE_S = 2.0
+WITHIN_S = dict.fromkeys(FAULTS, AT_ONCE_S) | {
+    "stopped-holding": LEASE_LIMIT_S + 2 * IDLE_LIMIT_S + AT_ONCE_S,
+    "hanging": LEASE_LIMIT_S + 2 * IDLE_LIMIT_S + AT_ONCE_S,
+}
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory) -> Told:
+    """Every story, from one process that imports torch once."""
+    folder = tmp_path_factory.mktemp("arbiters")
+    folder.chmod(0o700)
+    root = str(LAB.parents[2])
+    run = subprocess.run(
+        [sys.executable, str(LAB), str(folder)],
+        env={**os.environ, "PYTHONPATH": root},
+        capture_output=True,
+        text=True,
+        timeout=150,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr[-3000:]
+    return dict(json.loads(line) for line in run.stdout.splitlines())
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("fault", FAULTS)
+def test_the_other_job_makes_all_its_steps(told: Told, fault: str) -> None:
+    others = [worker for worker in told[fault] if worker["job"] == "b"]
+    assert [worker["error"] for worker in others] == ["", ""]
+    assert {len(worker["ends_s"]) for worker in others} == {4 * NUM_STEPS}
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("fault", FAULTS)
+def test_the_token_comes_back_within_its_limit(told: Told, fault: str) -> None:
+    for worker in told[fault]:
+        if worker["job"] == "b":
+            longest_s = max(b - a for a, b in itertools.pairwise(worker["ends_s"]))
+            assert longest_s <= WITHIN_S[fault]
+
+
+@pytest.mark.timeout(180)
+def test_a_stalled_loader_is_passed_over_and_not_waited_for(told: Told) -> None:
+    for worker in told["loader-stall"]:
+        if worker["job"] == "b":
+            assert max(b - a for a, b in itertools.pairwise(worker["ends_s"])) < STALL_S
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("fault", FAULTS)
+def test_the_job_itself_goes_on_where_its_processes_live_and_ends_where_one_died(told: Told, fault: str) -> None:
+    errors = [worker["error"] for worker in told[fault] if worker["job"] == "a"]
+    assert any(errors) is (fault not in SURVIVES)
+
+
+@pytest.mark.timeout(180)
+def test_jobs_of_unequal_length_leave_in_mid_run(told: Told) -> None:
+    lengths = {worker["job"]: len(worker["ends_s"]) for worker in told["none"]}
+    assert lengths == {"a": NUM_STEPS // 2, "b": 4 * NUM_STEPS}
