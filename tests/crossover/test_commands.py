@@ -310,6 +310,7 @@ def test_top_once_without_an_arbiter_fails(socket_path: Path, capsys: pytest.Cap
 def test_top_survives_the_end_of_an_arbiter_and_ends_by_a_key(socket_path: Path, key: bytes) -> None:
     pid, terminal = pty.fork()
     if not pid:
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where the tests run in the background
         os.execve(
             sys.executable,
             [sys.executable, "-m", "crossover", "top", "--interval", "0.1"],
