@@ -16,7 +16,7 @@ READY  := .venv/.ready-$(TORCH)-$(shell cat $(INPUTS) | sha256sum | cut -c1-12)
 BIN    := .venv/bin
 BENCH  := $(BIN)/crossover-bench
 
-.PHONY: help setup doctor test faults check report figures regress benchmark profile clean
+.PHONY: help setup doctor test check report figures regress benchmark profile clean
 
 help:            ## this list
 	@awk -F ':.*## ' '/^[a-z%-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' Makefile
@@ -31,9 +31,6 @@ doctor: $(READY) ## what this machine can do, and what to do about what it canno
 
 test: $(READY)   ## all tests
 	$(BIN)/python -m pytest $(ARGS)
-
-faults: $(READY) ## kill, stop and starve real jobs; the other job must go on
-	$(BIN)/python -m pytest -m faults tests/crossover $(ARGS)
 
 check: $(READY)  ## lint, format, types, import rules
 	$(BIN)/ruff check .

@@ -1,4 +1,4 @@
-"""How the arbiter asks the kernel to run it in time. A refusal costs speed alone.
+"""How the arbiter, and threads that communicate, ask the kernel to run them in time. A refusal costs speed alone.
 
 The arbiter works for microseconds and sleeps. Beside a computing thread on the same core a kernel may let it wait for
 milliseconds: since Linux 6.12 a thread may ask for a shorter slice, which gives it an earlier deadline and takes
@@ -12,6 +12,8 @@ where it is 20 µs with the usual slice. With both cores busy it is the other wa
 import ctypes
 import os
 import platform
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 SLICE_NS = 100_000  # the shortest that the kernel takes
@@ -37,29 +39,53 @@ class Slices:
     """This thread's slices: short where there is more to run than cores, the usual ones elsewhere."""
 
     def __init__(self) -> None:
-        self._call = ctypes.CDLL(None).syscall
-        self._set_number, get_number = _SYSCALLS.get(platform.machine(), (0, 0))
-        self._usual = _Attributes()
-        size = ctypes.sizeof(self._usual)
-        has_failed = not get_number or self._call(get_number, 0, ctypes.byref(self._usual), size, 0)
-        self._are_known = not has_failed and self._usual.policy == 0 and _LOAD.exists()
-        self._usual.size = size
-        self._short = _Attributes.from_buffer_copy(self._usual)
-        self._short.runtime = SLICE_NS
+        self._usual = _own_attributes() if _LOAD.exists() else None
         self._are_short = False
-        self._load_fd = os.open(_LOAD, os.O_RDONLY | os.O_CLOEXEC) if self._are_known else -1
+        self._load_fd = os.open(_LOAD, os.O_RDONLY | os.O_CLOEXEC) if self._usual else -1
         self._num_cores = os.cpu_count() or 1
 
     def adapt(self) -> None:
         """Look at what runs just now, beside this thread, and choose."""
-        if not self._are_known:
+        if self._usual is None:
             return
         num_running = int(os.pread(self._load_fd, 64, 0).partition(b"/")[0].split()[-1])
         should_be_short = num_running > self._num_cores
         if should_be_short != self._are_short:
-            chosen = self._short if should_be_short else self._usual
-            self._call(self._set_number, 0, ctypes.byref(chosen), 0)
+            _set_slice(self._usual, SLICE_NS if should_be_short else self._usual.runtime)
             self._are_short = should_be_short
+
+
+@contextmanager
+def short_slices() -> Iterator[None]:
+    """Within, this thread and those that it starts have short slices, which is right for threads that communicate
+    beside computing ones; where the kernel knows none, nothing changes."""
+    usual = _own_attributes()
+    if usual is None:
+        yield
+        return
+    _set_slice(usual, SLICE_NS)
+    try:
+        yield
+    finally:
+        _set_slice(usual, usual.runtime)
+
+
+def _own_attributes() -> _Attributes | None:
+    """This thread's, or None where the kernel tells nothing or another policy holds."""
+    numbers = _SYSCALLS.get(platform.machine())
+    if platform.system() != "Linux" or numbers is None:
+        return None
+    found = _Attributes()
+    size = ctypes.sizeof(found)
+    failed = ctypes.CDLL(None).syscall(numbers[1], 0, ctypes.byref(found), size, 0)
+    return None if failed or found.policy != 0 else found
+
+
+def _set_slice(usual: _Attributes, runtime_ns: int) -> None:
+    """A refusal leaves the slice as it was."""
+    wanted = _Attributes.from_buffer_copy(usual)
+    wanted.size, wanted.runtime = ctypes.sizeof(wanted), runtime_ns
+    ctypes.CDLL(None).syscall(_SYSCALLS[platform.machine()][0], 0, ctypes.byref(wanted), 0)
 
 
 def lock_memory() -> None:

@@ -25,16 +25,18 @@ from torch import Tensor, nn
 
 from baselines.api import Context, Message, Payload, Reduced, State
 from baselines.strategy import Strategy
+from crossover.scheduling import short_slices
 from harness.buffers import BufferPool, flatten_gradients, scatter_gradients
 from harness.dispatch import StaticDispatch
 from harness.link_turns import LinkTurns
 from harness.negotiate import Negotiation
 from harness.reduction import MessageRun, Tagged, reduce_message
-from harness.scheduling import short_slices
 from harness.streams import Streams
 from harness.trace import Recorder
 from harness.traffic import Traffic, bytes_sent
 from harness.transport import CONTROL, Transport
+
+TAIL = 0.125  # of a step's elements; with less than this on its way a job gives the link back
 
 
 @dataclass(slots=True)
@@ -47,9 +49,14 @@ class Step:
     number: int
     dispatch: StaticDispatch | Negotiation
     left: dict[str, int]
+    unsent: int = field(init=False)  # elements that no started message carries
+    num_elements: int = field(init=False)
     lane_bytes: list[int]
     landed: set[str] = field(default_factory=set)
     _next: Message | None = None
+
+    def __post_init__(self) -> None:
+        self.num_elements = self.unsent = sum(self.left.values())
 
     def peek(self) -> Message | None:
         """The message that goes next, if it may go now."""
@@ -80,6 +87,7 @@ class _Flight:
     flat: Tensor
     lane: int
     started_s: float
+    on_link: bool = False
 
 
 class Communication:
@@ -209,10 +217,14 @@ class Communication:
         self._recorder.add("codec", "codec", start_s, perf_counter())
 
     def _start(self, flight: _Flight, tagged: Tagged) -> None:
-        if not self._has_link:
+        if not flight.on_link and not self._has_link:
             self._held.append((flight, tagged))
             self._ask_for_link()
             return
+        if not flight.on_link:
+            assert self._step is not None
+            flight.on_link = True
+            self._step.unsent -= flight.message.numel
         self.traffic.count(tagged.tag, bytes_sent(tagged.primitive, self._transport.world))
         self._transport.start(tagged.primitive, flight.lane, self.receiver(flight.lane))
 
@@ -231,8 +243,7 @@ class Communication:
         complete = [segment.name for segment in flight.message.segments if left.get(segment.name) == 0]
         for name in complete:
             left.pop(name, None)
-        if not left:
-            self._give_link_back()
+        self._give_link_back()
         with self.changed:
             self._step.landed.update(complete)
             self.changed.notify_all()
@@ -255,6 +266,11 @@ class Communication:
                 self._start(flight, tagged)
 
     def _give_link_back(self) -> None:
-        if self._link is not None:
+        """Once only a short tail is on its way: the next job's first message then fills the gaps of the last one's
+        ring, and a tail delays nobody for long."""
+        step = self._step
+        if self._link is None or not self._has_link or step is None or step.unsent:
+            return
+        if sum(flight.message.numel for flight in self._flights.values()) <= TAIL * step.num_elements:
             self._link.release()
             self._has_link = self._asked_link = False

@@ -8,7 +8,7 @@ import signal
 from collections.abc import Iterator
 from pathlib import Path
 
-from harness.scheduling import short_slices
+from crossover.scheduling import short_slices
 from models.device import DeviceError
 from models.device_server import serve
 from models.fluid import FluidDevice

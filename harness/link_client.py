@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Protocol
 
+from crossover.scheduling import short_slices
 from fabric.api import FabricError
-from harness.scheduling import short_slices
 from models.device import DONE, REQUEST
 
 Paid = Callable[[FabricError | None], None]

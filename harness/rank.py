@@ -6,7 +6,7 @@ import hashlib
 import os
 import resource
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
 from statistics import median
@@ -26,7 +26,6 @@ from harness.pacing import pacing_of
 from harness.systems import system_of
 from harness.systems.api import Seat, Session
 from harness.trace import Recorder, Span, covered_s
-from harness.traffic import Traffic
 from harness.trial import Link, Trial
 from harness.turns import Turn, merged
 from models.device import VirtualDevice
@@ -127,19 +126,11 @@ def run_rank(trial: Trial, place: Place, signals: Signals) -> RankResult:
     turns = logged_turns(seated, job.workload.device)
     with turns:
         signals.ready()
-        num_steps = trial.num_steps_of(place.job)
-        schedule = Schedule(
-            num_warmup=trial.num_warmup,
-            num_steps=num_steps,
-            evaluate_every=trial.evaluate_every,
-            start_delay_s=job.start_delay_s,
-            release=trial.release,
-        )
         run = train(
             session,
             workload,
             turns,
-            schedule,
+            _schedule(trial, place.job),
             rank=place.rank,
             world=trial.world,
             seed=trial.seed,
@@ -147,29 +138,44 @@ def run_rank(trial: Trial, place: Place, signals: Signals) -> RankResult:
             on_step=signals.step,
             evaluate=lambda: workload.evaluate(model),
         )
-        digest, traffic = weights_digest(model), _copy(session.traffic)
-        times_s = run.step_times_s()
-        phases = _phases(run, recorder, num_steps, session=session)
+        trained = _summary(trial, place, run, recorder, session, model)
         own_turns = own_times(turns)
-        costs = _measure_costs(trial, session, workload, turns, times_s[trial.num_warmup :], place)
+        costs = _measure_costs(trial, session, workload, turns, run.step_times_s()[trial.num_warmup :], place)
         session.close()
+    return replace(trained, costs=costs, turns=own_turns if place.arbiter_socket else ())
+
+
+def _schedule(trial: Trial, job: int) -> Schedule:
+    return Schedule(
+        num_warmup=trial.num_warmup,
+        num_steps=trial.num_steps_of(job),
+        evaluate_every=trial.evaluate_every,
+        start_delay_s=trial.jobs[job].start_delay_s,
+        release=trial.release,
+    )
+
+
+def _summary(
+    trial: Trial, place: Place, run: Run, recorder: Recorder, session: Session, model: nn.Module
+) -> RankResult:
+    """What the training alone left behind, before anything else is measured in its session."""
+    times_s = run.step_times_s()
+    traffic = session.traffic
     return RankResult(
         job=place.job,
         rank=place.rank,
         step_times_s=tuple(times_s),
         losses=tuple(float(loss) for loss in run.losses),
         evaluated=tuple(run.evaluated),
-        phases=phases,
+        phases=_phases(run, recorder, trial.num_steps_of(place.job), session=session),
         num_messages=traffic.num_messages / len(times_s) if traffic else None,
         wire_bytes={t: n / len(times_s) for t, n in traffic.wire_bytes.items()} if traffic else {},
-        weights_digest=digest,
+        weights_digest=weights_digest(model),
         num_parameters=sum(p.numel() for p in model.parameters()),
         peak_memory_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
         start_s=run.start_s,
         end_s=run.end_s,
-        gpu_memory=peak_memory(job.workload.device),
-        costs=costs,
-        turns=own_turns if place.arbiter_socket else (),
+        gpu_memory=peak_memory(trial.jobs[place.job].workload.device),
         compute_times=_times_of(recorder, "compute") if place.arbiter_socket else (),
         link_times=_times_of(recorder, "lane") if place.arbiter_socket else (),
         spans=tuple(recorder.spans) if trial.trace else (),
@@ -196,10 +202,6 @@ def _on_lanes(recorder: Recorder) -> list[Span]:
 def _times_of(recorder: Recorder, track: str) -> tuple[tuple[float, float], ...]:
     """When there was something on tracks of this name."""
     return tuple(merged((span.start_s, span.end_s) for span in recorder.spans if span.track.startswith(track)))
-
-
-def _copy(traffic: Traffic | None) -> Traffic | None:
-    return Traffic(traffic.num_messages, dict(traffic.wire_bytes)) if traffic else None
 
 
 def _phases(run: Run, recorder: Recorder, num_steps: int, *, session: Session) -> Phases:

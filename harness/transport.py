@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 
 from baselines.api import AllGather, AllReduce, Broadcast, Gather, Payload, Primitive, Shift
-from harness.scheduling import short_slices
+from crossover.scheduling import short_slices
 from models.workload import Device
 
 Done = Callable[[Payload | Exception], None]

@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -136,9 +137,13 @@ def work(worker: Worker, seat: Participant, fault: str, num_steps: int) -> list[
     return ends_s
 
 
-def live(worker: Worker, socket: str, fault: str, store: tuple[str, int], num_steps: int) -> dict[str, object]:
-    """A worker's whole life; what it has to tell."""
-    peers = dist.TCPStore(*store, world_size=2, is_master=False, timeout=timedelta(seconds=PATIENCE_S))
+def live(worker: Worker, socket: str, fault: str, num_steps: int) -> dict[str, object]:
+    """A worker's whole life; what it has to tell.
+
+    Its peers meet in a file: a store that the parent served would look up names in a thread of its own, and a worker
+    forked at that moment would wait for the resolver's lock for ever.
+    """
+    peers = dist.FileStore(f"{socket}.{worker.job}.store", 2)
     dist.init_process_group("gloo", store=peers, rank=worker.rank, world_size=2, timeout=timedelta(seconds=PATIENCE_S))
     told: dict[str, object] = {"job": worker.job, "rank": worker.rank, "error": ""}
     settings = settings_for(fault)
@@ -187,12 +192,11 @@ def fork(action: Callable[[], dict[str, object]]) -> tuple[int, int]:
 
 def tell(socket: str, fault: str) -> list[dict[str, object]]:
     """Run one story."""
-    stores = {job: dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False) for job in "ab"}
     arbiter = ensure(Path(socket), settings_for(fault))
     lengths = {"a": NUM_STEPS // 2 if fault == "none" else NUM_STEPS, "b": 4 * NUM_STEPS}
     workers = [Worker(job, rank, arbiter_pid=arbiter.pid) for job in "ba" for rank in range(2)]
     children = [
-        fork(lambda w=w: live(w, socket, fault, ("127.0.0.1", stores[w.job].port), lengths[w.job]))  # type: ignore[misc]
+        fork(partial(live, w, socket, fault, lengths[w.job]))
         for w in workers
     ]
     told = []

@@ -64,13 +64,16 @@ def test_an_arbiter_ends_by_itself_and_leaves_nothing_but_its_log(path: Path) ->
 
 
 def test_an_arbiter_that_nobody_comes_to_ends_too(path: Path) -> None:
-    ensure(path, SETTINGS, linger_s=0.1)
+    pid = ensure(path, SETTINGS, linger_s=0.1).pid
     eventually(lambda: not path.exists())
+    eventually(lambda: not Path(f"/proc/{pid}").exists())
+    assert [file.name for file in path.parent.iterdir()] == ["host.sock.log"]
 
 
 def test_visitors_do_not_keep_an_arbiter_alive(path: Path) -> None:
     ensure(path, SETTINGS, linger_s=0.3)
     eventually(lambda: not _answers(path))  # it is asked all the time
+    assert not path.exists()
 
 
 def _answers(path: Path) -> bool:
@@ -115,6 +118,8 @@ def test_a_participant_with_settings_starts_its_arbiter(path: Path) -> None:
     ):
         for job in (a, b, a):
             job.release(job.acquire())
+        turns = {seat.job: seat.num_turns for token in read_status(path).tokens for seat in token.seats}
+        assert turns == {"a": 2, "b": 1}
 
 
 @pytest.mark.parametrize(

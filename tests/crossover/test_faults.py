@@ -22,7 +22,7 @@ WITHIN_S = dict.fromkeys(FAULTS, AT_ONCE_S) | {
     "stopped-holding": LEASE_LIMIT_S + 2 * IDLE_LIMIT_S + AT_ONCE_S,
     "hanging": LEASE_LIMIT_S + 2 * IDLE_LIMIT_S + AT_ONCE_S,
 }
-pytestmark = [pytest.mark.slow, pytest.mark.faults]
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
