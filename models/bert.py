@@ -1,8 +1,10 @@
 """BERT as a masked language model: `BertForMaskedLM` of transformers, built from a configuration.
 
 Devlin et al., "BERT", NAACL 2019; the tiny size is from Turc et al., "Well-Read Students Learn Better", 2019.
-The decoder shares its weight with the word embeddings (one parameter, used twice). The import of
-transformers takes seconds, so it happens when a network is built and not before.
+The decoder shares its weight with the word embeddings (one parameter, used twice). Without the pooler and
+the next-sentence head, base has 109,514,298 parameters and large 335,174,458; with both they are the published
+110,106,428 and 336,226,108 ("110M" and "340M" in the paper). The import of transformers takes seconds, so it
+happens when a network is built and not before.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ class BertSize:
 
 TINY = BertSize(num_layers=2, hidden=128, num_heads=2, vocabulary=2_048)
 BASE = BertSize(num_layers=12, hidden=768, num_heads=12, vocabulary=30_522)
+LARGE = BertSize(num_layers=24, hidden=1_024, num_heads=16, vocabulary=30_522)
 
 
 def build_bert(size: BertSize, dropout: float) -> nn.Module:

@@ -20,6 +20,7 @@ from models.layer_profile import LayerProfile, ParameterShape, Profile, Provenan
 from models.networks import Kind, Network, SampleShape
 
 _FORWARD_SHARE = 1 / 3
+_GPT2_OVER_BERT_BASE = 1.1308  # FLOPs of a forward pass on 128 tokens; a test counts them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +61,34 @@ PUBLISHED = {
         source="119.6 sequences/s of 128 tokens on 1 GPU, 32 a batch, pre-training with Adam: Oneflow-Inc/DLPerf, "
         "NVIDIADeepLearningExamples/PyTorch/BERT/README.md, table 'FP32, BERT-Base batch_size = 32'; whole steps, "
         "update included",
+    ),
+    "resnet101": Published(
+        sample_time_s=1 / 367 * 113.75 / 66.09,
+        size=224,
+        device="Tesla V100-SXM2-16GB",
+        precision="fp32",
+        source="ResNet-50's 367 images/s (source of resnet50-v100) times 66.09 ms / 113.75 ms, which forward and "
+        "backward of 16 images take in ResNet-50 and ResNet-101 on one V100 (Torch, cuDNN 7.0.04): cnn-benchmarks, "
+        "'GPU in the Cloud' (after jcjohnson/cnn-benchmarks), README.md, tables 'ResNet-50' and 'ResNet-101', row "
+        "'Tesla V100'; the ratio alone is taken, so that both profiles stand for one machine and one software",
+    ),
+    "bert_large": Published(
+        sample_time_s=1 / 40.32,
+        size=128,
+        device="Tesla V100 32 GB (DGX-1)",
+        precision="fp32",
+        source="40.32 sequences/s of 128 tokens on 1 GPU, 32 a batch, pre-training: NVIDIA/DeepLearningExamples, "
+        "PyTorch/LanguageModeling/BERT/README.md, table 'Pre-training NVIDIA DGX-1 With 32G', container 19.07; whole "
+        "steps, update and next-sentence head included",
+    ),
+    "gpt2": Published(
+        sample_time_s=1 / 119.6 * _GPT2_OVER_BERT_BASE,
+        size=128,
+        device="Tesla V100-SXM2-16GB",
+        precision="fp32",
+        source="no published fp32 time of GPT-2 small on a V100 was found: the 119.6 sequences/s of 128 tokens of "
+        "BERT-base (source of bert_base-v100), which has the same 12 blocks of width 768, scaled by the FLOPs of a "
+        "forward pass, 32.2 against 28.5 GFLOP a sequence for the larger vocabulary; whole steps, update included",
     ),
 }
 

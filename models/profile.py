@@ -22,6 +22,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.utils.hooks import RemovableHandle
 
 from models.flops import PUBLISHED, derive_profile, describe_sample, layer_parameters
 from models.layer_profile import FOLDER, LayerProfile, Profile, Provenance, save_profile
@@ -110,11 +111,12 @@ def _run_step(workload: Workload, model: nn.Module, batch: Batch, step: _Step, c
 
 @contextmanager
 def _hooked(model: nn.Module, network: Network, step: _Step, clock: _Clock) -> Iterator[None]:
-    handles = []
+    handles: list[RemovableHandle] = []
+    # Each parameter once: a tied one belongs to the layer that ends it, and must not delay the other's.
+    for name, parameter in model.named_parameters():
+        layer = network.layer_of(name.rpartition(".")[0])
+        handles.append(parameter.register_post_accumulate_grad_hook(_ready_hook(step, layer, clock)))
     for name, module in model.named_modules():
-        for parameter in module.parameters(recurse=False):
-            layer = network.layer_of(name)
-            handles.append(parameter.register_post_accumulate_grad_hook(_ready_hook(step, layer, clock)))
         if any(True for _ in module.parameters(recurse=False)):
             handles.append(module.register_forward_pre_hook(_start_hook(step, network.layer_of(name), clock)))
     try:

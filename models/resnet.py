@@ -1,7 +1,7 @@
-"""Residual networks: ResNet-50 for large images, ResNet-20 for small ones.
+"""Residual networks: ResNet-50 and ResNet-101 for large images, ResNet-20 for small ones.
 
-He et al., "Deep Residual Learning for Image Recognition", CVPR 2016. ResNet-50 has torchvision's
-parameter names, order and initialisation (stride in the 3×3 convolution, "v1.5"), so its weights
+He et al., "Deep Residual Learning for Image Recognition", CVPR 2016. ResNet-50 and ResNet-101 have torchvision's
+parameter names, order and initialisation (stride in the 3×3 convolution, "v1.5"), so their weights
 load there and back. ResNet-20 is the paper's CIFAR network with parameter-free shortcuts (option A).
 """
 
@@ -9,6 +9,10 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 from torch.nn import functional
+
+# Blocks in each of the four stages.
+RESNET50 = (3, 4, 6, 3)
+RESNET101 = (3, 4, 23, 3)
 
 
 class BasicBlock(nn.Module):
@@ -77,18 +81,18 @@ class ResNet20(nn.Module):
         return logits
 
 
-class ResNet50(nn.Module):
-    """Logits [batch, classes] of images [batch, channels, size, size], size ≥ 32."""
+class BottleneckResNet(nn.Module):
+    """Logits [batch, classes] of images [batch, channels, size, size], size ≥ 32, through stages of `depths` blocks."""
 
-    def __init__(self, num_classes: int, in_channels: int = 3) -> None:
+    def __init__(self, depths: tuple[int, int, int, int], num_classes: int, in_channels: int = 3) -> None:
         super().__init__()
         self.conv1 = nn.Conv2d(in_channels, 64, 7, 2, 3, bias=False)
         self.bn1 = nn.BatchNorm2d(64)
         self.maxpool = nn.MaxPool2d(3, 2, 1)
-        self.layer1 = _bottleneck_stage(64, 64, depth=3, stride=1)
-        self.layer2 = _bottleneck_stage(256, 128, depth=4, stride=2)
-        self.layer3 = _bottleneck_stage(512, 256, depth=6, stride=2)
-        self.layer4 = _bottleneck_stage(1024, 512, depth=3, stride=2)
+        self.layer1 = _bottleneck_stage(64, 64, depth=depths[0], stride=1)
+        self.layer2 = _bottleneck_stage(256, 128, depth=depths[1], stride=2)
+        self.layer3 = _bottleneck_stage(512, 256, depth=depths[2], stride=2)
+        self.layer4 = _bottleneck_stage(1024, 512, depth=depths[3], stride=2)
         self.fc = nn.Linear(2048, num_classes)
         _initialise(self)
 

@@ -1,8 +1,13 @@
-"""Text for masked language models: a corpus, its tokens, and the masking of BERT.
+"""Text for language models: a corpus, its tokens, and what is to be predicted of them.
 
-A corpus is cut into sequences `[CLS] … [SEP]` without padding; every tenth is held out. In each
-sequence 15 % of the tokens are to be predicted: of those 80 % show `[MASK]`, 10 % a random token and
-10 % themselves (Devlin et al., 2019). Held-out sequences are always masked alike.
+Masked: the corpus is cut into sequences `[CLS] … [SEP]` without padding. In each 15 % of the tokens are to be
+predicted: of those 80 % show `[MASK]`, 10 % a random token and 10 % themselves (Devlin et al., 2019).
+Held-out sequences are always masked alike.
+
+Next token: the corpus is cut into sequences of one token more than a sample has. All but the last are
+shown, and at each place the token behind it is to be predicted.
+
+No token is in two sequences, and every tenth sequence is held out, so nothing that is held out is ever trained on.
 """
 
 from __future__ import annotations
@@ -38,17 +43,26 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Text:
-    """Batches of masked sequences from one corpus."""
+    """Batches of sequences from one corpus: masked, or (`next_token`) with the token behind each as its target."""
 
     batch_size: int
     num_evaluation: int
-    sequences: Tensor  # [sequences, length]
+    sequences: Tensor  # [sequences, length], with next_token [sequences, length + 1]
+    next_token: bool = False
 
     @classmethod
-    def open(cls, documents: list[str], sequence_length: int, batch_size: int, num_evaluation: int = 0) -> Text:
+    def open(
+        cls,
+        documents: list[str],
+        sequence_length: int,
+        batch_size: int,
+        num_evaluation: int = 0,
+        *,
+        next_token: bool = False,
+    ) -> Text:
         """Tokenise `documents` (cached by content). Raises: WorkloadError if they are too short."""
         tokens = _cached_tokens(documents)
-        body = sequence_length - 2
+        body = sequence_length + 1 if next_token else sequence_length - 2
         num_sequences = len(tokens) // body
         if num_sequences < 2 * _HELD_OUT_EVERY:
             raise WorkloadError(
@@ -56,23 +70,26 @@ class Text:
                 f"{2 * _HELD_OUT_EVERY} are needed; give more text or a smaller sequence_length"
             )
         inner = tokens[: num_sequences * body].view(num_sequences, body)
-        first, last = (torch.full((num_sequences, 1), SPECIAL.index(token)) for token in (CLASSIFY, SEPARATE))
-        return cls(batch_size=batch_size, num_evaluation=num_evaluation, sequences=torch.cat((first, inner, last), 1))
+        sequences = inner if next_token else _framed(inner)
+        return cls(batch_size=batch_size, num_evaluation=num_evaluation, sequences=sequences, next_token=next_token)
 
     @property
     def shape(self) -> SampleShape:
-        return SampleShape(size=self.sequences.shape[1], num_classes=NUM_TOKENS)
+        return SampleShape(size=self.sequences.shape[1] - self.next_token, num_classes=NUM_TOKENS)
 
     def batches(self, rank: int, world: int, seed: int) -> Iterator[Batch]:
         indices = held_in(len(self.sequences), _HELD_OUT_EVERY)
         shard = Shard(num_samples=len(indices), batch_size=self.batch_size, rank=rank, world=world, seed=seed)
         generator = generator_for(seed, rank, world)
-        return (mask(self.sequences[indices[chosen]], generator) for _, chosen in index_batches(shard))
+        return (self._batch(self.sequences[indices[chosen]], generator) for _, chosen in index_batches(shard))
 
     def held_out(self) -> Iterator[Batch]:
         sequences = self.sequences[::_HELD_OUT_EVERY][: self.num_evaluation or None]
         generator = generator_for(0)
-        return (mask(part, generator) for part in torch.split(sequences, 32))
+        return (self._batch(part, generator) for part in torch.split(sequences, 32))
+
+    def _batch(self, tokens: Tensor, generator: torch.Generator) -> Batch:
+        return shift(tokens) if self.next_token else mask(tokens, generator)
 
 
 def mask(tokens: Tensor, generator: torch.Generator) -> Batch:
@@ -88,6 +105,16 @@ def mask(tokens: Tensor, generator: torch.Generator) -> Batch:
     shown_random = predicted & (fate >= _SHOW_MASK) & (fate < _SHOW_MASK + _SHOW_RANDOM)
     inputs[shown_random] = random_tokens[shown_random]
     return Batch((inputs,), tokens.masked_fill(~predicted, IGNORED))
+
+
+def shift(tokens: Tensor) -> Batch:
+    """All but the last of `tokens` [batch, length + 1] as inputs, and at each place the next one as the target."""
+    return Batch((tokens[:, :-1].contiguous(),), tokens[:, 1:].contiguous())
+
+
+def _framed(tokens: Tensor) -> Tensor:
+    first, last = (torch.full((len(tokens), 1), SPECIAL.index(token)) for token in (CLASSIFY, SEPARATE))
+    return torch.cat((first, tokens, last), dim=1)
 
 
 def documentation_text() -> list[str]:

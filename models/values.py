@@ -38,7 +38,7 @@ class Batch(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
-    """Mean loss and accuracy on the held-out part. For language models: over the masked tokens."""
+    """Mean loss and accuracy on the held-out part. For language models: over the tokens to be predicted."""
 
     loss: float
     accuracy: float
@@ -57,7 +57,7 @@ class WorkloadSpec:
         precision: what layers compute in; replay takes the times that its profile has.
         profile: for replay, a name in models/profiles or a path to a .json file; empty for the network's default.
         size_scale: for replay, every tensor is this many times smaller (at least one element).
-        sequence_length: tokens a sequence, with the two that frame it.
+        sequence_length: tokens a sequence; of a masked one with the two that frame it.
         image_size: side of an image in pixels; 0 for what network and data are made for.
         num_workers: loader processes a rank; only image folders use them.
         num_evaluation: held-out samples to evaluate on; 0 for all.

@@ -141,7 +141,9 @@ def _open_text(spec: WorkloadSpec, network: Network) -> Source:
     from models.text import Text, documentation_text, read_corpus
 
     documents = read_corpus(spec.data_path) if spec.data == "textfile" else documentation_text()
-    return Text.open(documents, spec.sequence_length, spec.batch_size, spec.num_evaluation)
+    return Text.open(
+        documents, spec.sequence_length, spec.batch_size, spec.num_evaluation, next_token=network.next_token
+    )
 
 
 def _open_images(spec: WorkloadSpec, network: Network) -> Source:

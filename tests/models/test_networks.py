@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from models.flops import layer_flops, layer_parameters, meta_inputs
+from models.flops import PUBLISHED, layer_flops, layer_parameters, meta_inputs
 from models.networks import NETWORKS, Kind, Network, build_network
 
 NAMES = sorted(NETWORKS)
@@ -23,8 +23,22 @@ def test_number_of_parameters_is_the_stated_one(name: str) -> None:
 
 
 def test_published_parameter_counts() -> None:
-    counts = {name: NETWORKS[name].num_parameters for name in ("resnet20", "resnet50", "vgg16")}
-    assert counts == {"resnet20": 269_722, "resnet50": 25_557_032, "vgg16": 138_357_544}
+    published = {
+        "resnet20": 269_722,
+        "resnet50": 25_557_032,
+        "resnet101": 44_549_160,
+        "vgg16": 138_357_544,
+        "gpt2": 124_439_808,
+    }
+    assert {name: NETWORKS[name].num_parameters for name in published} == published
+
+
+@pytest.mark.parametrize(
+    ("name", "width", "published"), [("bert_base", 768, 110_106_428), ("bert_large", 1_024, 336_226_108)]
+)
+def test_bert_lacks_only_the_pooler_and_the_next_sentence_head(name: str, width: int, published: int) -> None:
+    pooler, next_sentence = width * width + width, 2 * width + 2
+    assert NETWORKS[name].num_parameters + pooler + next_sentence == published
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -50,14 +64,15 @@ def test_stated_activation_bytes_are_what_autograd_saves(name: str) -> None:
     assert network.activation_bytes == pytest.approx(measured, rel=0.02)
 
 
-def test_resnet50_has_the_parameter_names_of_torchvision() -> None:
-    model, _ = on_meta(NETWORKS["resnet50"])
+@pytest.mark.parametrize(("name", "num_parameters", "num_entries"), [("resnet50", 161, 320), ("resnet101", 314, 626)])
+def test_resnets_have_the_parameter_names_of_torchvision(name: str, num_parameters: int, num_entries: int) -> None:
+    model, _ = on_meta(NETWORKS[name])
     names = [name for name, _ in model.named_parameters()]
-    assert len(names) == 161
+    assert len(names) == num_parameters
     assert names[:3] == ["conv1.weight", "bn1.weight", "bn1.bias"]
     assert names[-2:] == ["fc.weight", "fc.bias"]
     assert {"layer1.0.downsample.0.weight", "layer4.2.bn3.bias"} <= set(names)
-    assert len(model.state_dict()) == 320
+    assert len(model.state_dict()) == num_entries
 
 
 def test_vgg16_has_the_parameter_names_of_torchvision() -> None:
@@ -81,9 +96,12 @@ def test_every_parameter_is_in_exactly_one_layer(name: str) -> None:
     assert sorted(listed) == sorted(name for name, _ in model.named_parameters())
 
 
-@pytest.mark.parametrize(("name", "size", "flops"), [("resnet50", 224, 8.18e9), ("vgg16", 224, 30.96e9)])
+@pytest.mark.parametrize(
+    ("name", "size", "flops"),
+    [("resnet50", 224, 8.18e9), ("resnet101", 224, 15.60e9), ("vgg16", 224, 30.96e9)],
+)
 def test_flops_of_a_forward_pass_are_the_published_ones(name: str, size: int, flops: float) -> None:
-    # 4.09 and 15.48 billion multiply-adds an image, as torchvision's model pages say.
+    # 4.09, 7.80 and 15.48 billion multiply-adds an image, as torchvision's model pages say.
     model, inputs = on_meta(NETWORKS[name])
     assert sum(layer_flops(model, NETWORKS[name], inputs).values()) / 2 == pytest.approx(flops, rel=0.01)
 
@@ -96,7 +114,16 @@ def test_flops_of_attention_products_are_counted_in_their_layer() -> None:
     assert flops["layer.11.ffn"] == 2 * tokens * 8 * width * width
 
 
-@pytest.mark.parametrize("name", ["resnet20", "bert_tiny"])
+def test_gpt2_takes_longer_than_bert_base_as_its_flops_do() -> None:
+    flops = {}
+    for name in ("gpt2", "bert_base"):
+        model, inputs = on_meta(NETWORKS[name], sequence_length=PUBLISHED[name].size)
+        flops[name] = sum(layer_flops(model, NETWORKS[name], inputs).values())
+    times = PUBLISHED["gpt2"].sample_time_s / PUBLISHED["bert_base"].sample_time_s
+    assert times == pytest.approx(flops["gpt2"] / flops["bert_base"], rel=1e-4)
+
+
+@pytest.mark.parametrize("name", ["resnet20", "bert_tiny", "gpt2_tiny", "transformer_lm", "lstm_lm", "elman_rnn"])
 def test_equal_seeds_build_equal_networks_and_leave_the_global_generator(name: str) -> None:
     network = NETWORKS[name]
     shape = network.usual_shape(image_size=8, sequence_length=16)

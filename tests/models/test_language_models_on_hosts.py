@@ -1,0 +1,54 @@
+"""Causal language models on two real ranks: our engine and torch DDP end with the same weights, and the loss falls.
+
+A weight tied between embedding and head, and a cell that every token calls again, must be sent once and complete.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from fabric.api import FabricKind, FabricSpec
+from harness.launch import LabHandle
+from harness.messages import Ending, Task
+from harness.trial import Job, Trial
+from models.workload import WorkloadSpec
+
+FABRIC = FabricSpec(kind=FabricKind.NATIVE, num_hosts=2, rate_bps=None)
+
+
+@pytest.fixture(scope="module")
+def lab() -> Iterator[LabHandle]:
+    with LabHandle(FABRIC) as handle:
+        yield handle
+
+
+def train(lab: LabHandle, network: str, **job: Any) -> tuple[str, tuple[float, ...]]:
+    workload = WorkloadSpec(network=network, batch_size=4, sequence_length=16, dropout=0.0)
+    asked = Trial(
+        suite="test",
+        cell="test",
+        jobs=(Job(name="a", workload=workload, optimizer="adam(lr=0.003)", **job),),
+        fabric=FABRIC,
+        num_warmup=1,
+        num_steps=24,
+        timeout_s=50.0,
+    )
+    answer = lab.ask(Task(trial=asked))
+    assert answer.ending is Ending.DONE, answer.reason
+    (digest,) = {rank.weights_digest for rank in answer.ranks}  # all ranks agree
+    return digest, tuple(answer.ranks[0].losses)
+
+
+@pytest.mark.parametrize("network", ["transformer_lm", "lstm_lm", "elman_rnn"])
+def test_two_hosts_train_as_under_torch_ddp_and_the_loss_falls(lab: LabHandle, network: str) -> None:
+    ours, losses = train(lab, network, strategy="fixed-buckets(bucket_bytes=400000, first_bucket_bytes=100000)")
+    theirs, _ = train(lab, network, system="torch-ddp")
+    assert ours == theirs
+    assert sum(losses[-4:]) < sum(losses[:4]) - 2  # half a nat a step
+
+
+def test_a_cell_called_for_every_token_is_updated_before_the_first_call(lab: LabHandle) -> None:
+    late, _ = train(lab, "elman_rnn", strategy="unfused+at-pre-hook")
+    early, _ = train(lab, "elman_rnn", strategy="unfused")
+    assert late == early
