@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import ClassVar, Protocol, runtime_checkable
+from typing import ClassVar, Protocol, Self, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -24,6 +24,7 @@ class Slot(StrEnum):
     COMPRESSION = "compression"
     EXCHANGE = "exchange"
     OPTIMIZER = "optimizer"
+    TUNING = "tuning"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +81,83 @@ class Message:
     def nbytes(self) -> int:
         return sum(segment.nbytes for segment in self.segments)
 
+    @property
+    def priority(self) -> int:
+        """How soon the next forward needs it, larger is sooner: what becomes ready last in backward is needed first."""
+        return max(segment.index for segment in self.segments)
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """What a policy that plans ahead is bound to, equal on every rank.
+
+    A message of n bytes takes α + β·n seconds over all ranks. `backward_s[i]` is from the readiness of gradient i−1 (or
+    the start of backward) to that of gradient i, in the order of `Segment.index`; `forward_s[i]` the forward of the
+    layer that needs parameter i first, in the same order, 0 for all but one parameter of a layer.
+    """
+
+    alpha_s: float
+    beta_s_per_byte: float
+    backward_s: tuple[float, ...]
+    forward_s: tuple[float, ...]
+
+    def message_s(self, nbytes: float) -> float:
+        """t_c of a message."""
+        return self.alpha_s + self.beta_s_per_byte * nbytes
+
+
+@runtime_checkable
+class NeedsCosts(Protocol):
+    """A packing or ordering that wants costs. Before it is bound it does the null thing of its slot; the engine binds
+    it once costs are measured and agreed, and again when they have drifted. Binding is pure."""
+
+    def bind(self, costs: Costs) -> Self: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Knob:
+    """A setting that a tuner may search, in `low … high`, on a logarithmic scale unless said."""
+
+    low: float
+    high: float
+    log: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """Knob values and the step time in seconds that they gave."""
+
+    values: Mapping[str, float]
+    step_s: float
+
+
+@runtime_checkable
+class HasKnobs(Protocol):
+    """A packing or ordering with settings to search: `knobs` names fields of the dataclass."""
+
+    knobs: ClassVar[Mapping[str, Knob]]
+
+
+@runtime_checkable
+class Tuner(Protocol):
+    """Searches the knobs of a strategy while it trains. Pure; asked on the coordinator alone."""
+
+    card: ClassVar[Card]
+
+    @property
+    def num_trials(self) -> int:
+        """How many settings are tried; 0 leaves the knobs alone."""
+        ...
+
+    @property
+    def num_steps(self) -> int:
+        """Steps a trial."""
+        ...
+
+    def propose(self, knobs: Mapping[str, Knob], tried: Sequence[Tried]) -> Mapping[str, float]:
+        """What to try next; after `num_trials`, what to keep."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Packed:
@@ -115,7 +193,9 @@ class Packing(Protocol):
 class Ordering(Protocol):
     """Which pending message goes next. Pure. A `rank_invariant` ordering keeps the plan's order.
 
-    At most `depth` messages are in flight; the engine gives each its own lane.
+    At most `depth` messages are in flight; the engine gives each its own lane. Any other ordering is asked by the
+    coordinator for the order, as if nothing were in flight, and by each rank whether the next message of that order may
+    go now.
     """
 
     card: ClassVar[Card]
@@ -125,8 +205,24 @@ class Ordering(Protocol):
     def depth(self) -> int: ...
 
     def pick(self, pending: Sequence[Message], in_flight: Sequence[Message], now_s: float) -> Message | None:
-        """One of `pending`, or None to wait until a message in flight completes."""
+        """One of `pending`, or None to wait until a message in flight completes; with nothing in flight never None."""
         ...
+
+
+@runtime_checkable
+class Keyed(Protocol):
+    """An ordering that picks the pending message of the smallest key, which never changes: a heap then does."""
+
+    def key(self, message: Message) -> tuple[int, ...]: ...
+
+
+@runtime_checkable
+class HasCredit(Protocol):
+    """An ordering that says itself how far ahead is decided: while messages that are decided and not complete have
+    fewer bytes than the credit. For any other one the engine decides as far ahead as a control round takes."""
+
+    @property
+    def credit_bytes(self) -> int: ...
 
 
 class How(StrEnum):
@@ -239,11 +335,40 @@ class AllGather:
 
 
 @dataclass(frozen=True, slots=True)
-class Shift:
-    """Send `tensor` to the next rank and receive `into` from the previous one. Answer: (into,)."""
+class Transfer:
+    """Send `send` to rank `to` and receive `into` from rank `source`; without either, sit this round out.
 
-    tensor: Tensor
-    into: Tensor
+    Every rank asks for one in each round, and what one rank sends another one receives. Answer: (into,), or () where
+    nothing is received.
+    """
+
+    send: Tensor | None = None
+    to: int | None = None
+    into: Tensor | None = None
+    source: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AllToAll:
+    """Send `parts[r]` [any length, one type] to every rank r, and receive `sizes[r]` elements from it.
+
+    What a rank has for itself it keeps: its own part and size are empty. Answer: what ranks 0 … P−1 sent, in order.
+    """
+
+    parts: tuple[Tensor, ...]
+    sizes: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Serve:
+    """A server's optimizer step on the elements from `start` of the flattened message, with `grad` as their gradient.
+
+    Nothing travels: the engine does it where it is asked. Every rank asks in the same round, those with nothing to
+    serve with an empty `grad`. Answer: (the new values of these elements,).
+    """
+
+    grad: Tensor
+    start: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,7 +385,7 @@ class Broadcast:
     tensor: Tensor
 
 
-Primitive = AllReduce | AllGather | Shift | Gather | Broadcast
+Primitive = AllReduce | AllGather | Transfer | AllToAll | Gather | Broadcast | Serve
 ExchangeRun = Generator[Primitive, Payload, Aggregated]
 
 
@@ -272,6 +397,27 @@ class Exchange(Protocol):
     sums_only: ClassVar[bool]
 
     def run(self, aggregate: Aggregate, rank: int, world: int) -> ExchangeRun: ...
+
+
+@runtime_checkable
+class NeedsWorld(Protocol):
+    """An exchange that does not go with any number of ranks."""
+
+    def why_unfit(self, world: int) -> str | None:
+        """The reason why `world` ranks cannot do it and the remedy, or None."""
+        ...
+
+
+@runtime_checkable
+class HasServers(Protocol):
+    """An exchange in which some ranks may only serve: the last ones, after `num_workers` that train."""
+
+    @property
+    def updates_on_servers(self) -> bool:
+        """Whether servers step the optimizer (`Serve`) and what comes back are parameters, not gradients."""
+        ...
+
+    def num_workers(self, world: int) -> int: ...
 
 
 @runtime_checkable

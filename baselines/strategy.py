@@ -6,11 +6,29 @@ order written. Update points are named likewise: `fixed-buckets+at-pre-hook`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import dataclasses
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
-from baselines.api import Compressor, Exchange, How, OptimizerSpec, Ordering, Packing, Scope, Slot, UpdatePoint
+from baselines.api import (
+    Compressor,
+    Costs,
+    Exchange,
+    HasKnobs,
+    HasServers,
+    How,
+    Knob,
+    NeedsCosts,
+    OptimizerSpec,
+    Ordering,
+    Packing,
+    Scope,
+    Slot,
+    Tuner,
+    UpdatePoint,
+)
 from baselines.catalogue import plugin
 from baselines.text import TextError, build, read_call, split_parts
 
@@ -20,6 +38,7 @@ DEFAULTS = {
     Slot.COMPRESSION: "uncompressed",
     Slot.EXCHANGE: "all-reduce",
     Slot.OPTIMIZER: "sgd",
+    Slot.TUNING: "untuned",
 }
 
 
@@ -37,12 +56,57 @@ class Strategy:
     compression: Compressor
     exchange: Exchange
     optimizer: OptimizerSpec
+    tuning: Tuner
     update_point: UpdatePoint
 
     @property
     def rank_invariant(self) -> bool:
         """Whether every rank sends the same messages in the same order without talking."""
         return self.packing.rank_invariant and self.ordering.rank_invariant
+
+    @property
+    def updates_on_servers(self) -> bool:
+        """Whether what a message brings back are new parameters, not gradients."""
+        return isinstance(self.exchange, HasServers) and self.exchange.updates_on_servers
+
+    def num_workers(self, world: int) -> int:
+        """How many of `world` ranks train, the first ones; the others only serve."""
+        return self.exchange.num_workers(world) if isinstance(self.exchange, HasServers) else world
+
+    @property
+    def needs_costs(self) -> bool:
+        """Whether its packing or ordering plans with measured costs."""
+        return isinstance(self.packing, NeedsCosts) or isinstance(self.ordering, NeedsCosts)
+
+    def bound(self, costs: Costs) -> Strategy:
+        """The same strategy, planning with `costs`."""
+        plugins = self._adaptive()
+        bound: dict[str, Any] = {n: own.bind(costs) for n, own in plugins.items() if isinstance(own, NeedsCosts)}
+        return dataclasses.replace(self, **bound)
+
+    @property
+    def knobs(self) -> dict[str, Knob]:
+        """What a tuner may search, as `slot.field`."""
+        owners = {slot: own for slot, own in self._adaptive().items() if isinstance(own, HasKnobs)}
+        return {f"{slot}.{name}": knob for slot, own in owners.items() for name, knob in own.knobs.items()}
+
+    @property
+    def settings(self) -> dict[str, float]:
+        """The present values of the knobs."""
+        return {knob: float(attrgetter(knob)(self)) for knob in self.knobs}
+
+    def tuned(self, settings: Mapping[str, float]) -> Strategy:
+        """The same strategy with these values of knobs; rounded where the field is a whole number."""
+        plugins = self._adaptive()
+        for knob, value in settings.items():
+            slot, _, name = knob.partition(".")
+            whole = isinstance(getattr(plugins[slot], name), int)
+            plugins[slot] = dataclasses.replace(plugins[slot], **{name: round(value) if whole else value})
+        return dataclasses.replace(self, **plugins)
+
+    def _adaptive(self) -> dict[str, Any]:
+        """The plug-ins that may have knobs or need costs, by slot."""
+        return {"packing": self.packing, "ordering": self.ordering}
 
 
 def parse_strategy(text: str) -> Strategy:
@@ -81,8 +145,19 @@ def why_illegal(strategy: Strategy) -> str | None:
     return next((reason for broken, reason in RULES if broken(strategy)), None)
 
 
+def _regroups(strategy: Strategy) -> bool:
+    """Whether messages may hold other elements in another step."""
+    packing = strategy.packing
+    searched = strategy.tuning.num_trials > 0 and isinstance(packing, HasKnobs)
+    return not packing.rank_invariant or isinstance(packing, NeedsCosts) or searched
+
+
 Rule = tuple[Callable[[Strategy], bool], str]
 RULES: tuple[Rule, ...] = (
+    (
+        lambda s: s.tuning.num_trials > 0 and not s.knobs,
+        "there is nothing to tune: neither packing nor ordering has knobs; use e.g. tensor-fusion or slices",
+    ),
     (
         lambda s: s.packing.slices and s.compression.scope is Scope.TENSOR,
         "the compressor needs whole tensors and the packing cuts them; use a packing that does not slice",
@@ -98,5 +173,18 @@ RULES: tuple[Rule, ...] = (
     (
         lambda s: s.update_point is UpdatePoint.AT_PRE_HOOK and not s.optimizer.element_wise,
         "the optimizer needs the whole model at once; update after-all",
+    ),
+    (
+        lambda s: s.updates_on_servers and not s.optimizer.element_wise,
+        "the optimizer needs whole tensors and a server has parts of them; use update='worker'",
+    ),
+    (
+        lambda s: s.updates_on_servers and s.compression.lossy,
+        "servers reply with parameters, which the compressor would change; use update='worker' or uncompressed",
+    ),
+    (
+        lambda s: s.updates_on_servers and _regroups(s),
+        "a server keeps the optimizer's state of its part of each message, and the packing changes messages from step "
+        "to step; use update='worker' or a packing that does not",
     ),
 )

@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
+from torch import Tensor
 
-from baselines.api import Aggregate, Aggregated, Card, ExchangeRun, How, Shift, Slot
+from baselines.api import Aggregate, Aggregated, Card, ExchangeRun, How, Slot, Transfer
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +40,14 @@ class Ring:
         padded = torch.nn.functional.pad(flat, (0, -flat.numel() % world))
         chunks = list(padded.chunk(world))
         arrived = torch.empty_like(chunks[0])
+
+        def shift(sent: Tensor, into: Tensor) -> Transfer:
+            return Transfer(sent, (rank + 1) % world, into, (rank - 1) % world)
+
         for step in range(world - 1):
-            yield Shift(chunks[(rank - step) % world], arrived)
+            yield shift(chunks[(rank - step) % world], arrived)
             chunks[(rank - step - 1) % world].add_(arrived)
         for step in range(world - 1):
-            yield Shift(chunks[(rank + 1 - step) % world], chunks[(rank - step) % world])
+            yield shift(chunks[(rank + 1 - step) % world], chunks[(rank - step) % world])
         flat.copy_(padded[: flat.numel()])
         return Aggregated(((tensor,),))

@@ -12,11 +12,11 @@ ranks the weights equal DDP's bit for bit.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from baselines.api import Card, Packed, Segment, Slot
+from baselines.api import Card, Knob, Packed, Segment, Slot
 
 MIB = 1024 * 1024
 
@@ -33,6 +33,7 @@ class FixedBuckets:
     )
     rank_invariant: ClassVar[bool] = True
     slices: ClassVar[bool] = False
+    knobs: ClassVar[Mapping[str, Knob]] = {"bucket_bytes": Knob(64 * 1024, 256 * MIB)}
     bucket_bytes: int = 25 * MIB
     first_bucket_bytes: int = MIB
 

@@ -5,17 +5,20 @@ coordinator takes the gradients that are ready on *all* ranks, in order, and fil
 the next tensor would pass `threshold_bytes`. A single tensor may exceed the threshold; a
 threshold of 0 sends each tensor alone. Defaults as in Horovod 0.28: 128 MiB, 1 ms.
 
+Knobs: a threshold of 64 KiB to 256 MiB and a cycle of 1 to 100 ms, on logarithmic scales. Horovod's own autotuning
+searches 0 to 64 MiB and the same cycles, on linear ones.
+
 Differs from Horovod: nothing is negotiated while nothing is ready, so an idle job costs no
 processor time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from baselines.api import Card, Packed, Segment, Slot
+from baselines.api import Card, Knob, Packed, Segment, Slot
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +31,10 @@ class TensorFusion:
     )
     rank_invariant: ClassVar[bool] = False
     slices: ClassVar[bool] = False
+    knobs: ClassVar[Mapping[str, Knob]] = {
+        "threshold_bytes": Knob(64 * 1024, 256 * 1024 * 1024),
+        "cycle_s": Knob(0.001, 0.1),
+    }
     threshold_bytes: int = 128 * 1024 * 1024
     cycle_s: float = 0.001
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from layouts import reduce_together, segments_of
 from torch import Tensor
 
-from baselines.api import Aggregate, Aggregated, Exchange, How, Payload, Shift, Slot, as_bytes, from_bytes
+from baselines.api import Aggregate, Aggregated, Exchange, How, Payload, Slot, Transfer, as_bytes, from_bytes
 from baselines.catalogue import plugins
 from baselines.compression.error_feedback import ErrorFeedback
 from baselines.compression.half import DTYPES, Half
@@ -94,12 +94,12 @@ def test_half_precision_knows_its_formats() -> None:
 
 
 def drive(exchange: Exchange, payloads: Sequence[Payload], how: How) -> tuple[list[Aggregated], list[float], int]:
-    """Results by rank, bytes sent a rank by primitive, and whether all primitives are shifts (their number)."""
+    """Results by rank, bytes sent a rank by primitive, and whether the number of neighbour transfers."""
     world = len(payloads)
     runs = [exchange.run(Aggregate(payload, how, "test"), rank, world) for rank, payload in enumerate(payloads)]
     results: list[Aggregated] = []
     sent: list[float] = []
-    num_shifts = 0
+    num_transfers = 0
     answers: list[Payload | None] = [None] * world
     while not results:
         asked = []
@@ -110,17 +110,17 @@ def drive(exchange: Exchange, payloads: Sequence[Payload], how: How) -> tuple[li
                 results.append(end.value)
         if asked:
             sent.append(bytes_sent(asked[0], world))
-            num_shifts += isinstance(asked[0], Shift)
+            num_transfers += isinstance(asked[0], Transfer)
             answers = list(perform(asked))
-    return results, sent, num_shifts
+    return results, sent, num_transfers
 
 
 @given(world=st.integers(1, 6), chunk=st.integers(1, 9), seed=SEEDS)
 def test_ring_takes_the_optimal_number_of_bytes_and_steps(world: int, chunk: int, seed: int) -> None:
     numel = world * chunk
     grads = random_grads(seed, world, numel)
-    results, sent, num_shifts = drive(Ring(), [(grad.clone(),) for grad in grads], How.SUM)
-    assert num_shifts == len(sent) == 2 * (world - 1)
+    results, sent, num_transfers = drive(Ring(), [(grad.clone(),) for grad in grads], How.SUM)
+    assert num_transfers == len(sent) == 2 * (world - 1)
     assert sum(sent) == pytest.approx(2 * (world - 1) / world * numel * 4)
     for result in results:
         assert torch.equal(result.parts[0][0], results[0].parts[0][0])

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from baselines.api import Compressor, Exchange, OptimizerSpec, Ordering, Packing, Slot, UpdatePoint
+from baselines.api import Compressor, Exchange, OptimizerSpec, Ordering, Packing, Slot, Tuner, UpdatePoint
 from baselines.catalogue import CatalogueError, plugin, plugins, summary_of
 from baselines.compression.half import Half
 from baselines.packing.fixed_buckets import FixedBuckets
@@ -22,8 +22,16 @@ PROTOCOLS = {
     Slot.COMPRESSION: Compressor,
     Slot.EXCHANGE: Exchange,
     Slot.OPTIMIZER: OptimizerSpec,
+    Slot.TUNING: Tuner,
 }
 EVERY = pytest.mark.parametrize("kind", plugins().values(), ids=plugins().keys())
+
+
+def beside(kind: type[Any]) -> str:
+    """What must stand before it in a text: something to wrap, or to tune."""
+    if kind.card.slot is Slot.TUNING:
+        return "tensor-fusion+"
+    return "half+" if kind.card.wraps else ""
 
 
 def make(kind: type[Any]) -> Any:
@@ -61,7 +69,7 @@ def test_a_text_with_all_parameters_gives_the_default(kind: type[Any]) -> None:
     name = kind.card.name
     fields = settable_fields(kind)
     written = f"{name}({', '.join(f'{key}={value!r}' for key, value in fields.items())})" if fields else name
-    prefix = "half+" if kind.card.wraps else ""
+    prefix = beside(kind)
     short, long = parse_strategy(prefix + name), parse_strategy(prefix + written)
     assert long.text == prefix + written
     assert dataclasses.replace(long, text=short.text) == short
@@ -78,7 +86,7 @@ def test_a_catalogue_row_names_parameters_and_defaults(kind: type[Any]) -> None:
 
 @EVERY
 def test_an_unknown_parameter_is_refused_with_the_known_ones(kind: type[Any]) -> None:
-    prefix = "half+" if kind.card.wraps else ""
+    prefix = beside(kind)
     with pytest.raises(TextError, match="no parameter 'surprise'") as refused:
         parse_strategy(f"{prefix}{kind.card.name}(surprise=1)")
     assert all(name in str(refused.value) for name in settable_fields(kind))

@@ -1,0 +1,1 @@
+"""Tuning: how settings are searched while a job trains."""
