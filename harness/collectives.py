@@ -7,8 +7,10 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from baselines.api import AllGather, AllReduce, Broadcast, Gather, Payload, Primitive, Shift
+from baselines.api import AllGather, AllReduce, AllToAll, Broadcast, Gather, Payload, Primitive, Serve, Transfer
 from harness.transport import Done
+
+Way = tuple[int | None, int | None]
 
 
 class DisagreementError(RuntimeError):
@@ -19,12 +21,18 @@ def perform(primitives: Sequence[Primitive]) -> list[Payload]:
     """Carry out one primitive, asked for by every rank; the answers in order of rank.
 
     Sums are taken in order of rank, and every answer is the receiver's own memory.
-    Raises: DisagreementError if kinds, sizes or types differ over ranks.
+    Raises: DisagreementError if kinds, sizes or types differ over ranks, or what one sends nobody receives.
     """
-    wanted = {(type(p).__name__, p.tensor.numel(), p.tensor.dtype) for p in primitives}
-    if len(wanted) != 1:
-        raise DisagreementError(f"ranks ask for different primitives: {sorted(map(str, wanted))}")
-    tensors = [primitive.tensor for primitive in primitives]
+    if len(kinds := {type(p).__name__ for p in primitives}) != 1:
+        raise DisagreementError(f"ranks ask for different primitives: {sorted(kinds)}")
+    match primitives[0]:
+        case Transfer():
+            return _transfer([p for p in primitives if isinstance(p, Transfer)])
+        case AllToAll():
+            return _all_to_all([p for p in primitives if isinstance(p, AllToAll)])
+        case Serve():
+            raise DisagreementError("a server steps by itself; let the engine do it")
+    tensors = _equal_in_size(primitives)
     match primitives[0]:
         case AllReduce():
             return _overwrite(tensors, _sum(tensors))
@@ -34,8 +42,15 @@ def perform(primitives: Sequence[Primitive]) -> list[Payload]:
             return [tuple(tensor.clone() for tensor in tensors) for _ in tensors]
         case Gather():
             return [tuple(tensor.clone() for tensor in tensors), *(() for _ in tensors[1:])]
-        case Shift():
-            return _shift(primitives)
+
+
+def _equal_in_size(primitives: Sequence[Primitive]) -> list[Tensor]:
+    """The one tensor of each rank's primitive."""
+    tensors = [p.tensor for p in primitives if isinstance(p, AllReduce | AllGather | Gather | Broadcast)]
+    wanted = {(type(primitives[0]).__name__, tensor.numel(), tensor.dtype) for tensor in tensors}
+    if len(wanted) != 1:
+        raise DisagreementError(f"ranks ask for different primitives: {sorted(map(str, wanted))}")
+    return tensors
 
 
 def _sum(tensors: Sequence[Tensor]) -> Tensor:
@@ -49,13 +64,37 @@ def _overwrite(tensors: Sequence[Tensor], value: Tensor) -> list[Payload]:
     return [(tensor.copy_(value),) for tensor in tensors]
 
 
-def _shift(primitives: Sequence[Primitive]) -> list[Payload]:
-    sent = [primitive.tensor.clone() for primitive in primitives]
-    answers: list[Payload] = []
-    for rank, primitive in enumerate(primitives):
-        assert isinstance(primitive, Shift)
-        answers.append((primitive.into.copy_(sent[rank - 1]),))
-    return answers
+def _transfer(transfers: Sequence[Transfer]) -> list[Payload]:
+    sends: dict[Way, Tensor] = {(rank, t.to): t.send.clone() for rank, t in enumerate(transfers) if t.send is not None}
+    awaited: dict[Way, Tensor] = {(t.source, rank): t.into for rank, t in enumerate(transfers) if t.into is not None}
+    if sends.keys() != awaited.keys():
+        raise DisagreementError(f"sent (from, to) {sorted(map(str, sends))}, received {sorted(map(str, awaited))}")
+    for way, into in awaited.items():
+        if (into.numel(), into.dtype) != (sends[way].numel(), sends[way].dtype):
+            raise DisagreementError(
+                f"rank {way[0]} sends {sends[way].numel()} of {sends[way].dtype} and rank {way[1]} receives "
+                f"{into.numel()} of {into.dtype}"
+            )
+        into.copy_(sends[way])
+    return [() if t.into is None else (t.into,) for t in transfers]
+
+
+def _all_to_all(asked: Sequence[AllToAll]) -> list[Payload]:
+    world = len(asked)
+    for rank, own in enumerate(asked):
+        if len(own.parts) != world or len(own.sizes) != world or own.parts[rank].numel() or own.sizes[rank]:
+            raise DisagreementError(
+                f"rank {rank} needs a part and a size for each of {world} ranks and empty ones for itself, not "
+                f"{len(own.parts)} parts and sizes {own.sizes}"
+            )
+        for source, other in enumerate(asked):
+            sent = other.parts[rank]
+            if sent.numel() != own.sizes[source] or sent.dtype != own.parts[rank].dtype:
+                raise DisagreementError(
+                    f"rank {source} sends {sent.numel()} of {sent.dtype} to rank {rank}, which receives "
+                    f"{own.sizes[source]} of {own.parts[rank].dtype}"
+                )
+    return [tuple(other.parts[rank].clone() for other in asked) for rank in range(world)]
 
 
 @dataclass(slots=True)

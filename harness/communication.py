@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from time import perf_counter
@@ -23,7 +23,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from baselines.api import Context, Message, Payload, Reduced, State
+from baselines.api import Context, Message, Payload, Reduced, Serve, State
 from baselines.strategy import Strategy
 from crossover.scheduling import short_slices
 from harness.buffers import BufferPool, flatten_gradients, scatter_gradients
@@ -31,6 +31,7 @@ from harness.dispatch import StaticDispatch
 from harness.link_turns import LinkTurns
 from harness.negotiate import Negotiation
 from harness.reduction import MessageRun, Tagged, reduce_message
+from harness.shards import Shards
 from harness.streams import Streams
 from harness.trace import Recorder
 from harness.traffic import Traffic, bytes_sent
@@ -58,11 +59,17 @@ class Step:
     def __post_init__(self) -> None:
         self.num_elements = self.unsent = sum(self.left.values())
 
-    def peek(self) -> Message | None:
+    def peek(self, in_flight: Sequence[Message], now_s: float) -> Message | None:
         """The message that goes next, if it may go now."""
         if self._next is None:
             self._next = self.dispatch.next()
+        if self._next is None or not self.dispatch.may_go(self._next, in_flight, now_s):
+            return None
         return self._next
+
+    def taken(self, in_flight: Sequence[Message]) -> Sequence[Message]:
+        """`in_flight`, and the message that waits for a lane."""
+        return in_flight if self._next is None else [*in_flight, self._next]
 
     def lane(self) -> int:
         """Where the next message goes: the lane that has carried the fewest bytes in this step.
@@ -108,6 +115,8 @@ class Communication:
         self._strategy, self._parameters, self._states = strategy, parameters, states
         self._transport, self._recorder, self._generator = transport, recorder, generator
         self._streams = streams
+        self._shards = Shards(parameters, strategy.optimizer)  # empty where no server steps
+        self._num_workers = strategy.num_workers(transport.world)
         self._link, self._has_link, self._asked_link = link, link is None, False
         self._held: list[tuple[_Flight, Tagged]] = []
         self._pools: defaultdict[int, BufferPool] = defaultdict(BufferPool)  # a buffer stays on its lane's stream
@@ -173,18 +182,20 @@ class Communication:
         """Make messages while a lane is free; the seconds after which to look again, if any."""
         step = self._step
         assert step is not None
-        while (message := step.peek()) is not None and (lane := step.lane()) not in self._flights:
+        while (message := step.peek(self._flying(), perf_counter())) and (lane := step.lane()) not in self._flights:
             step.take(lane)
             with self._streams.lane(lane):
                 self._launch(message, lane, step.number)
         if isinstance(step.dispatch, Negotiation):
-            flying = [flight.message for flight in self._flights.values()]
-            return step.dispatch.cycle(flying, perf_counter())
+            return step.dispatch.cycle(step.taken(self._flying()), perf_counter())
         return None
+
+    def _flying(self) -> list[Message]:
+        return [flight.message for flight in self._flights.values()]
 
     def _launch(self, message: Message, lane: int, step: int) -> None:
         self._streams.wait_ready(segment.name for segment in message.segments)
-        flat = flatten_gradients(message, self._parameters, self._pools[lane], scale=1.0 / self._transport.world)
+        flat = flatten_gradients(message, self._parameters, self._pools[lane], scale=1.0 / self._num_workers)
         ctx = Context(self._transport.rank, self._transport.world, step, message, self._generator)
         run = reduce_message(self._strategy.compression, self._strategy.exchange, flat, self._states, ctx)
         self._flights[lane] = _Flight(message, run, flat, lane, perf_counter())
@@ -210,11 +221,17 @@ class Communication:
         start_s = perf_counter()
         try:
             tagged = next(flight.run) if answer is None else flight.run.send(answer)
+            while isinstance(tagged.primitive, Serve):
+                tagged = flight.run.send((self._serve_update(flight.message, tagged.primitive),))
         except StopIteration as end:
             self._land(flight, end.value)
         else:
             self._start(flight, tagged)
         self._recorder.add("codec", "codec", start_s, perf_counter())
+
+    def _serve_update(self, message: Message, serve: Serve) -> Tensor:
+        assert self._step is not None
+        return self._shards.step(message, serve, self._step.number)
 
     def _start(self, flight: _Flight, tagged: Tagged) -> None:
         if not flight.on_link and not self._has_link:
@@ -244,9 +261,10 @@ class Communication:
         for name in complete:
             left.pop(name, None)
         self._give_link_back()
-        with self.changed:
-            self._step.landed.update(complete)
-            self.changed.notify_all()
+        if complete:  # a slice of a parameter concerns nobody, and waking the main thread costs as much as sending it
+            with self.changed:
+                self._step.landed.update(complete)
+                self.changed.notify_all()
 
     # ---- link turns
 

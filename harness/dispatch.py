@@ -8,12 +8,16 @@ decisions round.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from heapq import heappop, heappush
 
-from baselines.api import Group, Message, Ordering, Packing, Segment
+from baselines.api import Group, HasCredit, Keyed, Message, Ordering, Packing, Segment
 
 DEFAULT_CYCLE_S = 0.001
+NUMBERS_A_SEGMENT = 3  # parameter, start, stop
+MARGIN = 1.25  # more than what starts in one control round is decided ahead, since rounds differ
+LARGEST_SHARE = 0.25  # of a step's bytes that are decided ahead, so that what is urgent can still overtake
 
 
 class PlanError(RuntimeError):
@@ -54,11 +58,7 @@ class StaticDispatch:
     _next: int = 0
 
     def __post_init__(self) -> None:
-        self._missing = [len({s.index for s in message.segments}) for message in self.plan]
-        self._messages_of = {}
-        for message in self.plan:
-            for index in {s.index for s in message.segments}:
-                self._messages_of.setdefault(index, []).append(message.index)
+        self._missing, self._messages_of = _needs(self.plan)
 
     def ready(self, index: int) -> bool:
         """The gradient of parameter `index` is ready on this rank; whether a message may go now.
@@ -83,65 +83,181 @@ class StaticDispatch:
             return self.plan[self._next - 1]
         return None
 
+    def may_go(self, message: Message, in_flight: Sequence[Message], now_s: float) -> bool:
+        """A lane is all that the plan's next message waits for."""
+        return True
+
     @property
     def all_sent(self) -> bool:
         return self._next == len(self.plan)
 
 
+def credit_of(ordering: Ordering) -> int | None:
+    """An ordering's credit in bytes, if it has one."""
+    return ordering.credit_bytes if isinstance(ordering, HasCredit) else None
+
+
+def _needs(plan: Sequence[Message]) -> tuple[list[int], dict[int, list[int]]]:
+    """How many parameters each message needs, and the messages that need each parameter."""
+    missing, messages_of = list[int](), dict[int, list[int]]()
+    for message in plan:
+        needed = {segment.index for segment in message.segments}
+        missing.append(len(needed))
+        for index in needed:
+            messages_of.setdefault(index, []).append(message.index)
+    return missing, messages_of
+
+
+@dataclass(slots=True)
+class Waiting:
+    """Messages that are made and not decided. What goes next is picked as if nothing were in flight; an ordering with
+    keys is not asked about all that waits, a heap answers."""
+
+    ordering: Ordering
+    _key: Callable[[Message], tuple[int, ...]] | None = field(init=False)
+    _heap: list[tuple[tuple[int, ...], int, Message]] = field(default_factory=list)
+    _messages: dict[int, Message] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._key = self.ordering.key if isinstance(self.ordering, Keyed) else None
+
+    def __len__(self) -> int:
+        return len(self._heap) or len(self._messages)
+
+    def add(self, message: Message) -> None:
+        if self._key is not None:
+            heappush(self._heap, (self._key(message), message.index, message))
+        else:
+            self._messages[message.index] = message
+
+    def pick(self, now_s: float) -> Message:
+        """What goes next. Raises: PlanError if the ordering picks nothing, or something else."""
+        if self._heap:
+            return self._heap[0][2]
+        picked = self.ordering.pick(tuple(self._messages.values()), (), now_s)
+        if picked is None or picked.index not in self._messages:
+            raise PlanError(
+                f"{self.ordering.card.name} picks {picked} of {len(self._messages)} messages with nothing in flight; "
+                "pick one of them"
+            )
+        return picked
+
+    def remove(self, picked: Message) -> None:
+        """Take out what was picked last."""
+        if self._heap:
+            heappop(self._heap)
+        else:
+            del self._messages[picked.index]
+
+
+@dataclass(slots=True)
+class LookAhead:
+    """How many bytes are decided beyond those in flight, so that no lane waits for a control round.
+
+    Decided is not recalled: more than a round needs would only delay what is urgent.
+    """
+
+    limit_bytes: int
+    nbytes: int = 0
+
+    def learn(self, started_bytes: int, window_bytes: int, ran_dry: bool) -> None:
+        """After a round with messages waiting all the while: what started during it, and what it decided.
+
+        Where lanes ran dry nobody knows how much would have started: try twice as much.
+        """
+        wanted = max(2 * self.nbytes, window_bytes) if ran_dry else round(self.nbytes + MARGIN * started_bytes) // 2
+        self.nbytes = min(wanted, self.limit_bytes)
+
+
 @dataclass(slots=True)
 class Coordinator:
-    """Rank 0's side of a negotiated step: asks packing and ordering, on the globally ready set."""
+    """Rank 0's side of a negotiated step: asks packing and ordering, on the globally ready set.
+
+    `plan` holds all messages of a rank-invariant packing. A window is told in at most `capacity` numbers.
+    """
 
     packing: Packing
     ordering: Ordering
     segments: Sequence[Segment]
+    plan: tuple[Message, ...] | None = None
+    capacity: int | None = None
     _cycle_s: float = DEFAULT_CYCLE_S
     _unpacked: list[Segment] = field(default_factory=list)
-    _pending: list[Message] = field(default_factory=list)
+    _waiting: Waiting = field(init=False)
+    _credit_bytes: int | None = field(init=False)
     _seen: set[int] = field(default_factory=set)
     _num_made: int = 0
-    _static: StaticDispatch | None = None
+    _missing: list[int] = field(init=False)
+    _messages_of: dict[int, list[int]] = field(init=False)
 
     def __post_init__(self) -> None:
-        if self.packing.rank_invariant:
-            self._static = StaticDispatch(make_plan(self.packing, self.segments))
+        if self.plan is None and self.packing.rank_invariant:
+            self.plan = make_plan(self.packing, self.segments)
+        self._waiting = Waiting(self.ordering)
+        self._credit_bytes = credit_of(self.ordering)
+        self._missing, self._messages_of = _needs(self.plan or ())
 
     @property
     def look_again_s(self) -> float:
-        """Seconds until the next cycle may begin: none while messages wait for a lane."""
-        return 0.0 if self._pending else self._cycle_s
+        """Seconds until the next cycle may begin: none while messages wait."""
+        return 0.0 if self._waiting else self._cycle_s
 
-    def decide(self, ready_everywhere: Sequence[int], in_flight: Sequence[Message], now_s: float) -> list[Group]:
-        """The window of decisions: groups to send now, in order. `ready_everywhere`: parameter
-        indices ready on all ranks so far.
+    @property
+    def has_waiting(self) -> bool:
+        """Whether messages are made and not decided."""
+        return len(self._waiting) > 0
 
-        An ordering that keeps the order of what was made loses nothing by deciding on all of it; any
-        other decides for the free lanes only, since a more urgent message may come.
+    def decide(
+        self,
+        ready_everywhere: Sequence[int],
+        in_flight: Sequence[Message],
+        now_s: float,
+        *,
+        queued: Sequence[Message] = (),
+        ahead_bytes: int = 0,
+    ) -> list[Message]:
+        """The window of decisions: messages that go next, in order. `ready_everywhere`: parameter indices ready on all
+        ranks so far; `in_flight` and `queued`: what was decided before and travels, or has not yet started.
+
+        An ordering that keeps the order of what was made loses nothing by deciding on all of it, and no ordering does
+        once nothing more can become ready. Else a more urgent message may come: then an ordering with credit decides
+        while it has some, and any other one for the free lanes and `ahead_bytes` beyond.
         """
         fresh = [index for index in ready_everywhere if index not in self._seen]
         self._seen.update(fresh)
         self._make_messages(fresh, now_s)
-        window: list[Group] = []
-        flying = list(in_flight)
-        free = len(self._pending) if self.ordering.rank_invariant else self.ordering.depth - len(flying)
-        while len(window) < free:
-            picked = self.ordering.pick(self._pending, flying, now_s)
-            if picked is None:
+        num_decided, queued_bytes = len(in_flight) + len(queued), sum(message.nbytes for message in queued)
+        decided_bytes = queued_bytes + sum(message.nbytes for message in in_flight)
+        window: list[Message] = []
+        room = self.capacity
+        while self._waiting and self._may_decide(num_decided, decided_bytes, queued_bytes, ahead_bytes):
+            picked = self._waiting.pick(now_s)
+            if room is not None and (room := room - self.numbers_of(picked)) < 0 and window:
                 break
-            self._pending.remove(picked)
-            flying.append(picked)
-            window.append(picked.segments)
+            self._waiting.remove(picked)
+            window.append(picked)
+            num_decided, decided_bytes = num_decided + 1, decided_bytes + picked.nbytes
+            queued_bytes += picked.nbytes
         return window
 
+    def numbers_of(self, message: Message) -> int:
+        """How many numbers tell a rank which message this is."""
+        return 1 if self.plan is not None else 1 + NUMBERS_A_SEGMENT * len(message.segments)
+
+    def _may_decide(self, num_decided: int, decided_bytes: int, queued_bytes: int, ahead_bytes: int) -> bool:
+        everything_ready = len(self._seen) == len(self.segments) and not self._unpacked
+        if self.ordering.rank_invariant or everything_ready or num_decided == 0:
+            return True
+        if self._credit_bytes is not None:
+            return decided_bytes < self._credit_bytes
+        return num_decided < self.ordering.depth or queued_bytes <= ahead_bytes
+
     def _make_messages(self, fresh: Sequence[int], now_s: float) -> None:
-        if self._static is not None:
-            for index in fresh:
-                self._static.ready(index)
-            while message := self._static.next():
-                self._pending.append(message)
+        if self.plan is not None:
+            self._complete(self.plan, fresh)
             return
         self._unpacked.extend(self.segments[index] for index in fresh)
-        if self._pending or not self._unpacked:
+        if self._waiting or not self._unpacked:
             return  # late binding: what is ready while messages queue up is packed together
         packed = self.packing.pack(self._unpacked, now_s)
         self._cycle_s = DEFAULT_CYCLE_S if packed.look_again_s is None else packed.look_again_s
@@ -154,5 +270,13 @@ class Coordinator:
                 )
         self._unpacked = [segment for segment in self._unpacked if segment.name not in taken]
         for group in packed.groups:
-            self._pending.append(Message(self._num_made, group))
+            self._waiting.add(Message(self._num_made, group))
             self._num_made += 1
+
+    def _complete(self, plan: Sequence[Message], fresh: Sequence[int]) -> None:
+        """Messages of the plan may overtake each other: each is made with the last parameter that it needs."""
+        for index in fresh:
+            for message_index in self._messages_of.get(index, ()):
+                self._missing[message_index] -= 1
+                if self._missing[message_index] == 0:
+                    self._waiting.add(plan[message_index])

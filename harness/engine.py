@@ -6,6 +6,9 @@ wake the communication thread only when that lets a message go. `wait` (all mess
 
 Gradients are divided by the number of ranks before they are compressed, as DDP does. A
 parameter without a gradient in a step counts as zero.
+
+A strategy that plans with measured costs, or is tuned, is replaced at step boundaries, when nothing is
+under way (`harness/adaptation.py`); packing and ordering may change there, lanes, compression and exchange do not.
 """
 
 from __future__ import annotations
@@ -17,17 +20,19 @@ from time import perf_counter
 import torch
 from torch import Tensor, nn
 
-from baselines.api import Broadcast, Payload, State
+from baselines.api import Broadcast, Payload, Primitive, State
 from baselines.strategy import Strategy
+from harness.adaptation import Adaptation, adapts
 from harness.communication import Communication, Step
-from harness.dispatch import DEFAULT_CYCLE_S, StaticDispatch, make_plan
+from harness.dispatch import StaticDispatch, make_plan
 from harness.layout import lay_out, rank_generator, trainable_parameters
 from harness.link_turns import LinkTurns
 from harness.negotiate import Negotiation
 from harness.streams import streams_for
 from harness.trace import Recorder
-from harness.traffic import Traffic
+from harness.traffic import Traffic, bytes_sent
 from harness.transport import CONTROL, Transport
+from results.record import Adapted
 
 
 class EngineError(RuntimeError):
@@ -66,20 +71,33 @@ class Engine:
         self._seen: list[str] = []
         self._lay_out(list(self.parameters))
         self._hooks = [p.register_post_accumulate_grad_hook(self._hook(n)) for n, p in self.parameters.items()]
+        self._waited_s = 0.0
+        self._adaptation = self._new_adaptation(model) if adapts(strategy) else None
 
     @property
     def traffic(self) -> Traffic:
         """What was sent so far."""
         return self._communication.traffic
 
+    @property
+    def adapted(self) -> tuple[Adapted, ...]:
+        """How the strategy was changed so far."""
+        return self._adaptation.report() if self._adaptation is not None else ()
+
     def begin_step(self) -> None:
-        """Announce a step; the gradients of its backward will be reduced."""
+        """Announce a step; the gradients of its backward will be reduced.
+
+        Raises: EngineError if communication failed.
+        """
         self._check()
+        self._adapt()
         self._seen = []
         number = 0 if self._step is None else self._step.number + 1
         left = {segment.name: segment.numel for segment in self.segments}
         self._step = Step(number, self._new_dispatch(), left, [0] * self.strategy.ordering.depth)
         self._communication.begin(self._step)
+        if self._adaptation is not None:
+            self._adaptation.layers.begin_backward()
 
     def end_backward(self) -> None:
         """Backward has ended: parameters that got no gradient are sent as zeros."""
@@ -99,7 +117,7 @@ class Engine:
         step = self._current_step()
         self._block_until(lambda: len(step.landed) == len(self.parameters))
         self._streams.wait_landed(self.parameters)
-        if step.number == 0 and self._seen:
+        if step.number == 0 and self._seen and not self.strategy.updates_on_servers:  # they keep parts of messages
             self._agree_on_ready_order()
 
     def wait_for(self, name: str) -> None:
@@ -113,10 +131,13 @@ class Engine:
         self._muted = muted
 
     def exchange_once(self) -> None:
-        """Send the present gradients once more, all ready at once: for measuring the link alone."""
+        """Send the present gradients once more, all ready at once: for measuring the link alone, and for a rank that
+        only serves. A step like any other for what ranks agree on, but no layer times are taken from it."""
         self.begin_step()
         self.end_backward()
         self.wait()
+        if self._adaptation is not None:
+            self._adaptation.layers.end_step(keep=False)
 
     def close(self) -> None:
         """Stop the communication thread and remove the hooks."""
@@ -134,6 +155,8 @@ class Engine:
     def _announce(self, name: str) -> None:
         self._seen.append(name)
         self._streams.mark_ready(name)
+        if self._adaptation is not None:
+            self._adaptation.layers.ready(name)
         if self._current_step().dispatch.ready(self._index[name]):
             self._communication.wake()
 
@@ -141,9 +164,14 @@ class Engine:
         if self.strategy.rank_invariant:
             return StaticDispatch(self._plan)
         before = self._step.dispatch if self._step is not None else None
-        look_again_s = before.look_again_s if isinstance(before, Negotiation) else DEFAULT_CYCLE_S
-        receiver = self._communication.receiver(CONTROL)
-        return Negotiation(self.strategy, self.segments, self.transport, self.traffic, receiver, look_again_s)
+        return Negotiation(
+            self.strategy,
+            self.segments,
+            self.transport,
+            self.traffic,
+            self._communication.receiver(CONTROL),
+            before=before if isinstance(before, Negotiation) else None,
+        )
 
     def _current_step(self) -> Step:
         if self._step is None:
@@ -154,7 +182,9 @@ class Engine:
         start_s = perf_counter()
         with self._communication.changed:
             self._communication.changed.wait_for(lambda: done() or self._communication.error is not None)
-        self.recorder.add("loop", "exposed", start_s, perf_counter())
+        end_s = perf_counter()
+        self._waited_s += end_s - start_s
+        self.recorder.add("loop", "exposed", start_s, end_s)
         self._check()
 
     def _check(self) -> None:
@@ -166,13 +196,55 @@ class Engine:
         """After the first step the layout follows the order seen on rank 0, as DDP's rebuild does."""
         names = list(self.parameters)
         order = torch.tensor([names.index(name) for name in self._seen], dtype=torch.int32)
+        self._carry_out(Broadcast(order), CONTROL)
+        self._seen = []
+        self._lay_out([names[position] for position in order.tolist()])
+
+    def _carry_out(self, primitive: Primitive, lane: int) -> Payload:
+        """A primitive between two steps, when nothing else is under way."""
         done: SimpleQueue[Payload | Exception] = SimpleQueue()
-        self.transport.start(Broadcast(order), CONTROL, done.put)
+        self.transport.start(primitive, lane, done.put)
         answer = done.get()
         if isinstance(answer, Exception):
             raise EngineError(f"communication failed: {answer}") from answer
-        self._seen = []
-        self._lay_out([names[position] for position in order.tolist()])
+        return answer
+
+    def _new_adaptation(self, model: nn.Module) -> Adaptation:
+        """With hooks that time layers, if their times are wanted."""
+        adaptation = Adaptation(
+            self.strategy,
+            self.transport.rank,
+            self.transport.world,
+            device=next((parameter.device for parameter in self.parameters.values()), None),
+            layer_clock=lambda: perf_counter() - self._waited_s,
+        )
+        if not self.strategy.needs_costs:
+            return adaptation
+        layers, names = adaptation.layers, {id(parameter): name for name, parameter in self.parameters.items()}
+        self._hooks.append(model.register_forward_pre_hook(lambda *_: layers.begin_forward()))
+        for module in model.modules():
+            own = [names[id(p)] for p in module.parameters(recurse=False) if id(p) in names]
+            if own:
+                self._hooks.append(module.register_forward_pre_hook(lambda *_, own=own: layers.begin_layer(own)))
+        self._hooks.append(model.register_forward_hook(lambda *_: layers.end_forward()))
+        return adaptation
+
+    def _adapt(self) -> None:
+        """Ask for the strategy of the step to come, and carry out what that takes on all ranks."""
+        if self._adaptation is None:
+            return
+        talk = self._adaptation.next_strategy(self.strategy, self.segments)
+        try:
+            lane, primitive = next(talk)
+            while True:
+                self.traffic.count("control", bytes_sent(primitive, self.transport.world))
+                lane, primitive = talk.send(self._carry_out(primitive, lane))
+        except StopIteration as end:
+            strategy: Strategy = end.value
+        if strategy is not self.strategy:
+            assert strategy.ordering.depth == self.strategy.ordering.depth, "lanes are made for one depth"
+            self.strategy = strategy
+            self._lay_out([segment.name for segment in self.segments])
 
     def _lay_out(self, order: Sequence[str]) -> None:
         self._index = {name: index for index, name in enumerate(order)}

@@ -21,10 +21,12 @@ from crossover import CrossoverError
 from fabric.api import Cluster, FabricError, FabricSpec, build
 from harness.gpu import keep_forkable
 from harness.messages import Answer, Ending, Event, Part, Task, task_from, to_line
+from harness.predict.rows import preload
 from harness.rank import Place
 from harness.rank_process import fork_rank
 from harness.services import places
 from harness.systems import system_of
+from harness.systems.api import Preloads
 from harness.trial import Job, Trial
 from harness.watch import LauncherGone, Watch
 from models.device import DeviceError
@@ -60,9 +62,12 @@ class Lab:
     def _answer(self, task: Task) -> Answer:
         self._num_tasks += 1
         try:
+            _check_seats(task)
             cluster = self._cluster_for(task.fabric)
             if task.trial is not None:
                 self._preload(task.trial)
+            elif task.links is not None and task.links.rows:
+                preload()
             hosts = (task.part.host,) if task.part else cluster.hosts
             with places(task.trial, hosts, self.scratch, self._port()) as seats:
                 return self._run(task, cluster, [_meeting(seat, task.part) for seat in seats])
@@ -83,6 +88,9 @@ class Lab:
     def _preload(self, trial: Trial) -> None:
         """Import and read once what every forked rank needs; the forks share it."""
         for job in trial.jobs:
+            system = system_of(job.system)
+            if isinstance(system, Preloads) and job.workload.device is not Device.CUDA:
+                system.preload()
             if repr(job.workload) not in self._opened:
                 workload = open_workload(job.workload)
                 if job.workload.device is not Device.CUDA:
@@ -126,9 +134,16 @@ def _meeting(place: Place, part: Part | None) -> Place:
     )
 
 
+def _check_seats(task: Task) -> None:
+    if task.part is not None and task.trial is not None and task.trial.ranks_per_host > 1:
+        raise FabricError(
+            f"ranks_per_host={task.trial.ranks_per_host} under a launcher, whose every process is a host of one rank; "
+            "use ranks_per_host=1, or start the bench without the launcher"
+        )
+
+
 def _step_once(model: nn.Module, job: Job) -> None:
     """One optimizer step on zeros: torch imports most of itself with the first one."""
-    system_of(job.system)
     parameter = next(model.parameters())
     parameter.grad = torch.zeros_like(parameter)
     job.resolve().optimizer.build([parameter]).step()

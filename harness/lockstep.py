@@ -22,7 +22,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from baselines.api import Context, Message, Payload, Reduced, UpdatePoint
+from baselines.api import Context, Message, NeedsWorld, Payload, Reduced, Serve, UpdatePoint
 from baselines.strategy import Strategy
 from harness.buffers import BufferPool, flatten_gradients, scatter_gradients
 from harness.collectives import DisagreementError, Room, perform
@@ -30,6 +30,7 @@ from harness.dispatch import DEFAULT_CYCLE_S, PlanError, StaticDispatch, make_pl
 from harness.layout import lay_out, rank_generator, trainable_parameters
 from harness.negotiate import Negotiation
 from harness.reduction import MessageRun, Tagged, reduce_message
+from harness.shards import Adopt, Shards
 from harness.traffic import Traffic, bytes_sent
 
 ARRIVAL_INTERVAL_S = 1e-4  # on the negotiation's virtual clock: a cycle of 1 ms meets some ten arrivals
@@ -47,19 +48,23 @@ def replicas(model: nn.Module, world: int) -> list[nn.Module]:
 class Lockstep:
     """Trains `models`, one a virtual rank, as `strategy` decides.
 
-    `traffic` counts what one rank sends, as the engine does. A parameter without a gradient
-    counts as zero.
-    Raises: ValueError if the models' weights differ.
+    `traffic_of` counts what each rank sends, as the engine does, and `traffic` is rank 0's. A parameter without a
+    gradient counts as zero. Ranks after the first `num_workers` only serve: their models stay as they are.
+    Raises: ValueError if the models' weights differ, or their number does not suit the exchange.
     """
 
     def __init__(self, models: Sequence[nn.Module], strategy: Strategy, *, seed: int = 0) -> None:
         self.models, self.strategy = tuple(models), strategy
-        self.traffic = Traffic()
+        if isinstance(strategy.exchange, NeedsWorld) and (reason := strategy.exchange.why_unfit(len(models))):
+            raise ValueError(f"{strategy.text}: {reason}")
+        self.num_workers = strategy.num_workers(len(models))
+        self.traffic_of = tuple(Traffic() for _ in models)
         self.parameters = [trainable_parameters(model) for model in models]
         _check_equal(self.parameters)
         self.states = [{n: strategy.compression.init(n, p) for n, p in own.items()} for own in self.parameters]
         self.segments = lay_out(self.parameters[0], list(self.parameters[0]))
-        self._optimizers = [self._build_optimizers(rank) for rank in range(self.world)]
+        self._optimizers = [self._build_optimizers(rank) for rank in range(self.num_workers)]
+        self.shards = [Shards(own, strategy.optimizer) for own in self.parameters]
         self._generators = [rank_generator(seed, rank) for rank in range(self.world)]
         self._pools = [BufferPool() for _ in models]
         self._num_steps, self._now_s, self._look_again_s = 0, 0.0, DEFAULT_CYCLE_S
@@ -69,25 +74,32 @@ class Lockstep:
         """P, the number of virtual ranks."""
         return len(self.models)
 
-    def step(self, loss: Loss, *, arrivals: Arrivals | None = None) -> list[Tensor]:
-        """Forward, backward, exchange and update on every rank; the losses in order of rank.
+    @property
+    def traffic(self) -> Traffic:
+        """What rank 0 sent."""
+        return self.traffic_of[0]
 
-        `loss(rank, model)` is called once a rank. `arrivals` are the events (rank, parameter name)
+    def step(self, loss: Loss, *, arrivals: Arrivals | None = None) -> list[Tensor]:
+        """Forward, backward, exchange and update on every rank that trains; their losses in order of rank.
+
+        `loss(rank, model)` is called once each. `arrivals` are the events (rank, parameter name)
         of gradients becoming ready, each once; by default as autograd made them, ranks in turn.
         Raises: DisagreementError or PlanError for a defect of a plug-in.
         """
-        losses, orders = zip(*(self._backward(rank, loss) for rank in range(self.world)), strict=True)
+        losses, orders = zip(*(self._backward(rank, loss) for rank in range(self.num_workers)), strict=True)
+        orders += tuple(self._nothing_of_its_own(rank) for rank in range(self.num_workers, self.world))
         if arrivals is None:
             arrivals = [(rank, name) for names in zip(*orders, strict=True) for rank, name in enumerate(names)]
         self._exchange(arrivals)
-        if self._num_steps == 0:  # from now on in the order seen on rank 0, as in the engine
+        if self._num_steps == 0 and not self.strategy.updates_on_servers:
+            # from now on in the order seen on rank 0, as in the engine; servers know their part of each message
             self.segments = lay_out(self.parameters[0], [name for rank, name in arrivals if rank == 0])
         self._num_steps += 1
         return list(losses)
 
     def _build_optimizers(self, rank: int) -> dict[str, torch.optim.Optimizer]:
         """One a parameter for AT_PRE_HOOK; else a single one, under the empty name."""
-        build = self.strategy.optimizer.build
+        build = Adopt().build if self.strategy.updates_on_servers else self.strategy.optimizer.build
         if self.strategy.update_point is UpdatePoint.AT_PRE_HOOK:
             return {name: build([parameter]) for name, parameter in self.parameters[rank].items()}
         return {"": build(self.models[rank].parameters())}
@@ -109,6 +121,12 @@ class Lockstep:
                 parameter.grad = torch.zeros_like(parameter)
                 order[name] = None
         return value.detach(), list(order)
+
+    def _nothing_of_its_own(self, rank: int) -> list[str]:
+        """What a rank that only serves brings: zeros, all ready."""
+        for parameter in self.parameters[rank].values():
+            parameter.grad = torch.zeros_like(parameter)
+        return list(self.parameters[rank])
 
     def _exchange(self, arrivals: Arrivals) -> None:
         missing = {segment.name: segment.numel for segment in self.segments}
@@ -171,7 +189,7 @@ class Lockstep:
                 self.strategy,
                 self.segments,
                 room.seat(rank),
-                self.traffic if rank == 0 else Traffic(),
+                self.traffic_of[rank],
                 partial(_answer, sides, rank),
                 self._look_again_s,
                 clock=lambda: self._now_s,
@@ -181,21 +199,30 @@ class Lockstep:
 
     def _reduce(self, message: Message) -> None:
         """Drive one message's generators on all ranks together, and hand the gradients back."""
-        self.traffic.num_messages += 1
+        for traffic in self.traffic_of:
+            traffic.num_messages += 1
         flats = [
-            flatten_gradients(message, own, pool, scale=1.0 / self.world)
+            flatten_gradients(message, own, pool, scale=1.0 / self.num_workers)
             for own, pool in zip(self.parameters, self._pools, strict=True)
         ]
         runs = [self._run(rank, message, flat) for rank, flat in enumerate(flats)]
         outcomes = [_advance(run, None) for run in runs]
         while asked := _asked(outcomes):
-            self.traffic.count(asked[0].tag, bytes_sent(asked[0].primitive, self.world))
-            answers = perform([tagged.primitive for tagged in asked])
+            answers = self._perform(message, asked)
             outcomes = [_advance(run, answer) for run, answer in zip(runs, answers, strict=True)]
         for rank, reduced in enumerate(outcomes):
             assert isinstance(reduced, Reduced)
             scatter_gradients(message, reduced.value, self.parameters[rank])
             self._pools[rank].give_back(flats[rank])
+
+    def _perform(self, message: Message, asked: Sequence[Tagged]) -> list[Payload]:
+        primitives = [tagged.primitive for tagged in asked]
+        if all(isinstance(primitive, Serve) for primitive in primitives):
+            served = [(rank, p) for rank, p in enumerate(primitives) if isinstance(p, Serve)]
+            return [(self.shards[rank].step(message, serve, self._num_steps),) for rank, serve in served]
+        for traffic, tagged in zip(self.traffic_of, asked, strict=True):
+            traffic.count(tagged.tag, bytes_sent(tagged.primitive, self.world))
+        return perform(primitives)
 
     def _run(self, rank: int, message: Message, flat: Tensor) -> MessageRun:
         ctx = Context(rank, self.world, self._num_steps, message, self._generators[rank])

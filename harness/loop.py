@@ -5,6 +5,7 @@
         session.wait    the previous step's messages are complete, so no link holds it either
         ┌ turn ──────────────────────────────────────────────────────────────────────┐
         │ session.update (previous step) → forward → backward → device idle          │
+        │                    (both once a micro-batch; the last one's gradients go)  │
         └────────────────────────────────────────────────────────────────────────────┘
         messages travel while other jobs have their turns, or the next step's start waits
 
@@ -33,13 +34,15 @@ OnStep = Callable[[int], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
-    """How long, how warm, how often to evaluate (0: never), how late the first step, when a turn on a GPU ends."""
+    """How long, how warm, how often to evaluate (0: never), how late the first step, when a turn on a GPU ends, how
+    many micro-batches a step."""
 
     num_warmup: int
     num_steps: int
     evaluate_every: int = 0
     start_delay_s: float = 0.0
     release: Release = Release.EVENT
+    num_micro_batches: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +69,11 @@ class Run:
     end_s: float = 0.0
     end_cpu_s: float = 0.0
 
+    def note_update(self, num_steps: int, now_s: float) -> None:
+        """The first `num_steps` steps are applied, the last of them just now or as noted before."""
+        if len(self.ends_s) < num_steps:
+            self.ends_s.append(now_s)
+
     def step_times_s(self) -> list[float]:
         """Seconds from one step's update to the next one's, the first from the start."""
         return [end - start for start, end in itertools.pairwise([self.start_s, *self.ends_s])]
@@ -87,11 +95,10 @@ def train(
     """Train `schedule.num_warmup + num_steps` steps and leave the weights as after the last one."""
     run = Run(start_s=perf_counter())
     batches = workload.batches(rank, world, seed)
-    if schedule.start_delay_s:
-        sleep(schedule.start_delay_s)
-    paused_s = 0.0
+    sleep(schedule.start_delay_s)
+    paused_s, num_micro_batches = 0.0, schedule.num_micro_batches
     for step in range(schedule.num_warmup + schedule.num_steps):
-        batch = next(batches)
+        loss, micro_batches = torch.zeros(()), list(itertools.islice(batches, num_micro_batches))
         with recorder.span("loop", "wait"):
             session.wait()
         with recorder.span("turn", "wait"):
@@ -100,34 +107,36 @@ def train(
             run.start_s = perf_counter()
         with recorder.span("compute", "update"):
             session.update()
-        if len(run.ends_s) < step:
-            run.ends_s.append(perf_counter() - paused_s)
+        run.note_update(step, perf_counter() - paused_s)
         if step == schedule.num_warmup:
             run.measured_from_s, run.measured_from_cpu_s = perf_counter(), process_time()
-        with recorder.span("compute", "forward"):
-            loss = workload.loss(session.model, batch)
-        if turns.extent is Extent.FORWARD:
-            _until_idle(loss, schedule.release)
-            turns.release(lease)
-        with recorder.span("compute", "backward"):
-            session.backward(loss)
-            _until_idle(loss, schedule.release)
+        for number, batch in enumerate(micro_batches, start=1):
+            last = number == num_micro_batches
+            session.begin_micro_batch(last=last)
+            with recorder.span("compute", "forward"):
+                part = workload.loss(session.model, batch) / num_micro_batches
+            if last and turns.extent is Extent.FORWARD:
+                _until_idle(part, schedule.release)
+                turns.release(lease)
+            with recorder.span("compute", "backward"):
+                session.backward(part)
+                _until_idle(part, schedule.release)
+            loss = loss + part.detach()
         if turns.extent is Extent.MESSAGES:
             session.wait()
         if turns.extent is not Extent.FORWARD:
             turns.release(lease)
-        run.losses.append(loss.detach())
+        run.losses.append(loss)
         on_step(step)
         if schedule.evaluate_every and (step + 1) % schedule.evaluate_every == 0:
             session.finish()
-            run.ends_s.append(perf_counter() - paused_s)
+            run.note_update(step + 1, perf_counter() - paused_s)
             paused_s += _evaluate(run, evaluate)
     with recorder.span("loop", "wait"):
         session.wait()
     with turns.turn(), recorder.span("compute", "update"):
         session.finish()
-    if len(run.ends_s) < len(run.losses):
-        run.ends_s.append(perf_counter() - paused_s)
+    run.note_update(len(run.losses), perf_counter() - paused_s)
     run.end_s, run.end_cpu_s = perf_counter(), process_time()
     return run
 

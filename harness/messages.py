@@ -16,21 +16,41 @@ from results.codec import from_jsonable, to_jsonable
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkTimes:
-    """Raw all-reduce times of one rank in seconds, by bytes."""
+    """Raw all-reduce times of one rank in seconds, by bytes; or those of the rows asked for, in their order."""
 
     rank: int
     num_bytes: tuple[int, ...]
     times_s: tuple[tuple[float, ...], ...]
 
 
+class Probe(StrEnum):
+    """What a row times: messages through the engine, the engine alone, an update of all parameters or of each."""
+
+    EXCHANGE = "exchange"
+    ENGINE = "engine"
+    UPDATE = "update"
+    EAGER_UPDATE = "eager-update"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """A micro-benchmark: `num_tensors` gradients of `num_bytes` each, all ready at once, under a strategy."""
+
+    probe: Probe
+    num_tensors: int
+    num_bytes: int
+    strategy: str = "unfused"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkQuestion:
-    """Time all-reduces of these sizes over a fabric, `num_repeats` times each."""
+    """Time all-reduces of these sizes over a fabric, `num_repeats` times each, or `rows` instead."""
 
     fabric: FabricSpec
-    num_bytes: tuple[int, ...]
+    num_bytes: tuple[int, ...] = ()
     num_repeats: int = 5
     timeout_s: float = 120.0
+    rows: tuple[Row, ...] = ()
 
 
 class Ending(StrEnum):
@@ -81,6 +101,11 @@ class Task:
         question = self.trial or self.links
         assert question is not None
         return question.fabric
+
+    @property
+    def world(self) -> int:
+        """Ranks of a job."""
+        return self.trial.world if self.trial is not None else self.fabric.num_hosts
 
     @property
     def timeout_s(self) -> float:

@@ -56,6 +56,8 @@ def skipped(trial: Trial, reason: str, background: Background) -> Record:
 
 def record_of(trial: Trial, answer: Answer, background: Background) -> Record:
     """The record of a finished trial; `background.costs` are the jobs' own, measured alone."""
+    servers = [rank for rank in answer.ranks if rank.serves]
+    answer = replace(answer, ranks=tuple(rank for rank in answer.ranks if not rank.serves))
     status, reason = _verdict(trial, answer)
     done = answer.ending is Ending.DONE
     facts = sharing_facts(trial, answer.ranks) if done and trial.sharing is not Sharing.NONE else None
@@ -72,7 +74,10 @@ def record_of(trial: Trial, answer: Answer, background: Background) -> Record:
         axis=trial.axis,
         at=trial.at,
         fabric=fabric_facts(trial, background.link),
-        jobs=tuple(_job_result(trial, index, answer) for index in range(len(trial.jobs))),
+        jobs=tuple(
+            _job_result(trial, index, answer, [rank for rank in servers if rank.job == index])
+            for index in range(len(trial.jobs))
+        ),
         makespan_s=_makespan_s(trial, answer.ranks) if done else None,
         prediction=_prediction(trial, background.costs or costs_of(answer.ranks), facts) if done else None,
         sharing_facts=facts,
@@ -97,6 +102,7 @@ def fabric_facts(trial: Trial, link: LinkModel | None) -> FabricFacts:
         alpha_s=link.alpha_s if link else None,
         beta_s_per_byte=link.beta_s_per_byte if link else None,
         fit_residual=link.residual if link else None,
+        ranks_per_host=trial.ranks_per_host,
     )
 
 
@@ -155,7 +161,7 @@ def _verdict(trial: Trial, answer: Answer) -> tuple[Status, str]:
     return Status.OK, ""
 
 
-def _job_result(trial: Trial, index: int, answer: Answer) -> JobResult:
+def _job_result(trial: Trial, index: int, answer: Answer, servers: Sequence[RankResult]) -> JobResult:
     job = trial.jobs[index]
     ranks = [rank for rank in answer.ranks if rank.job == index]
     asked = _asked(job, trial.num_steps_of(index))
@@ -171,10 +177,13 @@ def _job_result(trial: Trial, index: int, answer: Answer) -> JobResult:
         ranks=tuple(_times(rank, trial.num_warmup) for rank in ranks),
         phases=slowest.phases,
         num_messages=ranks[0].num_messages,
-        wire_bytes=ranks[0].wire_bytes,
+        wire_bytes=max((rank.wire_bytes for rank in (*ranks, *servers)), key=lambda sent: sum(sent.values())),
+        num_servers=len(servers),
         interface_bytes=max(answer.sent_bytes or ()) / num_steps if alone else None,
         curve=tuple(_curve(ranks)),
         weights_digest=ranks[0].weights_digest,
+        notes=ranks[0].notes,
+        adaptation=ranks[0].adaptation,
         peak_memory_bytes=max(rank.peak_memory_bytes for rank in ranks),
         gpu_allocated_bytes=max(rank.gpu_memory.peak_allocated_bytes for rank in ranks),
         gpu_reserved_bytes=max(rank.gpu_memory.peak_reserved_bytes for rank in ranks),
@@ -192,6 +201,7 @@ def _asked(job: Job, num_steps: int) -> JobResult:
         strategy=job.label,
         device=job.workload.device.value,
         batch_size=job.workload.batch_size,
+        accumulate=job.accumulate,
         num_steps=num_steps,
     )
 

@@ -18,11 +18,12 @@ from pathlib import Path
 
 import torch
 
-from baselines.api import AllGather, AllReduce, Broadcast, Gather, Payload, Primitive, Shift
+from baselines.api import AllGather, AllReduce, AllToAll, Broadcast, Gather, Payload, Primitive, Serve, Transfer
 from fabric.api import FabricError, FabricKind, FabricSpec
 from fabric.paced import PacedLink, Pattern, paced_link
 from harness.calibrate import LinkModel
 from harness.link_client import Carrier, LinkClient, Paid
+from harness.traffic import bytes_received, bytes_sent
 from harness.transport import CONTROL, Done, ProcessGroupTransport, Transport
 from harness.trial import Trial
 
@@ -31,7 +32,6 @@ PATTERNS: dict[type[Primitive], Pattern] = {
     AllGather: Pattern.ALL_GATHER,
     Gather: Pattern.GATHER,
     Broadcast: Pattern.BROADCAST,
-    Shift: Pattern.SHIFT,
 }
 PACED_SYSTEMS = ("ours", "local")
 SWITCH_INTERVAL_S = 0.0002  # a thread in pure Python would keep an answer waiting for 5 ms
@@ -105,10 +105,9 @@ class PacedTransport:
         return self._inner.world
 
     def start(self, primitive: Primitive, lane: int, done: Done) -> None:
-        tensor = primitive.tensor
-        work_s = self._link.seconds(PATTERNS[type(primitive)], tensor.numel() * tensor.element_size())
+        work_s = link_seconds(primitive, self._link)
         both = _Both(done)
-        if tensor.is_cuda:
+        if _is_on_device(primitive):
             self._pay_when_ready(lane, work_s, both.paid)
         else:
             self._carrier.carry(lane, work_s, both.paid)
@@ -134,6 +133,29 @@ class PacedTransport:
         self._waiting.shutdown(wait=True)
         self._carrier.close()
         sys.setswitchinterval(self._switch_interval_s)
+
+
+def link_seconds(primitive: Primitive, link: PacedLink) -> float:
+    """Time of the asking rank's host's link. Transfers and all-to-all take one step and the bytes of the fuller
+    direction, since a link carries both ways at once; a rank that sits a round out pays nothing."""
+    match primitive:
+        case Serve() | Transfer(send=None, into=None):
+            return 0.0
+        case Transfer() | AllToAll():
+            busiest = max(bytes_sent(primitive, link.num_ranks), bytes_received(primitive))
+            return link.seconds(Pattern.SHIFT, int(busiest))
+    tensor = primitive.tensor
+    return link.seconds(PATTERNS[type(primitive)], tensor.numel() * tensor.element_size())
+
+
+def _is_on_device(primitive: Primitive) -> bool:
+    match primitive:
+        case Transfer(send, _, into, _):
+            return any(tensor is not None and tensor.is_cuda for tensor in (send, into))
+        case AllToAll(parts):
+            return parts[0].is_cuda
+        case Serve(tensor) | AllReduce(tensor) | AllGather(tensor) | Gather(tensor) | Broadcast(tensor):
+            return tensor.is_cuda
 
 
 class _Both:
@@ -176,16 +198,17 @@ class VirtualRing:
 
 
 def _among_equals(primitive: Primitive, world: int) -> Payload | FabricError:
-    tensor = primitive.tensor
     match primitive:
-        case AllReduce():
+        case AllReduce(tensor):
             return (tensor.mul_(world),)
-        case AllGather() | Gather():
+        case AllGather(tensor) | Gather(tensor):
             return tuple(tensor.clone() for _ in range(world))
-        case Broadcast():
+        case Broadcast(tensor):
             return (tensor,)
-        case Shift():
+        case Transfer(send=None, into=None):
+            return ()
+        case Transfer() | AllToAll() | Serve():
             return FabricError(
-                "an exchange that shifts parts around the ring needs ranks that hold different parts, and virtual "
-                "peers hold none; use the exchange 'all-reduce', or real ranks (num_virtual=0)"
+                "an exchange that sends different parts to different ranks needs ranks that hold different parts, and "
+                "virtual peers hold none; use the exchange 'all-reduce', or real ranks (num_virtual=0)"
             )

@@ -23,6 +23,7 @@ from harness.interference import other_communication
 from harness.link_turns import LinkTurns
 from harness.loop import Evaluated, Run, Schedule, train
 from harness.pacing import pacing_of
+from harness.serving import serve
 from harness.systems import system_of
 from harness.systems.api import Seat, Session
 from harness.trace import Recorder, Span, covered_s
@@ -30,14 +31,15 @@ from harness.trial import Link, Trial
 from harness.turns import Turn, merged
 from models.device import VirtualDevice
 from models.workload import Device, Workload, open_workload
-from results.record import JobCosts, Phases
+from results.record import Adapted, JobCosts, Phases
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
     """Where this process sits: job and rank, its host, its core or GPU there (`slot`), the store
-    where the ranks meet, the host's sockets. Rank 0 serves the store unless there is a prefix: then
-    the store is there already, and the prefix tells its users apart."""
+    where the ranks meet, the host's sockets, a folder that is removed after the trial. Rank 0 serves
+    the store unless there is a prefix: then the store is there already, and the prefix tells its
+    users apart."""
 
     job: int
     rank: int
@@ -49,6 +51,7 @@ class Place:
     arbiter_socket: str = ""
     device_socket: str = ""
     link_socket: str = ""
+    scratch: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +77,9 @@ class RankResult:
     compute_times: tuple[tuple[float, float], ...] = ()
     link_times: tuple[tuple[float, float], ...] = ()
     spans: tuple[Span, ...] = ()
+    notes: Mapping[str, str] = field(default_factory=dict)
+    adaptation: tuple[Adapted, ...] = ()
+    serves: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +110,7 @@ def join_group(place: Place, world: int, timeout_s: float, backend: str = "gloo"
 
 def run_rank(trial: Trial, place: Place, signals: Signals) -> RankResult:
     """Train one job's rank of `trial` and report. The process group must be up."""
-    job = trial.jobs[place.job]
+    job, num_workers = trial.jobs[place.job], trial.num_workers_of(place.job)
     if job.workload.device is Device.CUDA:
         torch.cuda.set_device(place.slot)
     torch.manual_seed(trial.seed * 1_000_003 + place.rank)
@@ -119,6 +125,9 @@ def run_rank(trial: Trial, place: Place, signals: Signals) -> RankResult:
         strategy=job.resolve(),
         link=_link_turns(trial, place),
         pacing=pacing_of(trial.fabric, place.link_socket),
+        accumulate=job.accumulate,
+        clip_norm=job.clip_norm,
+        scratch=Path(place.scratch) if place.scratch else None,
         recorder=recorder,
     )
     session = system_of(job.system).prepare(model, seat)
@@ -126,18 +135,21 @@ def run_rank(trial: Trial, place: Place, signals: Signals) -> RankResult:
     turns = logged_turns(seated, job.workload.device)
     with turns:
         signals.ready()
-        run = train(
-            session,
-            workload,
-            turns,
-            _schedule(trial, place.job),
-            rank=place.rank,
-            world=trial.world,
-            seed=trial.seed,
-            recorder=recorder,
-            on_step=signals.step,
-            evaluate=lambda: workload.evaluate(model),
-        )
+        if place.rank >= num_workers:
+            run = serve(session, _schedule(trial, place.job), on_step=signals.step)
+        else:
+            run = train(
+                session,
+                workload,
+                turns,
+                _schedule(trial, place.job),
+                rank=place.rank,
+                world=num_workers,
+                seed=trial.seed,
+                recorder=recorder,
+                on_step=signals.step,
+                evaluate=lambda: workload.evaluate(model),
+            )
         trained = _summary(trial, place, run, recorder, session, model)
         own_turns = own_times(turns)
         costs = _measure_costs(trial, session, workload, turns, run.step_times_s()[trial.num_warmup :], place)
@@ -152,6 +164,7 @@ def _schedule(trial: Trial, job: int) -> Schedule:
         evaluate_every=trial.evaluate_every,
         start_delay_s=trial.jobs[job].start_delay_s,
         release=trial.release,
+        num_micro_batches=trial.jobs[job].accumulate,
     )
 
 
@@ -179,6 +192,9 @@ def _summary(
         compute_times=_times_of(recorder, "compute") if place.arbiter_socket else (),
         link_times=_times_of(recorder, "lane") if place.arbiter_socket else (),
         spans=tuple(recorder.spans) if trial.trace else (),
+        notes=dict(session.notes),
+        adaptation=session.adapted,
+        serves=place.rank >= trial.num_workers_of(place.job),
     )
 
 
@@ -235,19 +251,30 @@ def _measure_costs(
     """c, m and t of this job alone, after its training; keeps the turn so that nobody computes beside it."""
     if not trial.num_cost_steps:
         return None
-    batches = workload.batches(place.rank, trial.world, trial.seed)
+    num_workers = trial.num_workers_of(place.job)
+    with_others = workload.spec.device is not Device.REPLAY and trial.world > 1
+    if place.rank >= num_workers:
+        _times(session.exchange_once, trial.num_cost_steps)
+        if with_others:
+            with other_communication():
+                return None
+        return None
+    batches = workload.batches(place.rank, num_workers, trial.seed)
     lease = turns.acquire()
     exchange_s = _times(session.exchange_once, trial.num_cost_steps)
     session.mute(True)
 
+    num_micro_batches = trial.jobs[place.job].accumulate
+
     def compute() -> None:
         session.update()
-        session.backward(workload.loss(session.model, next(batches)))
+        for _ in range(num_micro_batches):
+            session.backward(workload.loss(session.model, next(batches)) / num_micro_batches)
         until_idle(workload.spec.device)
 
     compute_s = median(_times(compute, trial.num_cost_steps)[1:])
     beside_s = compute_s
-    if workload.spec.device is not Device.REPLAY and trial.world > 1:
+    if with_others:
         with other_communication():
             beside_s = median(_times(compute, trial.num_cost_steps)[1:])
     session.mute(False)

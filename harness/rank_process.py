@@ -18,6 +18,7 @@ import torch.distributed as dist
 from fabric.api import Cluster
 from harness.calibrate import time_all_reduces
 from harness.messages import Event, LinkTimes, Task, event_from, to_line
+from harness.predict.rows import time_rows
 from harness.rank import Place, Signals, join_group, run_rank
 from harness.transport import backends_for
 from models.workload import Device
@@ -132,17 +133,18 @@ def _pin(task: Task, place: Place) -> None:
     """With real compute a host is one core, as far as there are enough of them."""
     cores = sorted(os.sched_getaffinity(0))
     computes = task.trial is not None and any(job.workload.device is Device.CPU for job in task.trial.jobs)
-    if computes and task.fabric.num_hosts <= len(cores):
+    if computes and task.world <= len(cores):
         os.sched_setaffinity(0, {cores[place.slot]})
 
 
 def _work(task: Task, place: Place, pipe: int, go: int) -> Event:
-    join_group(place, task.fabric.num_hosts, JOIN_TIMEOUT_S, backends_for(_devices(task)))
+    join_group(place, task.world, JOIN_TIMEOUT_S, backends_for(_devices(task)))
     ready = _ready_signal(pipe, go)
     if task.links is not None:
         ready()
         sizes = task.links.num_bytes
-        times_s = time_all_reduces(sizes, task.links.num_repeats)
+        times_s = time_rows(task.links.rows, task.links.num_repeats) if task.links.rows else ()
+        times_s += time_all_reduces(sizes, task.links.num_repeats)
         dist.barrier()
         return Event(kind="links", links=LinkTimes(rank=place.rank, num_bytes=sizes, times_s=times_s))
     assert task.trial is not None

@@ -23,7 +23,7 @@ def places(trial: Trial | None, hosts: tuple[Host, ...], scratch: Path, first_po
 
     Raises: CrossoverError or DeviceError if one cannot be started, FabricError if the fabric cannot hold a job back.
     """
-    num_jobs = len(trial.jobs) if trial is not None else 1
+    num_jobs, num_ranks = (len(trial.jobs), trial.ranks_per_host) if trial is not None else (1, 1)
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=scratch)))
         arbiters = {host.index: "" for host in hosts}
@@ -43,17 +43,19 @@ def places(trial: Trial | None, hosts: tuple[Host, ...], scratch: Path, first_po
         yield [
             Place(
                 job=job,
-                rank=host.index,
+                rank=host.index * num_ranks + seat,
                 host=host,
-                slot=host.index,
+                slot=host.index * num_ranks + seat,
                 rendezvous_address=hosts[0].address,
                 rendezvous_port=first_port + job,
                 arbiter_socket=arbiters[host.index],
                 device_socket=devices[host.index],
                 link_socket=links[host.index],
+                scratch=str(folder),
             )
             for job in range(num_jobs)
             for host in hosts
+            for seat in range(num_ranks)
         ]
 
 

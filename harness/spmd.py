@@ -1,16 +1,26 @@
 """Ranks that a launcher started: who this process is, by its environment.
 
 torchrun, horovodrun, mpirun and srun start one process a rank, on one machine or many, and tell it
-in the environment which rank it is. Only this module reads that. torchrun also says where the ranks
-meet; for the others MASTER_ADDR and MASTER_PORT have to be set, as torch's own `env://` wants it.
+in the environment which rank it is. Only this module reads that.
+
+Where the ranks meet: at MASTER_ADDR and MASTER_PORT, as torch's own `env://`. torchrun sets both. For
+the others the address is found where it can be (all ranks on one machine, or Slurm's list of nodes,
+the first of which has rank 0 unless tasks are distributed arbitrarily), and the port is made from the
+launcher's number of the run. mpirun and horovodrun over several machines do not say where rank 0
+is: there MASTER_ADDR has to be set.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
+
+FIRST_PORT, NUM_PORTS = 10_000, 10_000  # below the ports that labs and the kernel take
+THIS_MACHINE = "127.0.0.1"
+NODE_LISTS = ("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST")
 
 
 class LaunchError(ValueError):
@@ -46,12 +56,19 @@ class _Variables:
     local_rank: str
     num_local: str
     needed: str  # set by the launcher in every rank, and not by accident
+    run: tuple[str, ...] = ()  # together they tell this run from others, and are equal on all its ranks
 
 
 _LAUNCHERS = (
     _Variables("torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", needed="MASTER_ADDR"),
     _Variables(
-        "horovodrun", "HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE", needed="HOROVOD_SIZE"
+        "horovodrun",
+        "HOROVOD_RANK",
+        "HOROVOD_SIZE",
+        "HOROVOD_LOCAL_RANK",
+        "HOROVOD_LOCAL_SIZE",
+        needed="HOROVOD_SIZE",
+        run=("HOROVOD_GLOO_RENDEZVOUS_ADDR", "HOROVOD_GLOO_RENDEZVOUS_PORT"),
     ),
     _Variables(
         "mpirun",
@@ -60,6 +77,7 @@ _LAUNCHERS = (
         "OMPI_COMM_WORLD_LOCAL_RANK",
         "OMPI_COMM_WORLD_LOCAL_SIZE",
         needed="OMPI_COMM_WORLD_SIZE",
+        run=("PMIX_NAMESPACE",),
     ),
     # A batch script has SLURM_PROCID too; only the processes of a step have the step's size.
     _Variables(
@@ -69,7 +87,10 @@ _LAUNCHERS = (
         "SLURM_LOCALID",
         "SLURM_STEP_TASKS_PER_NODE",
         needed="SLURM_STEP_NUM_TASKS",
+        run=("SLURM_JOB_ID", "SLURM_STEP_ID"),
     ),
+    # MPICH, Intel MPI and their like; srun sets PMI's too and stands before it.
+    _Variables("mpiexec", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", needed="PMI_SIZE"),
 )
 
 
@@ -98,10 +119,12 @@ def _read(environment: Mapping[str, str], names: _Variables) -> Placement:
     rank, world = _number(environment, names.rank), _number(environment, names.world)
     if not 0 <= rank < world:
         raise LaunchError(f"{names.rank}={rank} is not a rank of {names.world}={world}; ranks count from 0")
-    if "MASTER_ADDR" not in environment or "MASTER_PORT" not in environment:
+    address, port = environment.get("MASTER_ADDR") or _address(environment, names, world), _port(environment, names)
+    if not address or not port:
+        name, what = ("MASTER_PORT", "a free port on") if address else ("MASTER_ADDR", "the name or address of")
         raise LaunchError(
-            f"{names.launcher} started rank {rank} of {world}, but MASTER_ADDR or MASTER_PORT is not set; set them "
-            "for all ranks to the host of rank 0 and a free port there"
+            f"{names.launcher} started rank {rank} of {world}, but {name} is not set, and nothing else tells where the "
+            f"ranks meet; set it for all ranks to {what} the machine of rank 0"
         )
     agent_serves = environment.get("TORCHELASTIC_USE_AGENT_STORE", "") == "True"
     return Placement(
@@ -110,12 +133,36 @@ def _read(environment: Mapping[str, str], names: _Variables) -> Placement:
         world=world,
         local_rank=_number(environment, names.local_rank, default=rank),
         num_local=_number(environment, names.num_local, default=world),
-        address=environment["MASTER_ADDR"],
-        port=_number(environment, "MASTER_PORT"),
+        address=address,
+        port=port,
         serves_store=rank == 0 and not agent_serves,
         attempt=_number(environment, "TORCHELASTIC_RESTART_COUNT", default=0),
         interface=environment.get("GLOO_SOCKET_IFNAME", ""),
     )
+
+
+def _address(environment: Mapping[str, str], names: _Variables, world: int) -> str:
+    """Where rank 0 is, as far as the launcher lets one know; else empty."""
+    if names.num_local in environment and _number(environment, names.num_local) == world:
+        return THIS_MACHINE
+    if names.launcher != "srun":
+        return ""
+    listed = next((environment[name] for name in NODE_LISTS if environment.get(name)), "")
+    return first_host(listed) or environment.get("SLURM_LAUNCH_NODE_IPADDR", "")
+
+
+def first_host(nodes: str) -> str:
+    """The first of Slurm's `nodes`: `gpu07` of `gpu[07-09,12],login1`."""
+    first = re.match(r"(?:[^,\[]|\[[^\]]*\])*", nodes)
+    return re.sub(r"\[([^\],-]+)[^\]]*\]", r"\1", first[0]) if first else ""
+
+
+def _port(environment: Mapping[str, str], names: _Variables) -> int:
+    """MASTER_PORT, or one made of what tells this run from others; 0 where nothing does."""
+    if "MASTER_PORT" in environment:
+        return _number(environment, "MASTER_PORT")
+    run = [environment[name] for name in names.run if environment.get(name)]
+    return FIRST_PORT + zlib.crc32(" ".join(run).encode()) % NUM_PORTS if run else 0
 
 
 def _number(environment: Mapping[str, str], name: str, *, default: int | None = None) -> int:

@@ -15,7 +15,7 @@ from typing import Protocol
 import torch
 import torch.distributed as dist
 
-from baselines.api import AllGather, AllReduce, Broadcast, Gather, Payload, Primitive, Shift
+from baselines.api import AllGather, AllReduce, AllToAll, Broadcast, Gather, Payload, Primitive, Serve, Transfer
 from crossover.scheduling import short_slices
 from models.workload import Device
 
@@ -56,7 +56,7 @@ class ProcessGroupTransport:
         with short_slices():
             self._groups = {lane: dist.new_group(timeout=timeout) for lane in range(num_lanes)}
             self._groups[CONTROL] = dist.new_group(timeout=timeout, backend="gloo")
-        self._waiting = ThreadPoolExecutor(max_workers=max(1, num_lanes), thread_name_prefix="shift")
+        self._waiting = ThreadPoolExecutor(max_workers=max(1, num_lanes), thread_name_prefix="transfer")
 
     def start(self, primitive: Primitive, lane: int, done: Done) -> None:
         group = self._groups[lane]
@@ -72,10 +72,16 @@ class ProcessGroupTransport:
                 self._then(dist.gather(tensor, into, dst=0, group=group, async_op=True), parts, done)
             case Broadcast(tensor):
                 self._then(dist.broadcast(tensor, src=0, group=group, async_op=True), (tensor,), done)
-            case Shift(tensor, into) if tensor.is_cuda:
-                self._shift_on_device(tensor, into, group, done)
-            case Shift(tensor, into):
-                self._waiting.submit(self._shift, tensor, into, group, done)
+            case AllToAll(parts, sizes):
+                self._all_to_all(parts, sizes, group, done)
+            case Transfer(send=None, into=None):
+                done(())
+            case Transfer(send, _, into, _) if (into if send is None else send).is_cuda:  # type: ignore[union-attr]
+                self._transfer_on_device(primitive, group, done)
+            case Transfer():
+                self._waiting.submit(self._transfer, primitive, group, done)
+            case Serve():
+                raise AssertionError("the engine serves by itself, nothing of it travels")
 
     def _then(self, work: dist.Work | None, answer: Payload, done: Done) -> None:
         assert work is not None, "this rank is not part of its own group"
@@ -100,26 +106,53 @@ class ProcessGroupTransport:
         landed.record()
         self._waiting.submit(_tell, landed, answer, done)
 
-    def _shift(self, tensor: torch.Tensor, into: torch.Tensor, group: dist.ProcessGroup, done: Done) -> None:
+    def _all_to_all(
+        self, parts: Sequence[torch.Tensor], sizes: Sequence[int], group: dist.ProcessGroup, done: Done
+    ) -> None:
+        """As bytes: gloo does not move every number format."""
+        kind = parts[0].dtype
+        sent = torch.cat([part.view(-1) for part in parts]).view(torch.uint8)
+        received = torch.empty(sum(sizes) * kind.itemsize, dtype=torch.uint8, device=sent.device)
+        work = dist.all_to_all_single(
+            received,
+            sent,
+            [size * kind.itemsize for size in sizes],
+            [part.numel() * kind.itemsize for part in parts],
+            group=group,
+            async_op=True,
+        )
+        self._then(work, received.view(kind).split(list(sizes)), done)
+
+    def _transfer(self, transfer: Transfer, group: dist.ProcessGroup, done: Done) -> None:
         try:
-            send = dist.isend(tensor, (self.rank + 1) % self.world, group=group)
-            receive = dist.irecv(into, (self.rank - 1) % self.world, group=group)
-            for work in (send, receive):
+            works = []
+            if transfer.send is not None:
+                works.append(dist.isend(transfer.send, transfer.to, group=group))
+            if transfer.into is not None:
+                works.append(dist.irecv(transfer.into, transfer.source, group=group))
+            for work in works:
                 assert work is not None
                 work.wait()
         except Exception as error:  # noqa: BLE001  likewise
             done(error)
         else:
-            done((into,))
+            done(_answer(transfer))
 
-    def _shift_on_device(self, tensor: torch.Tensor, into: torch.Tensor, group: dist.ProcessGroup, done: Done) -> None:
+    def _transfer_on_device(self, transfer: Transfer, group: dist.ProcessGroup, done: Done) -> None:
         """Both ways as one operation: NCCL would carry them out in turn, and a ring of senders never ends."""
-        after, before = (self.rank + 1) % self.world, (self.rank - 1) % self.world
-        pair = [dist.P2POp(dist.isend, tensor, after, group), dist.P2POp(dist.irecv, into, before, group)]
-        self._then_on_device(dist.batch_isend_irecv(pair), (into,), done)
+        ways = []
+        if transfer.send is not None:
+            ways.append(dist.P2POp(dist.isend, transfer.send, transfer.to, group))
+        if transfer.into is not None:
+            ways.append(dist.P2POp(dist.irecv, transfer.into, transfer.source, group))
+        self._then_on_device(dist.batch_isend_irecv(ways), _answer(transfer), done)
 
     def close(self) -> None:
         self._waiting.shutdown(wait=True)
+
+
+def _answer(transfer: Transfer) -> Payload:
+    return () if transfer.into is None else (transfer.into,)
 
 
 def _tell(landed: torch.cuda.Event, answer: Payload, done: Done) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from enum import StrEnum
 
 import crossover
-from baselines.api import UpdatePoint
+from baselines.api import NeedsWorld, UpdatePoint
 from baselines.strategy import Strategy, parse_strategy
-from fabric.api import FabricSpec
+from fabric.api import FabricKind, FabricSpec
 from models.workload import WorkloadSpec
 
 
@@ -65,7 +66,9 @@ class Job:
     """One training job, with a rank on every host. `strategy` is for the system `ours` only.
 
     `num_steps` differs from the trial's where jobs are of unequal length. `start_phase` lets the first step wait by
-    this part of the job's step alone, and becomes `start_delay_s` when that is known.
+    this part of the job's step alone, and becomes `start_delay_s` when that is known. A step is `accumulate`
+    micro-batches of the workload's batch size; before the update the L2 norm of the averaged gradient of all parameters
+    is clipped to `clip_norm`, if that is given.
     """
 
     name: str
@@ -76,10 +79,22 @@ class Job:
     num_steps: int | None = None
     start_phase: float = 0.0
     start_delay_s: float = 0.0
+    accumulate: int = 1
+    clip_norm: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.accumulate < 1:
+            raise TrialError(f"job {self.name}: accumulate is {self.accumulate}; a step has at least 1 micro-batch")
+        if self.clip_norm is not None and not 0 < self.clip_norm < math.inf:
+            raise TrialError(f"job {self.name}: clip_norm is {self.clip_norm}; give a positive norm, or leave it out")
 
     def resolve(self) -> Strategy:
         """The strategy with this job's optimizer. Raises: TextError, CatalogueError."""
         return parse_strategy(f"{self.strategy}+{self.optimizer}")
+
+    def num_workers(self, world: int) -> int:
+        """How many of `world` ranks train; the others only serve."""
+        return self.resolve().num_workers(world) if self.system == "ours" else world
 
     @property
     def label(self) -> str:
@@ -88,7 +103,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """One run: `jobs` over `fabric`, a rank of each job a host, `num_warmup + num_steps` steps.
+    """One run: `jobs` over `fabric`, `ranks_per_host` ranks of each job a host, `num_warmup + num_steps` steps.
 
     `cell` names the question; repeats of a cell differ in `repeat` alone. `axis` and `at` place it on a sweep. With
     `num_cost_steps`, each job is measured alone after its steps: compute without communication, communication without
@@ -116,6 +131,7 @@ class Trial:
     repeat: int = 0
     timeout_s: float = 120.0
     trace: bool = False
+    ranks_per_host: int = 1
 
     def __post_init__(self) -> None:
         if not self.jobs:
@@ -126,6 +142,8 @@ class Trial:
             )
         if (len(self.jobs) > 1) != (self.sharing is not Sharing.NONE):
             raise TrialError(f"{self.cell}: {len(self.jobs)} job(s) with sharing={self.sharing}; two or more share")
+        if self.ranks_per_host < 1:
+            raise TrialError(f"{self.cell}: ranks_per_host is {self.ranks_per_host}; use at least 1")
         names = [job.name for job in self.jobs]
         if len(set(names)) != len(names):
             raise TrialError(f"{self.cell}: two jobs are called alike in {names}; give each its own name")
@@ -136,7 +154,12 @@ class Trial:
 
     @property
     def world(self) -> int:
-        return self.fabric.num_hosts
+        """Ranks of a job, those that only serve included; rank r is on host r div `ranks_per_host`."""
+        return self.fabric.num_hosts * self.ranks_per_host
+
+    def num_workers_of(self, job: int) -> int:
+        """Ranks of one job that train: the first ones."""
+        return self.jobs[job].num_workers(self.world)
 
     @property
     def id(self) -> str:
@@ -151,16 +174,64 @@ def check(trial: Trial) -> None:
     Raises: TrialError, TextError, CatalogueError, WorkloadError with value and remedy.
     """
     from harness.systems import system_of  # the systems need the values above
+    from harness.systems.api import Warms
 
+    _check_placement(trial)
     for job in trial.jobs:
         system = system_of(job.system)
+        if isinstance(system, Warms) and system.num_warmup > trial.num_warmup:
+            raise TrialError(
+                f"{trial.cell}: {job.system} needs {system.num_warmup} steps before it is what it will be, and "
+                f"num_warmup is {trial.num_warmup}; warm up longer or let it search less"
+            )
         if job.system == "ours":
-            strategy = job.resolve()
-            if not trial.sharing.waits_in_turn and strategy.update_point is UpdatePoint.AT_PRE_HOOK:
-                raise TrialError(
-                    f"{trial.cell}: at-pre-hook waits for messages inside the turn, which {trial.sharing} must "
-                    "not; update after-all"
-                )
+            _check_update_point(trial, job)
+            _check_exchange(trial, job)
         else:
             parse_strategy(job.optimizer)
-        assert system is not None
+
+
+def _check_exchange(trial: Trial, job: Job) -> None:
+    strategy = job.resolve()
+    if isinstance(strategy.exchange, NeedsWorld) and (reason := strategy.exchange.why_unfit(trial.world)):
+        raise TrialError(f"{trial.cell}: {job.strategy}: {reason}")
+    if strategy.num_workers(trial.world) < trial.world and trial.sharing is not Sharing.NONE:
+        raise TrialError(
+            f"{trial.cell}: {job.strategy} has ranks that only serve, which take no turns under {trial.sharing}; use "
+            "servers=0, or run the job alone"
+        )
+    if strategy.updates_on_servers and job.clip_norm is not None:
+        raise TrialError(
+            f"{trial.cell}: clip_norm={job.clip_norm:g} needs the norm of all gradients, and each server has a part of "
+            "them; use update='worker', or do not clip"
+        )
+
+
+def _check_placement(trial: Trial) -> None:
+    if trial.ranks_per_host == 1:
+        return
+    if trial.sharing is not Sharing.NONE:
+        raise TrialError(
+            f"{trial.cell}: ranks_per_host={trial.ranks_per_host} under {trial.sharing}: a host's arbiter seats one "
+            "rank of a job; use ranks_per_host=1"
+        )
+    if trial.fabric.kind is FabricKind.PACED:
+        raise TrialError(
+            f"{trial.cell}: ranks_per_host={trial.ranks_per_host} on the paced fabric, whose model has one rank a "
+            "host; use ranks_per_host=1, or another fabric"
+        )
+
+
+def _check_update_point(trial: Trial, job: Job) -> None:
+    if job.resolve().update_point is not UpdatePoint.AT_PRE_HOOK:
+        return
+    if not trial.sharing.waits_in_turn:
+        raise TrialError(
+            f"{trial.cell}: at-pre-hook waits for messages inside the turn, which {trial.sharing} must "
+            "not; update after-all"
+        )
+    if job.clip_norm is not None:
+        raise TrialError(
+            f"{trial.cell}: clip_norm={job.clip_norm:g} needs the norm of all gradients, and at-pre-hook updates a "
+            "layer before the others' have arrived; update after-all, or do not clip"
+        )

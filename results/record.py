@@ -85,10 +85,28 @@ class JobCosts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Adapted:
+    """A change of a strategy while it trained, made before the messages of step `step` (from 0, warm-up included).
+
+    `what` is `bound`: it plans with the costs in `values` from now on (again where they have drifted); `tried`: these
+    settings were in use until now and gave steps of `step_s` seconds, the median over the trial; `chosen`: these are
+    kept, `step_s` as it was tried.
+    """
+
+    step: int
+    what: str
+    values: Mapping[str, float]
+    step_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JobResult:
     """One job of the trial. `wire_bytes` are bytes a rank sent a step, by tag, counted by the
     engine (empty for systems that are not ours); `interface_bytes` are bytes a host sent a step
-    by its interface counters, TCP/IP headers included (None where the fabric has no counters)."""
+    by its interface counters, TCP/IP headers included (None where the fabric has no counters). A step is
+    `accumulate` micro-batches of `batch_size`. `notes` are what the system said of itself, `adaptation` how our
+    engine changed the strategy while it trained, in order. `ranks` train; `num_servers` more only serve. Where ranks
+    send unequally, `wire_bytes` are those of the one that sent most, servers included."""
 
     name: str
     workload: str
@@ -111,6 +129,10 @@ class JobResult:
     costs: JobCosts | None = None
     start_s: float = 0.0
     end_s: float = 0.0
+    accumulate: int = 1
+    num_servers: int = 0
+    notes: Mapping[str, str] = field(default_factory=dict)
+    adaptation: tuple[Adapted, ...] = ()
 
     def step_times_s(self) -> tuple[float, ...]:
         """Step times of the slowest rank, step by step. Empty if nothing was measured."""
@@ -137,6 +159,7 @@ class FabricFacts:
     alpha_s: float | None = None
     beta_s_per_byte: float | None = None
     fit_residual: float | None = None
+    ranks_per_host: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ from typing import Any
 
 from baselines.catalogue import CatalogueError
 from baselines.text import build, read_call
-from harness.systems.api import System
+from harness.systems.api import System, SystemCard
 
 
 @cache
@@ -22,8 +22,9 @@ def systems() -> Mapping[str, type[Any]]:
     for entry in pkgutil.iter_modules(__path__):
         module = importlib.import_module(f"{__name__}.{entry.name}")
         for kind in vars(module).values():
-            if dataclasses.is_dataclass(kind) and isinstance(kind, type) and hasattr(kind, "card"):
-                found[kind.card.name] = kind
+            card = getattr(kind, "card", None)
+            if dataclasses.is_dataclass(kind) and isinstance(kind, type) and isinstance(card, SystemCard):
+                found[card.name] = kind
     return MappingProxyType(found)
 
 

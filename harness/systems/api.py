@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar, Protocol
+from pathlib import Path
+from typing import ClassVar, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +16,7 @@ from harness.link_turns import LinkTurns
 from harness.pacing import Pacing
 from harness.trace import Recorder
 from harness.traffic import Traffic
+from results.record import Adapted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +30,11 @@ class SystemCard:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seat:
-    """Where a rank sits: the default process group is up, and this is what else it may know."""
+    """Where a rank sits: the default process group is up, and this is what else it may know.
+
+    A step is `accumulate` micro-batches; `clip_norm` is for the averaged gradient; `scratch` is a folder that is
+    removed after the trial.
+    """
 
     rank: int
     world: int
@@ -36,12 +43,16 @@ class Seat:
     strategy: Strategy
     link: LinkTurns | None = None
     pacing: Pacing | None = None
+    accumulate: int = 1
+    clip_norm: float | None = None
+    scratch: Path | None = None
     recorder: Recorder = field(default_factory=Recorder)
 
 
 class Session(Protocol):
     """One rank's training under a system. The loop calls, in this order, every step:
-    wait → update → forward through `model` → backward; and `finish` at the end."""
+    wait → update → (begin_micro_batch → forward through `model` → backward) × micro-batches; and `finish` at the end.
+    Losses come divided by the number of micro-batches, so gradients add up to those of one large batch."""
 
     model: nn.Module
     separates_waiting: ClassVar[bool]
@@ -53,8 +64,11 @@ class Session(Protocol):
     def update(self) -> None:
         """Apply the previous step's gradients, if any, and clear them."""
 
+    def begin_micro_batch(self, *, last: bool) -> None:
+        """Before a forward: whether its backward is the step's last, whose gradients go on their way."""
+
     def backward(self, loss: Tensor) -> None:
-        """Backward; gradients go on their way as the system sees fit."""
+        """Backward; in the last micro-batch, which is the default, gradients go on their way as the system sees fit."""
 
     def finish(self) -> None:
         """Apply what is left, so that the weights are those after the last step."""
@@ -65,6 +79,14 @@ class Session(Protocol):
     @property
     def traffic(self) -> Traffic | None:
         """What was sent, where the system lets us count."""
+
+    @property
+    def notes(self) -> Mapping[str, str]:
+        """What the system says of itself for the record, e.g. what its own tuner chose."""
+
+    @property
+    def adapted(self) -> tuple[Adapted, ...]:
+        """How our engine changed its strategy while it trained."""
 
     def mute(self, muted: bool) -> None:
         """While muted, backward communicates nothing."""
@@ -85,32 +107,65 @@ class System(Protocol):
         """Wrap `model` on this rank; the optimizer is the one in `seat.strategy`."""
 
 
+@runtime_checkable
+class Preloads(Protocol):
+    """A system whose import takes seconds."""
+
+    def preload(self) -> None:
+        """Import it in the process that ranks are forked from; starts no thread."""
+
+
+@runtime_checkable
+class Warms(Protocol):
+    """A system that changes itself in its first steps."""
+
+    @property
+    def num_warmup(self) -> int:
+        """Steps until it is what it will be; they must not be measured."""
+        ...
+
+
 class PlainSession:
-    """A session whose update is one optimizer step over the whole model, due after each backward."""
+    """A session whose update is one optimizer step over the whole model, due after each step's last backward."""
 
     separates_waiting: ClassVar[bool] = True
 
-    def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer, *, clip_norm: float | None = None) -> None:
         self.model = model
         self._optimizer = optimizer
+        self._clip_norm = clip_norm
         self._due = False
+        self._last = True
 
     @property
     def traffic(self) -> Traffic | None:
         return None
+
+    @property
+    def notes(self) -> Mapping[str, str]:
+        return {}
+
+    @property
+    def adapted(self) -> tuple[Adapted, ...]:
+        return ()
 
     def wait(self) -> None:
         """Nothing is under way after backward."""
 
     def update(self) -> None:
         if self._due:
+            if self._clip_norm is not None:  # every rank has the same gradients, so it finds the same norm
+                nn.utils.clip_grad_norm_(self.model.parameters(), self._clip_norm)
             self._optimizer.step()
             self._optimizer.zero_grad()
             self._due = False
 
+    def begin_micro_batch(self, *, last: bool) -> None:
+        self._last = last
+
     def backward(self, loss: Tensor) -> None:
         loss.backward()
-        self._due = True
+        self._due = self._last
 
     def finish(self) -> None:
         self.wait()

@@ -7,9 +7,11 @@ first bucket of 1 MiB.
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import ClassVar
 
+import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
@@ -35,10 +37,25 @@ class TorchDdp:
         wrapped = DistributedDataParallel(model, broadcast_buffers=False, bucket_cap_mb=self.bucket_mb or None)
         if self.fp16:
             wrapped.register_comm_hook(None, default_hooks.fp16_compress_hook)
-        return DdpSession(wrapped, seat.strategy.optimizer.build(model.parameters()))
+        return DdpSession(wrapped, seat.strategy.optimizer.build(model.parameters()), clip_norm=seat.clip_norm)
 
 
 class DdpSession(PlainSession):
-    """Backward returns when all buckets are reduced, so computing and waiting are not told apart."""
+    """Backward returns when all buckets are reduced, so computing and waiting are not told apart.
+
+    All but the last micro-batch, forward and backward, run under `no_sync`.
+    """
 
     separates_waiting: ClassVar[bool] = False
+
+    def __init__(
+        self, model: DistributedDataParallel, optimizer: torch.optim.Optimizer, *, clip_norm: float | None = None
+    ) -> None:
+        super().__init__(model, optimizer, clip_norm=clip_norm)
+        self._wrapped, self._local = model, ExitStack()
+
+    def begin_micro_batch(self, *, last: bool) -> None:
+        super().begin_micro_batch(last=last)
+        self._local.close()
+        if not last:
+            self._local.enter_context(self._wrapped.no_sync())

@@ -4,21 +4,42 @@ Paper: Sergeev and Del Balso, arXiv 1802.05799. `fusion_threshold_bytes` 0 turns
 `cycle_s` is the pause between negotiations (Horovod's default of 1 ms costs a busy machine a
 third of its compute, so the suites say which they use). Ranks meet through Horovod's own
 rendezvous server, which rank 0 runs; its address travels through the default process group.
+
+With `autotune` Horovod searches both itself (a threshold of 0–64 MB, a cycle of 1–100 ms, by
+Bayesian optimisation of bytes a second), and the two settings above are not passed on, since
+what is passed on is fixed. Tuned settings are tried for 5 · `autotune_steps` steps each, first
+`autotune_warmup` times without looking, then `autotune_samples` + 1 times. The defaults are
+Horovod's own and come to 1,224 steps, which have to be warm-up. What it chose is in the
+session's notes. Response cache and flat rings are kept, so that nothing else is searched.
+
+Micro-batches are Horovod's `backward_passes_per_step`.
 """
 
 from __future__ import annotations
 
+import csv
 import importlib.util
 import os
 import socket
+from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
 import torch.distributed as dist
 from torch import nn
 
+from baselines.text import TextError
 from harness.systems.api import PlainSession, Seat, Session, SystemCard
+
+SAMPLES_A_TRIAL = 5  # Horovod's: the median of so many samples is what a setting scores
+NOT_SEARCHED = {
+    "HOROVOD_CACHE_CAPACITY": "1024",
+    "HOROVOD_HIERARCHICAL_ALLREDUCE": "0",
+    "HOROVOD_HIERARCHICAL_ALLGATHER": "0",
+    "HOROVOD_TORUS_ALLREDUCE": "0",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +52,21 @@ class Horovod:
     fusion_threshold_bytes: int = 128 * 1024 * 1024
     cycle_s: float = 0.001
     fp16: bool = False
+    autotune: bool = False
+    autotune_warmup: int = 3
+    autotune_steps: int = 10
+    autotune_samples: int = 20
+
+    def __post_init__(self) -> None:
+        for name in ("autotune_warmup", "autotune_steps", "autotune_samples"):
+            if getattr(self, name) < 1:
+                raise TextError(f"horovod: {name} is {getattr(self, name)}; it must be at least 1")
+
+    @property
+    def num_warmup(self) -> int:
+        """Steps until the autotuner has chosen; a trial ends with the first tensor of the step behind it."""
+        num_trials = self.autotune_warmup + self.autotune_samples + 1
+        return num_trials * (SAMPLES_A_TRIAL * self.autotune_steps + 1) if self.autotune else 0
 
     def why_unavailable(self) -> str | None:
         if importlib.util.find_spec("horovod") is None:
@@ -38,9 +74,9 @@ class Horovod:
         return None
 
     def prepare(self, model: nn.Module, seat: Seat) -> Session:
-        server = _meet(seat)
-        os.environ["HOROVOD_FUSION_THRESHOLD"] = str(self.fusion_threshold_bytes)
-        os.environ["HOROVOD_CYCLE_TIME"] = str(self.cycle_s * 1e3)
+        server = meet(seat)
+        log = seat.scratch / f"autotune-{seat.rank}.csv" if self.autotune and seat.scratch else None
+        os.environ.update(self._environment(log))
         import horovod.torch as hvd
 
         hvd.init()
@@ -49,17 +85,49 @@ class Horovod:
             seat.strategy.optimizer.build(model.parameters()),
             named_parameters=model.named_parameters(),
             compression=compression,
+            backward_passes_per_step=seat.accumulate,
         )
-        return HorovodSession(model, optimizer, hvd, server)
+        return HorovodSession(model, optimizer, hvd, server, clip_norm=seat.clip_norm, autotune_log=log)
+
+    def _environment(self, log: Path | None) -> dict[str, str]:
+        if not self.autotune:
+            return {
+                "HOROVOD_FUSION_THRESHOLD": str(self.fusion_threshold_bytes),
+                "HOROVOD_CYCLE_TIME": str(self.cycle_s * 1e3),
+            }
+        for fixed in ("HOROVOD_FUSION_THRESHOLD", "HOROVOD_CYCLE_TIME"):
+            os.environ.pop(fixed, None)
+        return {
+            "HOROVOD_AUTOTUNE": "1",
+            "HOROVOD_AUTOTUNE_LOG": str(log or ""),
+            "HOROVOD_AUTOTUNE_WARMUP_SAMPLES": str(self.autotune_warmup),
+            "HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE": str(self.autotune_steps),
+            "HOROVOD_AUTOTUNE_BAYES_OPT_MAX_SAMPLES": str(self.autotune_samples),
+            **NOT_SEARCHED,
+        }
 
 
 class HorovodSession(PlainSession):
     """`synchronize` is the wait, `step` without it the update."""
 
-    def __init__(self, model: nn.Module, optimizer: Any, hvd: Any, server: Any) -> None:
-        super().__init__(model, optimizer)
-        self._hvd, self._server = hvd, server
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: Any,
+        hvd: Any,
+        server: Any,
+        *,
+        clip_norm: float | None = None,
+        autotune_log: Path | None = None,
+    ) -> None:
+        super().__init__(model, optimizer, clip_norm=clip_norm)
+        self._hvd, self._server, self._autotune_log = hvd, server, autotune_log
         self._synchronized = False
+
+    @property
+    def notes(self) -> Mapping[str, str]:
+        log = self._autotune_log
+        return autotuned(log) if log is not None and log.exists() else {}  # rank 0 alone writes it
 
     def wait(self) -> None:
         if self._due and not self._synchronized:
@@ -80,7 +148,22 @@ class HorovodSession(PlainSession):
             self._server.stop()
 
 
-def _meet(seat: Seat) -> Any:
+def autotuned(log: Path) -> dict[str, str]:
+    """What a log of the autotuner says: a line a setting that was tried, and the best one once more at the end."""
+    with log.open(newline="") as lines:
+        rows = [{name.strip(): value.strip() for name, value in row.items()} for row in csv.DictReader(lines)]
+    if not rows:
+        return {"autotune": "nothing tried yet"}
+    best = rows[-1]
+    done = len(rows) > 1 and any(row == best for row in rows[:-1])
+    return {
+        "autotune": f"{len(rows) - done} settings tried{'' if done else ', not finished'}",
+        "autotune_cycle_ms": best["cycle_time_ms"],
+        "autotune_fusion_threshold_mb": best["tensor_fusion_threshold"],
+    }
+
+
+def meet(seat: Seat) -> Any:
     """Start Horovod's rendezvous server on rank 0, tell all ranks its port, set their environment."""
     server = None
     port = torch.zeros(1, dtype=torch.int64)

@@ -22,4 +22,4 @@ class NoCommunication:
         return None
 
     def prepare(self, model: nn.Module, seat: Seat) -> Session:
-        return PlainSession(model, seat.strategy.optimizer.build(model.parameters()))
+        return PlainSession(model, seat.strategy.optimizer.build(model.parameters()), clip_norm=seat.clip_norm)

@@ -6,14 +6,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
 from torch import Tensor, nn
 
 from baselines.api import OptimizerSpec, UpdatePoint
 from harness.engine import Engine
 from harness.pacing import open_transport
+from harness.shards import Adopt
 from harness.systems.api import PlainSession, Seat, Session, SystemCard
 from harness.traffic import Traffic
+from results.record import Adapted
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,29 +29,47 @@ class Ours:
     def prepare(self, model: nn.Module, seat: Seat) -> Session:
         transport = open_transport(seat.strategy.ordering.depth, seat.pacing)
         engine = Engine(model, seat.strategy, transport, recorder=seat.recorder, seed=seat.seed, link=seat.link)
+        optimizer = Adopt() if seat.strategy.updates_on_servers else seat.strategy.optimizer
         if seat.strategy.update_point is UpdatePoint.AT_PRE_HOOK:
-            return EagerSession(model, seat.strategy.optimizer, engine)
-        return EngineSession(model, seat.strategy.optimizer, engine)
+            return EagerSession(model, optimizer, engine)
+        return EngineSession(model, optimizer, engine, clip_norm=seat.clip_norm)
 
 
 class EngineSession(PlainSession):
     """Update after all messages are complete."""
 
-    def __init__(self, model: nn.Module, optimizer: OptimizerSpec, engine: Engine) -> None:
-        super().__init__(model, optimizer.build(model.parameters()))
+    def __init__(
+        self, model: nn.Module, optimizer: OptimizerSpec, engine: Engine, *, clip_norm: float | None = None
+    ) -> None:
+        super().__init__(model, optimizer.build(model.parameters()), clip_norm=clip_norm)
         self._engine = engine
         self._muted = False
+        self._adopts = engine.strategy.updates_on_servers
 
     @property
     def traffic(self) -> Traffic | None:
         return self._engine.traffic
 
+    @property
+    def adapted(self) -> tuple[Adapted, ...]:
+        return self._engine.adapted
+
     def wait(self) -> None:
         if self._due:
             self._engine.wait()
 
+    def update(self) -> None:
+        if self._due and self._muted and self._adopts:  # a local gradient is no parameter
+            self._optimizer.zero_grad()
+            self._due = False
+        super().update()
+
+    def begin_micro_batch(self, *, last: bool) -> None:
+        super().begin_micro_batch(last=last)
+        self._engine.mute(self._muted or not last)
+
     def backward(self, loss: Tensor) -> None:
-        if self._muted:
+        if self._muted or not self._last:
             super().backward(loss)
             return
         self._engine.begin_step()
@@ -97,7 +116,7 @@ class EagerSession(EngineSession):
     def _apply(self, name: str) -> None:
         if name in self._pending:
             self._engine.wait_for(name)
-            with torch.no_grad():
+            if not (self._muted and self._adopts):
                 self._optimizers[name].step()
             self._optimizers[name].zero_grad()
             del self._pending[name]
@@ -117,7 +136,8 @@ class EagerSession(EngineSession):
     def backward(self, loss: Tensor) -> None:
         self._apply_all()
         super().backward(loss)
-        self._pending = dict.fromkeys(reversed(self._engine.parameters))
+        if self._last:
+            self._pending = dict.fromkeys(reversed(self._engine.parameters))
 
     def finish(self) -> None:
         if self._due:

@@ -4,26 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 import random
-from collections import deque
 from collections.abc import Sequence
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from simulated_ranks import Rank, negotiate, segments
 
-from baselines.api import Message, Packed, Payload, Segment
+from baselines.api import Message, Packed, Segment
 from baselines.ordering.fifo import Fifo
 from baselines.packing.tensor_fusion import TensorFusion
 from baselines.packing.unfused import Unfused
-from baselines.strategy import Strategy, parse_strategy
+from baselines.strategy import parse_strategy
 from harness.collectives import Room
-from harness.dispatch import Coordinator, PlanError, StaticDispatch, make_plan
-from harness.negotiate import Negotiation
-from harness.traffic import Traffic
-
-
-def segments(num: int) -> tuple[Segment, ...]:
-    return tuple(Segment(f"p{index}", (index + 1,), 0, index + 1, index) for index in range(num))
+from harness.dispatch import MARGIN, Coordinator, LookAhead, PlanError, StaticDispatch, make_plan
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -65,58 +59,6 @@ def test_a_plan_that_doubles_elements_is_refused_by_name() -> None:
         make_plan(Doubling(), segments(3))
 
 
-class Rank:
-    """One rank of a simulated negotiation, with `depth` lanes whose messages complete when told."""
-
-    def __init__(self, strategy: Strategy, layout: Sequence[Segment], room: Room, rank: int) -> None:
-        self.traffic = Traffic()
-        self.sent: list[Message] = []
-        self.flying: deque[Message] = deque()
-        self.now_s = 0.0
-        self._depth = strategy.ordering.depth
-        self.side = Negotiation(
-            strategy, layout, room.seat(rank), self.traffic, self._receive, clock=lambda: self.now_s
-        )
-
-    def _receive(self, answer: Payload | Exception) -> None:
-        assert not isinstance(answer, Exception)
-        self.side.answered(answer)
-
-    @property
-    def num_sent(self) -> int:
-        return sum(message.numel for message in self.sent)
-
-    def act(self, now_s: float) -> None:
-        """What the engine does after every event."""
-        self.now_s = now_s
-        while len(self.flying) < self._depth and (message := self.side.next()):
-            self.flying.append(message)
-            self.sent.append(message)
-        self.side.cycle(tuple(self.flying), now_s)
-
-
-def negotiate(strategy: Strategy, num: int, world: int, dice: random.Random) -> list[Rank]:
-    """All gradients and completions come at random times; runs until nothing is left to do."""
-    layout, room = segments(num), Room(world)
-    ranks = [Rank(strategy, layout, room, rank) for rank in range(world)]
-    events = [(rank, index) for rank in ranks for index in range(num)]
-    dice.shuffle(events)
-    now_s = 0.0
-    num_elements = sum(segment.numel for segment in layout)
-    while events or any(rank.flying or rank.num_sent < num_elements for rank in ranks):
-        now_s += dice.random() * 1e-3
-        flying = [rank for rank in ranks if rank.flying]
-        if events and (not flying or dice.random() < 0.7):
-            rank, index = events.pop()
-            rank.side.ready(index)
-        elif flying:
-            rank = dice.choice(flying)
-            rank.flying.popleft()
-        for rank in dice.sample(ranks, world):
-            rank.act(now_s)
-    return ranks
-
-
 @given(
     world=st.integers(1, 4),
     num=st.integers(1, 10),
@@ -132,7 +74,7 @@ def test_negotiated_ranks_send_the_same_messages_in_the_same_order(
         parse_strategy(f"tensor-fusion(threshold_bytes={threshold})"),
         ordering=Fifo(depth=depth) if in_order else LatestFirst(depth=depth),
     )
-    ranks = negotiate(strategy, num, world, random.Random(seed))
+    ranks = negotiate(strategy, segments(num), world, random.Random(seed))
     for rank in ranks:
         assert rank.sent == ranks[0].sent
     sent = sorted((s.index, s.start, s.stop) for message in ranks[0].sent for s in message.segments)
@@ -161,12 +103,59 @@ def test_a_packing_that_forgets_a_part_of_what_is_ready_is_refused_by_name() -> 
         coordinator.decide([0, 1], (), 0.0)
 
 
-def test_an_ordering_that_lets_messages_overtake_decides_for_free_lanes_only() -> None:
-    coordinator = Coordinator(TensorFusion(threshold_bytes=0), LatestFirst(depth=2), segments(9))
+def test_an_ordering_that_lets_messages_overtake_decides_one_message_more_than_lanes() -> None:
+    coordinator = Coordinator(TensorFusion(threshold_bytes=0), LatestFirst(depth=2), segments(10))
     window = coordinator.decide(range(9), (), 0.0)
-    assert [group[0].index for group in window] == [8, 7]
+    assert [message.segments[0].index for message in window] == [8, 7]
     assert coordinator.look_again_s == 0.0
-    assert coordinator.decide(range(9), (Message(0, window[0]), Message(1, window[1])), 0.0) == []
+    in_flight = tuple(window)
+    (ahead,) = coordinator.decide(range(9), in_flight, 0.0)
+    assert ahead.segments[0].index == 6
+    assert coordinator.decide(range(9), in_flight, 0.0, queued=(ahead,)) == []
+    more = coordinator.decide(range(9), in_flight, 0.0, queued=(ahead,), ahead_bytes=ahead.nbytes + 6 * 4)
+    assert [message.segments[0].index for message in more] == [5, 4]
+
+
+def test_once_everything_is_ready_one_window_decides_the_rest() -> None:
+    coordinator = Coordinator(TensorFusion(threshold_bytes=0), LatestFirst(depth=2), segments(9))
+    assert [message.segments[0].index for message in coordinator.decide(range(9), (), 0.0)] == list(range(8, -1, -1))
+    assert not coordinator.has_waiting
+
+
+def test_a_window_holds_no_more_than_can_be_told() -> None:
+    coordinator = Coordinator(Unfused(), LatestFirst(), segments(9), capacity=4)
+    windows = [coordinator.decide(range(9), (), 0.0) for _ in range(3)]
+    assert [len(window) for window in windows] == [4, 4, 1]
+
+
+def test_messages_of_a_plan_overtake_those_that_are_not_ready() -> None:
+    coordinator = Coordinator(Unfused(), LatestFirst(depth=2), segments(5))
+    assert [message.index for message in coordinator.decide([3, 1], (), 0.0)] == [1, 3]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Refusing(LatestFirst):
+    def pick(self, pending: Sequence[Message], in_flight: Sequence[Message], now_s: float) -> Message | None:
+        return None
+
+
+def test_an_ordering_that_picks_nothing_for_an_empty_link_is_refused_by_name() -> None:
+    with pytest.raises(PlanError, match="fifo picks None of 3 messages"):
+        Coordinator(Unfused(), Refusing(), segments(3)).decide(range(3), (), 0.0)
+
+
+def test_what_is_decided_ahead_follows_what_starts_in_a_round() -> None:
+    ahead = LookAhead(limit_bytes=1_000)
+    ahead.learn(started_bytes=50, window_bytes=60, ran_dry=True)
+    assert ahead.nbytes == 60
+    ahead.learn(started_bytes=60, window_bytes=60, ran_dry=True)
+    assert ahead.nbytes == 120
+    for _ in range(20):
+        ahead.learn(started_bytes=80, window_bytes=120, ran_dry=False)
+    assert abs(ahead.nbytes - MARGIN * 80) < 5
+    for _ in range(9):
+        ahead.learn(started_bytes=100, window_bytes=100, ran_dry=True)
+    assert ahead.nbytes == 1_000
 
 
 def test_a_parameter_missing_on_one_rank_holds_its_message_back() -> None:

@@ -19,7 +19,7 @@ from baselines.api import (
     Gather,
     Packed,
     Segment,
-    Shift,
+    Transfer,
 )
 from baselines.exchange.ring import Ring
 from baselines.packing.tensor_fusion import TensorFusion
@@ -142,7 +142,7 @@ def test_primitives_of_different_kind_or_size_are_noticed() -> None:
 def test_primitives_do_what_they_say() -> None:
     ranks = [torch.tensor([float(rank)]) for rank in range(3)]
     into = [torch.zeros(1) for _ in ranks]
-    perform([Shift(tensor, place) for tensor, place in zip(ranks, into, strict=True)])
+    perform([Transfer(ranks[rank], (rank + 1) % 3, into[rank], (rank - 1) % 3) for rank in range(3)])
     assert [float(place) for place in into] == [2.0, 0.0, 1.0]
     assert [len(parts) for parts in perform([Gather(tensor) for tensor in ranks])] == [3, 0, 0]
     assert [float(total) for (total,) in perform([AllReduce(tensor) for tensor in ranks])] == [3.0, 3.0, 3.0]

@@ -21,7 +21,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tiny_models import awkward, loss_at
 
-from baselines.api import AllGather, AllReduce, Broadcast, Gather, Payload, Primitive, Shift
+from baselines.api import AllGather, AllReduce, Broadcast, Gather, Payload, Primitive, Transfer
 from baselines.strategy import parse_strategy
 from fabric.api import FabricError, FabricKind, FabricSpec
 from fabric.paced import PacedLink, Pattern
@@ -153,7 +153,7 @@ def test_virtual_peers_give_what_equal_ranks_give(dtype: torch.dtype, numel: int
 
 def test_virtual_peers_cannot_shift_what_they_do_not_hold() -> None:
     told: list[Payload | Exception] = []
-    VirtualRing(4).start(Shift(torch.zeros(2), torch.zeros(2)), 0, told.append)
+    VirtualRing(4).start(Transfer(torch.zeros(2), 1, torch.zeros(2), 3), 0, told.append)
     (error,) = told
     assert isinstance(error, FabricError)
     assert "all-reduce" in str(error)

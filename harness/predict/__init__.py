@@ -1,0 +1,1 @@
+"""Prediction: the strategies' own policies on a virtual clock, from layer times and what messages cost."""

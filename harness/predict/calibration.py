@@ -1,0 +1,338 @@
+"""What messages cost on a fabric, from micro-benchmarks alone, and a file to keep it in.
+
+Rows of messages are timed through the engine on all hosts (`rows`). The costs are those with which the virtual clock
+gives the rows' times: the same model that is then asked about training. For numbers of workers that were not measured,
+a primitive's α is `steps(P) · a + b` and its β `share(P) · s`, with the steps and shares of its usual algorithm (ring
+all-reduce: 2(P−1) and 2(P−1)/P); a, b and s are fitted over the numbers that were, and the costs say
+that they are extrapolated.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from statistics import fmean, median
+
+import numpy as np
+from scipy.optimize import least_squares, nnls
+
+from baselines.strategy import parse_strategy
+from fabric.api import FabricKind, FabricSpec, format_rate
+from harness.calibrate import slowest_median_s
+from harness.labs import Hands, Labs
+from harness.messages import Ending, LinkQuestion, Probe, Row, Task
+from harness.predict.costs import RING_STEPS, Cost, EngineCosts, LinkCosts, PredictError, given_costs, ring_theory
+from harness.predict.costs import serialised as all_on_link
+from harness.predict.layers import plain_layers
+from harness.predict.step import predict_exchange_s
+from results.codec import CodecError, from_jsonable, to_jsonable
+from results.record import Environment
+
+ONE_LANE, NEGOTIATED = "unfused+fifo(depth=1)", "tensor-fusion(threshold_bytes=0, cycle_s=0.0)"
+ENGINE_ROWS = (
+    Row(probe=Probe.ENGINE, num_tensors=32, num_bytes=4_096),
+    Row(probe=Probe.ENGINE, num_tensors=8, num_bytes=1 << 20),
+)
+UPDATE_ROWS = tuple(
+    Row(probe=Probe.UPDATE, num_tensors=num, num_bytes=size) for num, size in ((4, 4_096), (160, 4_096), (4, 1 << 20))
+)
+EAGER_ROWS = (Row(probe=Probe.EAGER_UPDATE, num_tensors=160, num_bytes=4_096),)
+RING_ROWS = tuple(
+    Row(probe=Probe.EXCHANGE, num_tensors=num, num_bytes=size, strategy=strategy)
+    for strategy, num, size in (
+        (ONE_LANE, 1, 4_096),
+        (ONE_LANE, 8, 4_096),
+        (ONE_LANE, 1, 65_536),
+        (ONE_LANE, 6, 65_536),
+        (ONE_LANE, 1, 524_288),
+        (ONE_LANE, 3, 524_288),
+        ("unfused", 16, 4_096),
+        ("unfused", 8, 65_536),
+        ("unfused", 4, 524_288),
+        (NEGOTIATED, 1, 4_096),
+    )
+)
+OTHER_EXCHANGES = {"all-gather": "AllGather", "ring": "Transfer", "parameter-server": "AllToAll"}
+CODECS = ("half", "topk(density=0.01)+error-feedback")
+PLAUSIBLE_S = (1e-7, 1e-1)
+NUM_REPEATS = 7
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowTime:
+    """A row, its median time on the slowest rank in seconds, and what the fitted costs give."""
+
+    row: Row
+    seconds: float
+    fitted_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calibrated:
+    """One fabric's costs, with the rows that they come from."""
+
+    kind: FabricKind
+    num_hosts: int
+    rate_bps: float | None
+    costs: LinkCosts
+    rows: tuple[RowTime, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calibration:
+    """Everything measured on one machine."""
+
+    entries: tuple[Calibrated, ...] = ()
+    environment: Environment = field(default_factory=Environment)
+
+    def costs(self, kind: FabricKind, world: int, rate_bps: float | None) -> LinkCosts:
+        """Costs among `world` workers: as measured where they were, else extrapolated.
+
+        Raises: PredictError where nothing is known of such a fabric.
+        """
+        if world == 1:
+            return self._alone(kind)
+        of_kind = [entry for entry in self.entries if entry.kind is kind and entry.num_hosts > 1]
+        for entry in of_kind:
+            if (entry.num_hosts, entry.rate_bps) == (world, rate_bps):
+                return entry.costs
+        alike = [entry for entry in of_kind if entry.rate_bps == rate_bps]
+        alike = alike or [entry for entry in of_kind if entry.rate_bps and rate_bps]
+        if not alike:
+            known = ", ".join(sorted({f"{e.kind} at {format_rate(e.rate_bps)}" for e in self.entries})) or "nothing"
+            raise PredictError(
+                f"no costs are known of the {kind} fabric at {format_rate(rate_bps)}; measured is {known}. "
+                "Measure it with `crossover-bench predict --calibrate`, or give --alpha"
+            )
+        return extrapolated(alike, world, rate_bps)
+
+    def _alone(self, kind: FabricKind) -> LinkCosts:
+        """One worker: nothing to send, but the same updates as on the fewest hosts that were measured."""
+        entries = [entry for entry in self.entries if entry.kind is kind] or list(self.entries)
+        engine = min(entries, key=lambda e: e.num_hosts).costs.engine if entries else EngineCosts()
+        return LinkCosts(world=1, primitives={RING_STEPS: Cost(0.0, 0.0)}, engine=engine, source="one worker")
+
+
+def paced_costs(fabric: FabricSpec, world: int) -> LinkCosts:
+    """What the paced fabric's model asks for: all of it is link time."""
+    beta = 8 / fabric.rate_bps if fabric.rate_bps else 0.0
+    return all_on_link(given_costs(world, alpha_s=fabric.alpha_s, beta_s_per_byte=beta))
+
+
+def extrapolated(entries: Sequence[Calibrated], world: int, rate_bps: float | None) -> LinkCosts:
+    """Costs among `world` workers at `rate_bps` from entries of one kind of fabric."""
+    names = [name for name in entries[0].costs.primitives if all(name in e.costs.primitives for e in entries)]
+    primitives = {name: _extrapolated_cost(name, entries, world, rate_bps) for name in names}
+    worlds = sorted({entry.num_hosts for entry in entries})
+    rates = sorted({format_rate(entry.rate_bps) for entry in entries})
+    fewest = min(entries, key=lambda entry: entry.num_hosts)
+    return LinkCosts(
+        world=world,
+        primitives=primitives,
+        occupied=fmean(entry.costs.occupied for entry in entries),
+        overlap=fmean(entry.costs.overlap for entry in entries),
+        engine=fewest.costs.engine,
+        residual=max(entry.costs.residual for entry in entries),
+        source=f"extrapolated from P = {', '.join(map(str, worlds))} at {', '.join(rates)}",
+    )
+
+
+def _extrapolated_cost(name: str, entries: Sequence[Calibrated], world: int, rate_bps: float | None) -> Cost:
+    """α = steps·a + b and β = share·s/rate; with one number of workers b is 0."""
+    known = [entry.costs.primitives[name] for entry in entries]
+    steps = np.array([ring_theory(name, entry.num_hosts, Cost(1.0, 0.0)).alpha_s for entry in entries])
+    shares = [ring_theory(name, entry.num_hosts, Cost(0.0, 1.0)).beta_s_per_byte for entry in entries]
+    alphas = np.array([cost.alpha_s for cost in known])
+    columns = [steps, np.ones_like(steps)] if len(set(steps.tolist())) > 1 else [np.maximum(steps, 1.0)]
+    fitted, _ = nnls(np.stack(columns, axis=1), alphas)
+    here = ring_theory(name, world, Cost(1.0, 1.0))
+    alpha_s = float(fitted[0]) * (here.alpha_s if len(columns) > 1 or steps[0] else 1.0) + sum(map(float, fitted[1:]))
+    scaled = [
+        cost.beta_s_per_byte / share * (entry.rate_bps / rate_bps if entry.rate_bps and rate_bps else 1.0)
+        for cost, share, entry in zip(known, shares, entries, strict=True)
+        if share
+    ]
+    return Cost(alpha_s, here.beta_s_per_byte * median(scaled) if scaled else 0.0)
+
+
+# ---- measuring
+
+
+def measure(
+    fabrics: Sequence[FabricSpec],
+    environment: Environment,
+    *,
+    hands: Hands | None = None,
+    say: Callable[[str], None] = lambda text: None,
+) -> Calibration:
+    """Run the micro-benchmarks on every fabric. Raises: PredictError, FabricError, LabLost."""
+    entries, hands = [], hands or Labs()
+    try:
+        for fabric in fabrics:
+            say(f"{fabric.num_hosts} hosts at {format_rate(fabric.rate_bps)}")
+            entries.append(measure_one(fabric, hands))
+    finally:
+        hands.close()
+    return Calibration(entries=tuple(entries), environment=environment)
+
+
+def measure_one(fabric: FabricSpec, hands: Hands, *, num_repeats: int = NUM_REPEATS, others: bool = True) -> Calibrated:
+    """One fabric; `others`: also exchanges beside all-reduce and the codecs."""
+    rows = [*ENGINE_ROWS, *UPDATE_ROWS, *EAGER_ROWS, *RING_ROWS]
+    if others:
+        rows += [replace(row, strategy=f"unfused+{codec}") for codec in CODECS for row in ENGINE_ROWS]
+        rows += [row for name in OTHER_EXCHANGES for row in _rows_of_exchange(name)]
+    question = LinkQuestion(fabric=fabric, rows=tuple(rows), num_repeats=num_repeats, timeout_s=300.0)
+    answer = hands.ask(Task(links=question), lambda event: None)
+    if answer.ending is not Ending.DONE:
+        raise PredictError(f"calibration of the {fabric.kind} fabric failed: {answer.reason}")
+    times = [
+        RowTime(row=row, seconds=slowest_median_s([link.times_s[place] for link in answer.links]))
+        for place, row in enumerate(rows)
+    ]
+    return fit(fabric, times)
+
+
+def _rows_of_exchange(name: str) -> tuple[Row, Row]:
+    strategy = f"{ONE_LANE}+{name}"
+    small = Row(probe=Probe.EXCHANGE, num_tensors=4, num_bytes=4_096, strategy=strategy)
+    return small, replace(small, num_tensors=2, num_bytes=131_072)
+
+
+# ---- fitting
+
+
+def fit(fabric: FabricSpec, times: Sequence[RowTime]) -> Calibrated:
+    """The costs that give these rows."""
+    engine = _fit_engine(times)
+    ring = [time for time in times if time.row in RING_ROWS]
+    costs = _fit_ring(fabric.num_hosts, engine, ring)
+    for exchange, primitive in OTHER_EXCHANGES.items():
+        own = [time for time in times if time.row in _rows_of_exchange(exchange)]
+        if own:
+            costs = _fit_primitive(costs, primitive, own)
+    fitted = tuple(
+        replace(time, fitted_s=row_s(time.row, costs)) if time.row.probe is Probe.EXCHANGE else time for time in times
+    )
+    errors = [abs(time.fitted_s / time.seconds - 1) for time in fitted if time.fitted_s and time.row in RING_ROWS]
+    source = f"measured on the {fabric.kind} fabric, {fabric.num_hosts} hosts at {format_rate(fabric.rate_bps)}"
+    return Calibrated(
+        kind=fabric.kind,
+        num_hosts=fabric.num_hosts,
+        rate_bps=fabric.rate_bps,
+        costs=replace(costs, residual=max(errors), source=source),
+        rows=fitted,
+    )
+
+
+def row_s(row: Row, costs: LinkCosts) -> float:
+    """What the virtual clock gives for a row of messages."""
+    none_s = [0.0] * row.num_tensors
+    layers = plain_layers(none_s, none_s, [max(1, row.num_bytes // 4)] * row.num_tensors)
+    return predict_exchange_s(layers, parse_strategy(row.strategy), costs)
+
+
+def _fit_engine(times: Sequence[RowTime]) -> EngineCosts:
+    by_row = {time.row: time.seconds for time in times}
+    message_s, per_byte = _line([(row.num_bytes, by_row[row] / row.num_tensors) for row in ENGINE_ROWS])
+    matrix = [[1.0, row.num_tensors, row.num_tensors * row.num_bytes] for row in UPDATE_ROWS]
+    update, _ = nnls(np.array(matrix), np.array([by_row[row] for row in UPDATE_ROWS]))
+    codecs = {}
+    for codec in CODECS:
+        large = replace(ENGINE_ROWS[-1], strategy=f"unfused+{codec}")
+        if large in by_row:
+            extra_s = (by_row[large] - by_row[ENGINE_ROWS[-1]]) / large.num_tensors / large.num_bytes
+            codecs[parse_strategy(codec).compression.card.name] = max(0.0, extra_s)
+    (eager,) = EAGER_ROWS
+    return EngineCosts(
+        message_s=message_s,
+        message_s_per_byte=per_byte,
+        update_s=float(update[0]),
+        update_s_per_tensor=float(update[1]),
+        update_s_per_byte=float(update[2]),
+        eager_s_per_tensor=by_row[eager] / eager.num_tensors,
+        codec_s_per_byte=codecs,
+    )
+
+
+def _line(points: Sequence[tuple[float, float]]) -> tuple[float, float]:
+    """Start and slope ≥ 0 through points (bytes, seconds)."""
+    matrix = np.array([[1.0, size] for size, _ in points])
+    (start, slope), _ = nnls(matrix, np.array([seconds for _, seconds in points]))
+    return float(start), float(slope)
+
+
+def _fit_ring(world: int, engine: EngineCosts, times: Sequence[RowTime]) -> LinkCosts:
+    """α, β, control α and wake-up on a logarithmic scale, the two shares on a plain one; errors relative."""
+
+    def costs_at(x: np.ndarray) -> LinkCosts:
+        alpha_s, beta, control_s, wake_s = (float(value) for value in np.exp(x[:4]))
+        share = ring_theory(RING_STEPS, world, Cost(0.0, 1.0)).beta_s_per_byte
+        control = {
+            name: Cost(control_s, ring_theory(name, world, Cost(0.0, beta / share)).beta_s_per_byte)
+            for name in ("Gather", "Broadcast")
+        }
+        primitives = {RING_STEPS: Cost(alpha_s, beta), **control}
+        return LinkCosts(
+            world=world,
+            primitives=primitives,
+            occupied=float(x[4]),
+            overlap=float(x[5]),
+            engine=replace(engine, wake_s=wake_s),
+        )
+
+    def errors(x: np.ndarray) -> list[float]:
+        costs = costs_at(x)
+        return [float(np.log(row_s(time.row, costs) / time.seconds)) for time in times]
+
+    small, large = (next(t for t in times if t.row == RING_ROWS[place]) for place in (1, 5))
+    alpha_s = max(1e-6, small.seconds / small.row.num_tensors - engine.message_s)
+    beta = max(1e-11, (large.seconds / large.row.num_tensors - alpha_s) / large.row.num_bytes)
+    low, high = np.log(PLAUSIBLE_S)
+    start = [np.log(alpha_s), np.log(beta), np.log(alpha_s), np.log(1e-4), 0.3, 0.5]
+    limits = ([low, np.log(1e-12), low, low, 0.0, 0.0], [high, np.log(1e-5), high, np.log(1e-2), 1.0, 1.0])
+    found = least_squares(errors, np.clip(start, *limits), bounds=limits, diff_step=1e-3, max_nfev=40)
+    return costs_at(found.x)
+
+
+def _fit_primitive(costs: LinkCosts, primitive: str, times: Sequence[RowTime]) -> LinkCosts:
+    """α and β of one more primitive, from a small and a large row of an exchange made of it."""
+
+    def with_cost(x: np.ndarray) -> LinkCosts:
+        own: Mapping[str, Cost] = {primitive: Cost(float(np.exp(x[0])), float(np.exp(x[1])))}
+        return replace(costs, primitives={**costs.primitives, **own})
+
+    def errors(x: np.ndarray) -> list[float]:
+        known = with_cost(x)
+        return [float(np.log(row_s(time.row, known) / time.seconds)) for time in times]
+
+    guess = costs.of(primitive)
+    start = [np.log(max(1e-6, guess.alpha_s)), np.log(max(1e-11, guess.beta_s_per_byte))]
+    found = least_squares(errors, start, diff_step=1e-3, max_nfev=30)
+    return with_cost(found.x)
+
+
+# ---- the file
+
+
+def write_calibration(calibration: Calibration, path: Path) -> None:
+    """Write it as JSON, in one step."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f".{path.name}.part")
+    part.write_text(json.dumps(to_jsonable(calibration), indent=1, allow_nan=False) + "\n", encoding="utf-8")
+    part.replace(path)
+
+
+def read_calibration(path: Path) -> Calibration:
+    """Raises: PredictError if the file is not there or is no calibration."""
+    try:
+        return from_jsonable(Calibration, json.loads(path.read_text(encoding="utf-8")))
+    except FileNotFoundError:
+        raise PredictError(
+            f"no calibration at {path}; measure one with `crossover-bench predict --calibrate --calibration {path}`, "
+            "or give --alpha"
+        ) from None
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError, CodecError) as error:
+        raise PredictError(f"{path} is no calibration ({error}); measure it again with --calibrate") from error

@@ -1,0 +1,171 @@
+"""What a message costs on a link, as the virtual clock takes it.
+
+Alone, a primitive of n bytes takes α + β·n seconds. Two parts of that are link time, which messages in flight share:
+β·n, and the share `occupied` of α (interrupts and copies that a host does for one message at a time). The rest of α is
+waiting, which messages in flight do side by side; of it the share `overlap` is spread over the message, so that another
+one's bytes fill it, and what is left comes first.
+
+Around the primitives the engine's one thread works `message_s + message_s_per_byte · n` on every message, and
+`wake_s` goes by between a gradient's readiness and that thread's work, and between a landing and the loop's going on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from math import ceil, inf, isfinite, log2
+
+from harness.trial import TrialError
+
+RING_STEPS = "AllReduce"
+
+
+class PredictError(TrialError):
+    """A prediction that cannot be made; the message names the value and the remedy."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """A primitive alone: α + β · bytes of its tensor on a rank, in seconds."""
+
+    alpha_s: float
+    beta_s_per_byte: float
+
+    def __post_init__(self) -> None:
+        if not (0 <= self.alpha_s < inf and 0 <= self.beta_s_per_byte < inf):
+            raise PredictError(
+                f"α is {self.alpha_s} s and β {self.beta_s_per_byte} s a byte; both must be finite and 0 or more"
+            )
+
+    def seconds(self, num_bytes: float) -> float:
+        """Alone on the link."""
+        return self.alpha_s + self.beta_s_per_byte * num_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineCosts:
+    """What the engine's thread and the optimizer do on a rank, in seconds: `message_s` and `message_s_per_byte` a
+    message, `wake_s` a wake-up; a step's update is `update_s + update_s_per_tensor · tensors + update_s_per_byte ·
+    bytes`, and `eager_s_per_tensor` stands for the first two where each parameter is updated by itself."""
+
+    message_s: float = 0.0
+    message_s_per_byte: float = 0.0
+    wake_s: float = 0.0
+    update_s: float = 0.0
+    update_s_per_tensor: float = 0.0
+    update_s_per_byte: float = 0.0
+    eager_s_per_tensor: float = 0.0
+    codec_s_per_byte: Mapping[str, float] = field(default_factory=dict)
+
+    def on_message_s(self, num_bytes: float) -> float:
+        """The engine's thread for one message, there and back."""
+        return self.message_s + self.message_s_per_byte * num_bytes
+
+    def whole_update_s(self, num_tensors: int, num_bytes: float) -> float:
+        """One optimizer step over the whole model."""
+        return self.update_s + self.update_s_per_tensor * num_tensors + self.update_s_per_byte * num_bytes
+
+    def eager_update_s(self, num_bytes: float) -> float:
+        """One optimizer step over a single parameter."""
+        return self.eager_s_per_tensor + self.update_s_per_byte * num_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkCosts:
+    """All costs among `world` ranks. `primitives` holds what is known by the primitive's class name; others follow from
+    the all-reduce as `ring_theory` has them. `residual` is the largest relative error over the micro-benchmarks."""
+
+    world: int
+    primitives: Mapping[str, Cost]
+    occupied: float = 0.0
+    overlap: float = 1.0
+    engine: EngineCosts = field(default_factory=EngineCosts)
+    residual: float = 0.0
+    source: str = "given"
+
+    def __post_init__(self) -> None:
+        if self.world < 1:
+            raise PredictError(f"world is {self.world}; there is at least 1 worker")
+        if RING_STEPS not in self.primitives:
+            raise PredictError(
+                f"costs of {', '.join(self.primitives) or 'nothing'}; those of {RING_STEPS} must be there"
+            )
+        for name in ("occupied", "overlap"):
+            value = getattr(self, name)
+            if not 0 <= value <= 1:
+                raise PredictError(f"{name} is {value}; it is a share from 0 to 1")
+
+    def of(self, primitive: str) -> Cost:
+        """The cost of a primitive by its class name; nothing among one worker. Raises: PredictError."""
+        if self.world == 1:
+            return Cost(0.0, 0.0)
+        if primitive in self.primitives:
+            return self.primitives[primitive]
+        hop = hop_of(self.primitives[RING_STEPS], self.world)
+        return ring_theory(primitive, self.world, hop)
+
+    def phases(self, alpha_s: float, bytes_s: float) -> tuple[float, float, float]:
+        """(waiting first, waiting spread over the message, link time) of a message that takes α and β·n."""
+        waiting_s = alpha_s * (1 - self.occupied)
+        return waiting_s * (1 - self.overlap), waiting_s * self.overlap, alpha_s * self.occupied + bytes_s
+
+    def message_s(self, num_bytes: float) -> float:
+        """A message alone by all-reduce, engine included."""
+        return self.of(RING_STEPS).seconds(num_bytes) + self.engine.on_message_s(num_bytes)
+
+    @property
+    def alpha_s(self) -> float:
+        """Start-up of an all-reduced message, engine included."""
+        return self.message_s(0)
+
+    @property
+    def beta_s_per_byte(self) -> float:
+        """Seconds a byte of an all-reduced message, engine included."""
+        return self.of(RING_STEPS).beta_s_per_byte + self.engine.message_s_per_byte
+
+
+def hop_of(ring: Cost, world: int) -> Cost:
+    """One neighbour step, from an all-reduce of 2(P−1) steps that carries 2(P−1)/P of its bytes."""
+    steps = 2 * (world - 1)
+    return Cost(ring.alpha_s / steps, ring.beta_s_per_byte * world / steps)
+
+
+def ring_theory(primitive: str, world: int, hop: Cost) -> Cost:
+    """A primitive among `world` ranks from one neighbour step's α and β, by its usual algorithm.
+
+    Raises: PredictError for one that is not known.
+    """
+    if world < 1:
+        raise PredictError(f"world is {world}; there is at least 1 worker")
+    others, rounds = world - 1, ceil(log2(world))
+    table = {
+        "AllReduce": (2 * others, 2 * others / world),
+        "AllGather": (others, others),
+        "AllToAll": (others, 1),
+        "Gather": (1, others),
+        "Broadcast": (rounds, rounds),
+        "Transfer": (1, 1),
+        "Serve": (0, 0),
+    }
+    if primitive not in table:
+        raise PredictError(f"what {primitive} costs is not known; known: {', '.join(table)}")
+    steps, share = table[primitive]
+    return Cost(steps * hop.alpha_s, share * hop.beta_s_per_byte)
+
+
+def given_costs(world: int, *, alpha_s: float, beta_s_per_byte: float, engine: EngineCosts | None = None) -> LinkCosts:
+    """Costs from one neighbour step's α and one link's seconds a byte, as asked for and not measured."""
+    if not (isfinite(alpha_s) and isfinite(beta_s_per_byte)):
+        raise PredictError(f"α is {alpha_s} s and β {beta_s_per_byte} s a byte; both must be finite")
+    ring = ring_theory(RING_STEPS, world, Cost(alpha_s, beta_s_per_byte))
+    return LinkCosts(
+        world=world,
+        primitives={RING_STEPS: ring},
+        engine=engine or EngineCosts(),
+        source=f"α {alpha_s:g} s a ring step, β {beta_s_per_byte:g} s a byte, as given",
+    )
+
+
+def serialised(costs: LinkCosts) -> LinkCosts:
+    """The same with all of α as link time, as on the paced fabric."""
+    return replace(costs, occupied=1.0)

@@ -1,0 +1,201 @@
+"""What a message asks of the link, learnt by running the plug-ins' own generators on a few elements.
+
+The compressor says what it wants aggregated and estimates its bytes, the exchange with which primitives. An exchange's
+start-up does not depend on the size and its bytes are proportional to it, so two small sizes tell all others; what
+single ranks do may differ, so some are asked and the slowest counts, round by round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import torch
+
+from baselines.api import (
+    Aggregate,
+    Aggregated,
+    AllGather,
+    AllReduce,
+    AllToAll,
+    Broadcast,
+    Context,
+    Gather,
+    How,
+    Message,
+    NeedsWorld,
+    Payload,
+    Primitive,
+    Segment,
+    Serve,
+    Transfer,
+)
+from baselines.strategy import Strategy
+from harness.predict.costs import LinkCosts, PredictError
+from harness.traffic import bytes_received, bytes_sent
+
+PROBE_ELEMENTS = 4  # a rank, so that nothing is padded
+PROBE_NUMEL = 256  # of a message, to see what a compressor asks for
+PROBE_WORLD = 2  # a compressor asks for the same whatever the number of ranks
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """Of one message: start-up and transfer in seconds alone on the link, bytes that a rank sends, and the seconds
+    that the engine's thread needs for it."""
+
+    alpha_s: float = 0.0
+    bytes_s: float = 0.0
+    sent_bytes: float = 0.0
+    engine_s: float = 0.0
+
+    def __add__(self, other: Demand) -> Demand:
+        return Demand(
+            self.alpha_s + other.alpha_s,
+            self.bytes_s + other.bytes_s,
+            self.sent_bytes + other.sent_bytes,
+            self.engine_s + other.engine_s,
+        )
+
+    @property
+    def alone_s(self) -> float:
+        """From the message's making to its landing with nothing beside."""
+        return self.alpha_s + self.bytes_s + self.engine_s
+
+
+@dataclass(frozen=True, slots=True)
+class _Ask:
+    """An aggregate's kind, and its share of the message's bytes."""
+
+    how: How
+    equal_sizes: bool
+    share: float
+
+
+@dataclass(slots=True)
+class Demands:
+    """The demand of every message of `strategy` under `costs`. Raises: PredictError."""
+
+    strategy: Strategy
+    costs: LinkCosts
+    _asks: tuple[_Ask, ...] = field(init=False)
+    _rates: dict[tuple[How, bool], tuple[Demand, Demand]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._asks = tuple(_asks_of(self.strategy))
+
+    def of(self, message: Message) -> Demand:
+        """What `message` asks for."""
+        compression = self.strategy.compression
+        codec_s_per_byte = self.costs.engine.codec_s_per_byte.get(compression.card.name, 0.0)
+        total = Demand(engine_s=self.costs.engine.on_message_s(message.nbytes) + codec_s_per_byte * message.nbytes)
+        for ask in self._asks:
+            num_bytes = ask.share * compression.wire_bytes(message.numel)
+            fixed, per_byte = self._exchange(ask.how, ask.equal_sizes)
+            total += fixed
+            total += Demand(bytes_s=num_bytes * per_byte.bytes_s, sent_bytes=num_bytes * per_byte.sent_bytes)
+        return total
+
+    def _exchange(self, how: How, equal_sizes: bool) -> tuple[Demand, Demand]:
+        """What every aggregate of this kind asks for, and what each byte of it adds."""
+        key = (how, equal_sizes)
+        if key not in self._rates:
+            small = PROBE_ELEMENTS * self.costs.world
+            once, twice = (self._run(how, equal_sizes, numel) for numel in (small, 2 * small))
+            step = 4 * small
+            per_byte = Demand(0.0, (twice.bytes_s - once.bytes_s) / step, (twice.sent_bytes - once.sent_bytes) / step)
+            fixed = Demand(
+                once.alpha_s, once.bytes_s - step * per_byte.bytes_s, once.sent_bytes - step * per_byte.sent_bytes
+            )
+            self._rates[key] = (fixed, per_byte)
+        return self._rates[key]
+
+    def _run(self, how: How, equal_sizes: bool, numel: int) -> Demand:
+        """One aggregate of `numel` float32 elements; the slowest of some ranks in each round, bytes of rank 0."""
+        world = self.costs.world
+        rounds: list[Demand] = []
+        for rank in sorted({0, 1 % world, world // 2, world - 1}):
+            aggregate = Aggregate((torch.zeros(numel),), how, "gradient", equal_sizes)
+            for place, primitive in enumerate(_primitives(self.strategy, aggregate, rank, world)):
+                own = self._price(primitive, rank)
+                if place == len(rounds):
+                    rounds.append(own)
+                elif own.alone_s > rounds[place].alone_s:
+                    rounds[place] = Demand(own.alpha_s, own.bytes_s, rounds[place].sent_bytes)
+        return sum(rounds, Demand())
+
+    def _price(self, primitive: Primitive, rank: int) -> Demand:
+        world = self.costs.world
+        sent = bytes_sent(primitive, world) if rank == 0 else 0.0
+        if isinstance(primitive, Serve):
+            elements_s = self.costs.engine.update_s_per_byte * 4 * primitive.grad.numel()
+            return Demand(0.0, elements_s, sent)
+        if isinstance(primitive, Transfer | AllToAll):
+            num_bytes = max(bytes_sent(primitive, world), bytes_received(primitive))
+            if num_bytes == 0:
+                return Demand()
+        else:
+            num_bytes = primitive.tensor.numel() * primitive.tensor.element_size()
+        cost = self.costs.of(type(primitive).__name__)
+        return Demand(cost.alpha_s, cost.beta_s_per_byte * num_bytes, sent)
+
+
+def _primitives(strategy: Strategy, aggregate: Aggregate, rank: int, world: int) -> Iterator[Primitive]:
+    run = strategy.exchange.run(aggregate, rank, world)
+    answer: Payload | None = None
+    while True:
+        try:
+            primitive = next(run) if answer is None else run.send(answer)
+        except StopIteration:
+            return
+        yield primitive
+        answer = _answer(primitive, rank, world)
+
+
+def _answer(primitive: Primitive, rank: int, world: int) -> Payload:
+    """What equal ranks would give, where only its size matters."""
+    match primitive:
+        case AllReduce(tensor) | Broadcast(tensor):
+            return (tensor,)
+        case AllGather(tensor):
+            return (tensor,) * world
+        case Gather(tensor):
+            return (tensor,) * world if rank == 0 else ()
+        case Transfer(into=into):
+            return () if into is None else (into,)
+        case AllToAll(parts, sizes):
+            return tuple(torch.zeros(size, dtype=parts[0].dtype) for size in sizes)
+        case Serve(grad):
+            return (grad,)
+
+
+def _asks_of(strategy: Strategy) -> Iterator[_Ask]:
+    """What the compressor asks for in a message, by the bytes that it really yields for a small one."""
+    payloads = list(_probed(strategy))
+    total = sum(num_bytes for *_, num_bytes in payloads)
+    for how, equal_sizes, num_bytes in payloads:
+        yield _Ask(how, equal_sizes, num_bytes / total)
+
+
+def _probed(strategy: Strategy) -> Iterator[tuple[How, bool, int]]:
+    compression = strategy.compression
+    shape = (PROBE_NUMEL // 16, 16)
+    message = Message(0, (Segment("probe", shape, 0, PROBE_NUMEL, 0),))
+    states = {"probe": compression.init("probe", torch.zeros(shape))}
+    context = Context(0, PROBE_WORLD, 0, message, torch.Generator().manual_seed(0))
+    run = compression.reduce(torch.linspace(-1, 1, PROBE_NUMEL), states, context)
+    try:
+        aggregate = next(run)
+        while True:
+            num_bytes = sum(tensor.numel() * tensor.element_size() for tensor in aggregate.payload)
+            yield aggregate.how, aggregate.equal_sizes, num_bytes
+            ranks = 1 if aggregate.how is How.SUM else PROBE_WORLD
+            aggregate = run.send(Aggregated((aggregate.payload,) * ranks))
+    except StopIteration:
+        return
+
+
+def check_world(strategy: Strategy, world: int) -> None:
+    """Raises: PredictError where the exchange does not go with so many ranks."""
+    if isinstance(strategy.exchange, NeedsWorld) and (reason := strategy.exchange.why_unfit(world)):
+        raise PredictError(f"{strategy.text}: {reason}")

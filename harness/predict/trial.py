@@ -1,0 +1,204 @@
+"""A trial's step time before it is run, or the reason why nobody knows: what stands beside a measurement."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from baselines.api import Tried
+from baselines.strategy import Strategy
+from fabric.api import FabricKind
+from harness.predict.bounds import Bounds, bounds
+from harness.predict.calibration import Calibration, paced_costs
+from harness.predict.costs import Cost, LinkCosts, PredictError
+from harness.predict.layers import Layers, layers_of
+from harness.predict.step import Predicted, predict_step
+from harness.trial import Job, Sharing, Trial
+from models.layer_profile import load_profile
+from models.networks import find_network
+from models.workload import Device, WorkloadError, WorkloadSpec
+from results.codec import to_jsonable
+from results.record import (
+    Environment,
+    FabricFacts,
+    JobResult,
+    Phases,
+    Prediction,
+    RankTimes,
+    Record,
+    Status,
+)
+
+SYSTEMS = ("ours", "local")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Foretold:
+    """A predicted cell: its step, what bounds it, the costs that it rests on, and the settings that a tuner chose."""
+
+    step: Predicted
+    bounds: Bounds
+    costs: LinkCosts
+    num_parameters: int
+    tuned: str = ""
+
+    @property
+    def efficiency(self) -> float:
+        """Scaling efficiency: computation alone over the step."""
+        return self.bounds.compute_s / self.step.step_s
+
+    @property
+    def prediction(self) -> Prediction:
+        """For a record."""
+        chosen = f"; knobs chosen on the virtual clock: {self.tuned}" if self.tuned else ""
+        source = f"virtual clock, {self.costs.world} workers, costs {self.costs.source}{chosen}"
+        return Prediction(source=source, step_time_s=self.step.step_s)
+
+
+def predict_trial(trial: Trial, calibration: Calibration) -> Prediction | str:
+    """What a record of `trial` says beside the measurement, or the reason why there is no prediction."""
+    foretold = foretell(trial, calibration)
+    return foretold if isinstance(foretold, str) else foretold.prediction
+
+
+def foretell(
+    trial: Trial,
+    calibration: Calibration,
+    *,
+    world: int | None = None,
+    slowdown: float = 0.0,
+    costs: LinkCosts | None = None,
+) -> Foretold | str:
+    """Predict `trial` among `world` ranks (default: its own), or say why not. `costs` replace the calibration's."""
+    if reason := why_unpredictable(trial):
+        return reason
+    (job,) = trial.jobs
+    try:
+        own = costs or _costs(trial, calibration, world)
+        return _foretell(job, layers_of_workload(job.workload), own, slowdown)
+    except (PredictError, WorkloadError) as error:
+        return str(error)
+
+
+def why_unpredictable(trial: Trial) -> str:
+    """The reason why `trial` cannot be predicted whatever the costs; empty if it can."""
+    job = trial.jobs[0]
+    system = job.system.partition("(")[0]
+    reasons = (
+        (trial.sharing is not Sharing.NONE, "jobs share: their period is predicted from measured costs instead"),
+        (system not in SYSTEMS, f"{system} decides by itself what to send when"),
+        (
+            job.workload.device is not Device.REPLAY,
+            f"computes on {job.workload.device}: no profile tells its layer times",
+        ),
+        (job.workload.jitter > 0, f"jitter={job.workload.jitter:g}: ranks differ at random, and one stands for all"),
+        (trial.ranks_per_host > 1, f"ranks_per_host={trial.ranks_per_host}: the link's model has one rank a host"),
+        (job.clip_norm is not None, "clip_norm: what clipping takes is not calibrated"),
+    )
+    return next((reason for applies, reason in reasons if applies), "")
+
+
+def layers_of_workload(spec: WorkloadSpec) -> Layers:
+    """The layers that replay plays back for `spec`; the slowest rank's times. Raises: WorkloadError."""
+    profile = load_profile(spec.profile or find_network(spec.network).profile)
+    return layers_of(
+        profile, size_scale=spec.size_scale, time_scale=spec.slow_worker * spec.batch_size / profile.batch_size
+    )
+
+
+def _costs(trial: Trial, calibration: Calibration, world: int | None) -> LinkCosts:
+    ranks = world or trial.fabric.num_ranks
+    if trial.fabric.kind is FabricKind.PACED:
+        return paced_costs(trial.fabric, ranks)
+    return calibration.costs(trial.fabric.kind, ranks, trial.fabric.rate_bps)
+
+
+def _foretell(job: Job, layers: Layers, costs: LinkCosts, slowdown: float) -> Foretold:
+    strategy, chosen = job.resolve(), ""
+    if job.system.startswith("local"):
+        costs = replace(costs, primitives={name: Cost(0.0, 0.0) for name in costs.primitives})
+        costs = replace(costs, engine=replace(costs.engine, message_s=0.0, message_s_per_byte=0.0, wake_s=0.0))
+    if strategy.tuning.num_trials and strategy.knobs:
+        strategy = tuned(strategy, layers, costs)
+        chosen = ", ".join(f"{knob} = {value:g}" for knob, value in strategy.settings.items())
+    step = predict_step(layers, strategy, costs, slowdown=slowdown, num_micro_batches=job.accumulate)
+    limits = bounds(layers, strategy, costs)
+    extra_s = (job.accumulate - 1) * (layers.forward_s + layers.backward_s)
+    return Foretold(
+        step=step,
+        bounds=replace(limits, compute_s=limits.compute_s + extra_s),
+        costs=costs,
+        num_parameters=sum(segment.numel for segment in layers.segments),
+        tuned=chosen,
+    )
+
+
+def tuned(strategy: Strategy, layers: Layers, costs: LinkCosts) -> Strategy:
+    """The strategy with the knobs that its tuner keeps when it is told predicted step times."""
+    tried: list[Tried] = []
+    for _ in range(strategy.tuning.num_trials):
+        values = strategy.tuning.propose(strategy.knobs, tried)
+        tried.append(Tried(values, predict_step(layers, strategy.tuned(values), costs).step_s))
+    return strategy.tuned(strategy.tuning.propose(strategy.knobs, tried))
+
+
+def simulated_record(
+    trial: Trial, found: Foretold | str, environment: Environment, *, world: int, imagined: bool = False
+) -> Record:
+    """A predicted cell as a record, labelled `simulated`; skipped with the reason where there is no prediction.
+
+    `imagined`: the trial's own fabric only says the rate, and it cannot be run.
+    """
+    (job, *_), spec = trial.jobs, trial.fabric
+    scale = job.workload.size_scale
+    own = world == spec.num_ranks and not imagined
+    name = trial.cell if own else f"{trial.cell}/{world}-hosts"
+    asked = JobResult(
+        name=job.name,
+        workload=job.workload.label,
+        system=job.system.partition("(")[0],
+        strategy=job.label,
+        device=job.workload.device.value,
+        batch_size=job.workload.batch_size,
+        num_steps=1,
+        accumulate=job.accumulate,
+    )
+    costs = None if isinstance(found, str) else found.costs
+    return Record(
+        id=replace(trial, cell=name).id,
+        suite=trial.suite,
+        cell=name,
+        repeat=trial.repeat,
+        seed=trial.seed,
+        status=Status.SKIPPED if isinstance(found, str) else Status.OK,
+        reason=found if isinstance(found, str) else "",
+        sharing=trial.sharing.value,
+        axis=trial.axis,
+        at=trial.at,
+        fabric=FabricFacts(
+            kind="simulated" if imagined else spec.kind.value,
+            label="simulated",
+            num_hosts=world,
+            rate_bps=spec.rate_bps,
+            equivalent_rate_bps=spec.rate_bps * scale if spec.rate_bps else None,
+            size_scale=scale,
+            alpha_s=costs.alpha_s if costs else None,
+            beta_s_per_byte=costs.beta_s_per_byte if costs else None,
+            fit_residual=costs.residual if costs else None,
+        ),
+        jobs=(asked if isinstance(found, str) else _simulated_job(asked, found),),
+        prediction=None if isinstance(found, str) else found.prediction,
+        trial=to_jsonable(trial) if own else {},
+        environment=environment,
+    )
+
+
+def _simulated_job(asked: JobResult, found: Foretold) -> JobResult:
+    step = found.step
+    return replace(
+        asked,
+        num_parameters=found.num_parameters,
+        ranks=(RankTimes(rank=0, warmup_s=(), steps_s=(step.step_s,)),),
+        phases=Phases(compute_s=step.compute_s, communication_s=step.communication_s, exposed_s=step.exposed_s),
+        num_messages=float(step.num_messages),
+        wire_bytes=step.wire_bytes,
+    )

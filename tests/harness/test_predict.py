@@ -1,0 +1,295 @@
+"""The virtual clock: closed forms, laws, and that it asks the same objects as the engine."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from baselines.api import Card, Message, Slot
+from baselines.strategy import parse_strategy
+from harness.predict.bounds import best_order, bounds
+from harness.predict.clock import Clock, Link
+from harness.predict.costs import Cost, EngineCosts, LinkCosts, PredictError, given_costs, hop_of, ring_theory
+from harness.predict.layers import Layers, layers_of, plain_layers
+from harness.predict.step import last_period, predict_exchange_s, predict_step
+from harness.predict.worker import Worker
+from models.layer_profile import load_profile
+
+ONE_LANE = "unfused+fifo(depth=1)"
+BYTE_S = 1e-6
+
+
+def costs(alpha_s: float, beta_s_per_byte: float, *, world: int = 4, **others: object) -> LinkCosts:
+    """All-reduce takes exactly α + β·n."""
+    primitives = {"AllReduce": Cost(alpha_s, beta_s_per_byte)}
+    return LinkCosts(world=world, primitives=primitives, **others)  # type: ignore[arg-type]
+
+
+def small(*numels: int) -> Layers:
+    return plain_layers([1.0] * len(numels), [2.0] * len(numels), numels)
+
+
+# ---- closed forms
+
+
+def test_without_overlap_a_step_is_computation_and_one_message() -> None:
+    layers, link = small(100, 200, 300), costs(0.5, 0.01)
+    step = predict_step(layers, parse_strategy("single-bucket"), link)
+    assert step.step_s == pytest.approx(9.0 + 0.5 + 0.01 * 4 * 600)
+    assert step.exposed_s == pytest.approx(step.communication_s) == pytest.approx(24.5)
+    assert (step.num_messages, step.compute_s) == (1, pytest.approx(9.0))
+    assert step.wire_bytes == {"gradient": pytest.approx(2 * 3 / 4 * 2400)}
+
+
+def test_of_a_single_layer_everything_is_exposed() -> None:
+    step = predict_step(small(100), parse_strategy("unfused+at-pre-hook"), costs(0.5, 0.01))
+    assert step.step_s == pytest.approx(3.0 + 0.5 + 4.0)
+
+
+@pytest.mark.parametrize("text", ["unfused", "fixed-buckets", "tensor-fusion(cycle_s=0)", "unfused+at-pre-hook"])
+def test_one_worker_and_an_infinitely_fast_link_leave_the_computation(text: str) -> None:
+    layers = small(100, 200, 300)
+    for link in (given_costs(1, alpha_s=1.0, beta_s_per_byte=1.0), costs(0.0, 0.0)):
+        assert predict_step(layers, parse_strategy(text), link).step_s == pytest.approx(
+            layers.forward_s + 6.0, abs=1e-6
+        )
+
+
+def test_without_start_up_unfused_sends_as_the_recurrence_of_mg_wfbp_says() -> None:
+    """τ_c[l] = max(τ_c[l+1] + t_c[l+1], τ_b[l] + t_b[l]), layers in reverse."""
+    numels, backward_s = (500, 10, 900, 40), (1.0, 3.0, 0.5, 2.0)
+    link = costs(0.0, 1e-3)
+    end_s = ready_s = 0.0
+    for numel, own_s in zip(reversed(numels), reversed(backward_s), strict=True):
+        ready_s += own_s
+        end_s = max(end_s, ready_s) + 4e-3 * numel
+    layers = plain_layers([0.25] * 4, backward_s, numels)
+    step = predict_step(layers, parse_strategy(ONE_LANE), link)
+    assert step.step_s == pytest.approx(end_s + 1.0)
+
+
+def test_cross_iteration_overlap_reaches_the_larger_of_computation_and_communication() -> None:
+    """Many small layers in the best order: the period is max(c, m) but for the first and the last one."""
+    num = 50
+    layers = plain_layers([1.0] * num, [2.0] * num, [100] * num)
+    for beta in (1e-3, 4e-3, 1e-2):  # m of 20, 80 and 200 s beside 150 s
+        m = beta * 4 * 100 * num
+        eager = predict_step(layers, parse_strategy(f"{ONE_LANE}+at-pre-hook"), costs(0.0, beta)).step_s
+        late = predict_step(layers, parse_strategy(ONE_LANE), costs(0.0, beta)).step_s
+        assert max(150.0, m) <= eager <= late + 1e-9
+        assert late == pytest.approx(50.0 + max(100.0 + m / num, m + 2.0))
+
+
+def test_the_engine_is_paid_on_every_message_and_hidden_behind_a_second_lane() -> None:
+    layers = plain_layers([0.0] * 40, [0.0] * 40, [1] * 40)
+    link = costs(1.0, 0.0, engine=EngineCosts(message_s=0.25, wake_s=0.125))
+    alone = predict_exchange_s(layers, parse_strategy(ONE_LANE), link)
+    assert alone == pytest.approx(40 * 1.25 + 2 * 0.125)
+    beside = predict_exchange_s(layers, parse_strategy("unfused"), link)
+    assert 20 * 1.25 <= beside < 0.55 * alone
+
+
+@pytest.mark.parametrize(("occupied", "overlap", "seconds"), [(0.0, 1.0, 4.0), (0.0, 0.0, 5.0), (1.0, 1.0, 6.0)])
+def test_two_lanes_share_bytes_and_what_of_the_start_up_is_link_time(
+    occupied: float, overlap: float, seconds: float
+) -> None:
+    """Two messages at once of α = 1 and β·n = 2: max(2w, a + w); a + 2w; 2(a + w)."""
+    layers = plain_layers([0.0] * 2, [0.0] * 2, [5, 5])
+    link = costs(1.0, 0.1, occupied=occupied, overlap=overlap)
+    assert predict_exchange_s(layers, parse_strategy("unfused"), link) == pytest.approx(seconds)
+
+
+def test_computation_is_slowed_while_messages_travel_and_only_then() -> None:
+    """8 s of messages in a step of backward 6 s: one of 2 s after the first layer and so on."""
+    layers, strategy = small(50, 50, 50), parse_strategy(ONE_LANE)
+    link = costs(0.0, 1e-2)  # 2 s each, ready at 2, 4 and 6
+    assert predict_step(layers, strategy, link).step_s == pytest.approx(11.0)
+    slowed = predict_step(layers, strategy, link, slowdown=0.5)
+    # ready at 2; 2 s beside a message do 4/3 s of work, then 2/3 alone: 4⅔; again: 7⅓; 9⅓ when it is through
+    assert slowed.step_s == pytest.approx(9 + 1 / 3 + 3)
+
+
+# ---- negotiated
+
+
+def test_a_negotiation_costs_its_rounds_and_fuses_what_is_ready_meanwhile() -> None:
+    layers = plain_layers([1e-3] * 20, [1e-3] * 20, [1000] * 20)
+    link = costs(5e-4, 1e-7)
+    fused = predict_step(layers, parse_strategy("tensor-fusion(cycle_s=0.005)"), link)
+    static = predict_step(layers, parse_strategy("unfused"), link)
+    assert 1 < fused.num_messages < 20
+    assert fused.wire_bytes["control"] > 0
+    assert "control" not in static.wire_bytes
+    assert fused.wire_bytes["gradient"] == pytest.approx(static.wire_bytes["gradient"])
+    slow = {**link.primitives, "Gather": Cost(0.2, 0.0), "Broadcast": Cost(0.2, 0.0)}
+    held_up = predict_step(
+        layers, parse_strategy("tensor-fusion(cycle_s=0.005)"), dataclasses.replace(link, primitives=slow)
+    )
+    assert held_up.step_s >= fused.step_s + 0.35
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class LargestFirst:
+    """An order that is asked, not planned."""
+
+    card = Card(name="largest-first", slot=Slot.ORDERING, summary="", paper="")
+    rank_invariant = False
+    depth: int = 1
+
+    def pick(self, pending: Sequence[Message], in_flight: Sequence[Message], now_s: float) -> Message | None:
+        free = len(in_flight) < self.depth and pending
+        return max(pending, key=lambda message: message.nbytes) if free else None
+
+
+def test_an_ordering_is_asked_on_the_virtual_clock_as_in_a_run() -> None:
+    strategy = dataclasses.replace(parse_strategy("unfused+at-pre-hook"), ordering=LargestFirst())
+    worker = Worker(Clock(), plain_layers([0.0] * 4, [0.0] * 4, [1, 4, 2, 3]), strategy, costs(0.0, 1e-3))
+    landed: list[int] = []
+    land = worker._land
+    worker._land = lambda flight: (landed.append(flight.message.numel), land(flight))  # type: ignore
+    worker.exchange(1)
+    assert landed == [4, 3, 2, 1]
+
+
+# ---- demands
+
+
+@pytest.mark.parametrize("world", [2, 4, 8])
+@pytest.mark.parametrize("exchange", ["all-gather", "ring", "tree"])
+def test_an_exchange_costs_what_its_primitives_cost(exchange: str, world: int) -> None:
+    hop, numel = Cost(0.01, 1e-5), 840 * 8
+    step = predict_step(
+        small(numel), parse_strategy(f"unfused+{exchange}"), given_costs(world, alpha_s=0.01, beta_s_per_byte=1e-5)
+    )
+    rounds = {2: 1, 4: 2, 8: 3}[world]
+    expected = {
+        "all-gather": ring_theory("AllGather", world, hop).seconds(4 * numel),
+        "ring": ring_theory("AllReduce", world, hop).seconds(4 * numel),
+        "tree": 2 * rounds * hop.seconds(4 * numel),
+    }[exchange]
+    assert step.step_s == pytest.approx(3.0 + expected)
+
+
+def test_compressed_messages_carry_what_the_compressor_asks_for() -> None:
+    layers, link = small(1000), costs(0.0, 1e-6)
+    plain, half, top = (
+        predict_step(layers, parse_strategy(f"unfused+{name}"), link)
+        for name in ("uncompressed", "half", "topk(density=0.01)+error-feedback")
+    )
+    assert half.wire_bytes["gradient"] == pytest.approx(plain.wire_bytes["gradient"] / 2)
+    assert half.exposed_s == pytest.approx(plain.exposed_s / 2)
+    compression = parse_strategy("topk(density=0.01)").compression
+    assert top.wire_bytes["gradient"] == pytest.approx(3 * compression.wire_bytes(1000), rel=0.05)
+
+
+def test_a_hop_from_an_all_reduce_gives_the_all_reduce_back() -> None:
+    hop = Cost(1e-4, 4e-8)
+    assert hop_of(ring_theory("AllReduce", 8, hop), 8).seconds(1000) == pytest.approx(hop.seconds(1000))
+
+
+# ---- the link
+
+
+@given(
+    works=st.lists(
+        st.tuples(st.floats(0, 2), st.floats(0, 2), st.floats(0, 2), st.floats(0, 3)), min_size=1, max_size=6
+    )
+)
+def test_no_message_beats_its_own_time_and_the_link_is_never_used_twice(
+    works: list[tuple[float, float, float, float]],
+) -> None:
+    """Each ends no sooner than alone, and all no later than one after the other."""
+    clock, ends = Clock(), dict[int, float]()
+    link = Link(clock)
+    for number, (wait_s, spread_s, link_s, start_s) in enumerate(works):
+        done = lambda number=number: ends.__setitem__(number, clock.now_s)  # noqa: E731
+        clock.after(start_s, lambda w=wait_s, s=spread_s, k=link_s, d=done: link.carry(w, s, k, d))
+    assert clock.run(lambda: len(ends) == len(works))
+    for number, (wait_s, spread_s, link_s, start_s) in enumerate(works):
+        assert ends[number] >= start_s + wait_s + spread_s + link_s - 1e-9
+    assert max(ends.values()) >= min(work[3] for work in works) + sum(work[2] for work in works) - 1e-9
+    last_start_s = max(start for *_, start in works)
+    assert max(ends.values()) <= last_start_s + sum(sum(work[:3]) for work in works) + 1e-9
+
+
+# ---- bounds
+
+
+@given(
+    numels=st.lists(st.integers(1, 9), min_size=1, max_size=5),
+    times=st.lists(st.integers(0, 6), min_size=10, max_size=10),
+    eager=st.booleans(),
+    alpha=st.sampled_from([0.0, 1.0]),
+)
+def test_the_best_order_is_the_least_over_all_orders_on_the_clock(
+    numels: list[int], times: list[int], eager: bool, alpha: float
+) -> None:
+    num = len(numels)
+    layers = plain_layers([float(t) for t in times[:num]], [float(t) for t in times[5 : 5 + num]], numels)
+    strategy = parse_strategy(f"{ONE_LANE}+at-pre-hook" if eager else ONE_LANE)
+    link = costs(alpha, 0.25)
+    messages = [Message(i, (segment,)) for i, segment in enumerate(layers.segments)]
+    found = best_order(layers, messages, strategy, link)
+
+    def seconds(order: Sequence[Message]) -> float:
+        plan = tuple(dataclasses.replace(message, index=place) for place, message in enumerate(order))
+        worker = Worker(Clock(), layers, strategy, link, plan=plan)
+        worker.train(2)
+        return last_period(worker).step_s
+
+    orders = itertools.permutations(messages) if num < 5 else [messages, messages[::-1]]
+    assert all(found.step_s <= seconds(order) + 1e-9 for order in orders)
+    assert seconds(found.order) == pytest.approx(found.step_s)
+    assert found.step_s >= bounds(layers, strategy, link).step_s - 1e-9
+
+
+def test_an_order_of_nine_messages_is_refused() -> None:
+    layers = small(*[1] * 9)
+    messages = [Message(i, (segment,)) for i, segment in enumerate(layers.segments)]
+    with pytest.raises(PredictError, match="9 messages"):
+        best_order(layers, messages, parse_strategy(ONE_LANE), costs(0.0, 1.0))
+
+
+# ---- profiles and errors
+
+
+def test_layers_of_a_profile_are_those_that_replay_plays() -> None:
+    from models.workload import Device, WorkloadSpec, open_workload
+
+    workload = open_workload(WorkloadSpec(network="resnet50", device=Device.REPLAY, size_scale=400, batch_size=1))
+    model = workload.build_model(0)
+    seen: list[int] = []
+    for parameter in model.parameters():
+        parameter.register_post_accumulate_grad_hook(lambda p: seen.append(p.numel()))
+    workload.loss(model, next(workload.batches(0, 1, 0))).backward()
+    layers = layers_of(load_profile("resnet50-v100"), size_scale=400)
+    assert [segment.numel for segment in layers.segments] == seen
+
+
+def test_known_costs_tell_planners_all_of_backward_and_forward() -> None:
+    layers = plain_layers([1.0, 2.0, 3.0, 4.0], [5.0, 6.0, 7.0, 8.0], [10, 0, 20, 30])
+    known = layers.costs(0.1, 0.2)
+    assert known.backward_s == (8.0, 7.0, 11.0)
+    assert known.forward_s == (4.0, 3.0, 3.0)
+    assert known.message_s(10) == pytest.approx(2.1)
+
+
+@pytest.mark.parametrize(
+    ("action", "words"),
+    [
+        (lambda: given_costs(0, alpha_s=0.1, beta_s_per_byte=0.1), "world is 0"),
+        (lambda: given_costs(2, alpha_s=-1.0, beta_s_per_byte=0.1), "α is -"),
+        (lambda: ring_theory("Teleport", 2, Cost(0.0, 0.0)), "Teleport"),
+        (lambda: predict_step(small(0, 0), parse_strategy("unfused"), costs(0.0, 0.0)), "no parameters"),
+        (lambda: predict_step(small(1), parse_strategy("unfused"), costs(0.0, 0.0), slowdown=-1), "slowdown is -1"),
+        (lambda: plain_layers([1.0], [1.0, 2.0], [3]), "1 forward times, 2 backward"),
+    ],
+)
+def test_bad_input_is_told_with_its_value(action: object, words: str) -> None:
+    with pytest.raises(PredictError, match=words):
+        action()  # type: ignore[operator]

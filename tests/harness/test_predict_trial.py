@@ -1,0 +1,195 @@
+"""Calibration, whole trials foretold, the command, and a real cell beside its prediction."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from statistics import median
+
+import pytest
+
+from fabric.api import FabricKind, FabricSpec
+from harness.bench import Bench
+from harness.labs import Labs
+from harness.messages import Probe
+from harness.predict.calibration import (
+    EAGER_ROWS,
+    ENGINE_ROWS,
+    RING_ROWS,
+    UPDATE_ROWS,
+    Calibrated,
+    Calibration,
+    RowTime,
+    fit,
+    measure_one,
+    read_calibration,
+    row_s,
+    write_calibration,
+)
+from harness.predict.costs import Cost, EngineCosts, LinkCosts, PredictError, given_costs
+from harness.predict.trial import Foretold, foretell, predict_trial, simulated_record
+from harness.trial import Job, Sharing, Trial
+from models.workload import Device, WorkloadSpec
+from results.record import Environment, Prediction, Status, read_record, write_record
+from suites.cli import main
+
+REPLAY = WorkloadSpec(network="resnet50", device=Device.REPLAY, size_scale=50)
+SLOW = FabricSpec(kind=FabricKind.EMULATED, num_hosts=2, rate_bps=50e6)
+TRUE = LinkCosts(
+    world=4,
+    primitives={"AllReduce": Cost(6e-4, 6e-8), "Gather": Cost(3e-4, 1.2e-7), "Broadcast": Cost(3e-4, 8e-8)},
+    occupied=0.4,
+    overlap=0.5,
+    engine=EngineCosts(message_s=1e-4, message_s_per_byte=3e-10, wake_s=1e-4),
+)
+
+
+def asked(fabric: FabricSpec, strategy: str = "fixed-buckets", **settings: object) -> Trial:
+    job = Job(name="job", workload=REPLAY, strategy=strategy)
+    return Trial(suite="test", cell=f"test/{strategy}", jobs=(job,), fabric=fabric, **settings)  # type: ignore[arg-type]
+
+
+def rows_of(costs: LinkCosts) -> list[RowTime]:
+    """What a machine with exactly these costs would measure."""
+    engine = costs.engine
+    times = [RowTime(row=row, seconds=row.num_tensors * engine.on_message_s(row.num_bytes)) for row in ENGINE_ROWS]
+    times += [
+        RowTime(row=row, seconds=1e-4 + 1e-5 * row.num_tensors + 2e-10 * row.num_tensors * row.num_bytes)
+        for row in UPDATE_ROWS
+    ]
+    times += [RowTime(row=row, seconds=3e-5 * row.num_tensors) for row in EAGER_ROWS]
+    return times + [RowTime(row=row, seconds=row_s(row, costs)) for row in RING_ROWS]
+
+
+def test_the_fit_gives_back_the_costs_that_rows_were_made_with() -> None:
+    fabric = FabricSpec(kind=FabricKind.EMULATED, num_hosts=4, rate_bps=200e6)
+    found = fit(fabric, rows_of(TRUE))
+    assert found.costs.residual < 0.02
+    for row in found.rows:
+        if row.row.probe is Probe.EXCHANGE:
+            assert row.fitted_s == pytest.approx(row.seconds, rel=0.02)
+    ring = found.costs.primitives["AllReduce"]
+    assert ring.beta_s_per_byte == pytest.approx(6e-8, rel=0.05)
+    assert found.costs.alpha_s == pytest.approx(TRUE.alpha_s, rel=0.1)
+    assert found.costs.engine.update_s_per_tensor == pytest.approx(1e-5)
+    assert found.costs.engine.eager_s_per_tensor == pytest.approx(3e-5)
+
+
+def calibrated(num_hosts: int, rate_bps: float, alpha_s: float, extra_s: float = 0.0) -> Calibrated:
+    costs = given_costs(num_hosts, alpha_s=alpha_s, beta_s_per_byte=8 / rate_bps)
+    ring = costs.primitives["AllReduce"]
+    costs = replace(costs, primitives={"AllReduce": Cost(ring.alpha_s + extra_s, ring.beta_s_per_byte)})
+    return Calibrated(kind=FabricKind.EMULATED, num_hosts=num_hosts, rate_bps=rate_bps, costs=costs)
+
+
+def test_costs_for_more_workers_and_other_rates_follow_the_ring_and_say_so() -> None:
+    calibration = Calibration(entries=tuple(calibrated(num, 1e9, 1e-4, 5e-4) for num in (2, 4, 8)))
+    assert calibration.costs(FabricKind.EMULATED, 4, 1e9) is calibration.entries[1].costs
+    far = calibration.costs(FabricKind.EMULATED, 1024, 2e9)
+    assert far.primitives["AllReduce"].alpha_s == pytest.approx(2 * 1023 * 1e-4 + 5e-4)
+    assert far.primitives["AllReduce"].beta_s_per_byte == pytest.approx(2 * 1023 / 1024 * 8 / 2e9)
+    assert far.source == "extrapolated from P = 2, 4, 8 at 1 Gbit/s"
+    with pytest.raises(PredictError, match="--calibrate"):
+        calibration.costs(FabricKind.NATIVE, 2, None)
+
+
+def test_a_calibration_survives_its_file(tmp_path: Path) -> None:
+    calibration = Calibration(entries=(calibrated(2, 1e9, 1e-4),))
+    write_calibration(calibration, tmp_path / "calibration.json")
+    assert read_calibration(tmp_path / "calibration.json") == calibration
+    (tmp_path / "calibration.json").write_text("{", encoding="utf-8")
+    with pytest.raises(PredictError, match="is no calibration"):
+        read_calibration(tmp_path / "calibration.json")
+    with pytest.raises(PredictError, match="no calibration at"):
+        read_calibration(tmp_path / "absent.json")
+
+
+PACED = FabricSpec(kind=FabricKind.PACED, num_hosts=1, num_virtual=8, rate_bps=1e9, alpha_s=2e-5)
+
+
+def test_a_trial_on_the_paced_fabric_needs_no_calibration() -> None:
+    told = predict_trial(asked(PACED, "single-bucket"), Calibration())
+    assert isinstance(told, Prediction)
+    num_bytes = 4 * 25_557_032 / 50
+    exchange_s = 14 * 2e-5 + 1.75 * 8e-9 * num_bytes
+    assert told.step_time_s == pytest.approx(32 / 367 + exchange_s, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("trial", "words"),
+    [
+        (replace(asked(PACED), jobs=(Job(name="a", workload=REPLAY, system="torch-ddp"),)), "torch-ddp decides"),
+        (replace(asked(PACED), jobs=(Job(name="a", workload=WorkloadSpec(network="resnet20")),)), "computes on cpu"),
+        (replace(asked(PACED), jobs=(Job(name="a", workload=replace(REPLAY, jitter=0.1)),)), "jitter=0.1"),
+        (
+            replace(
+                asked(PACED),
+                jobs=(Job(name="a", workload=REPLAY), Job(name="b", workload=REPLAY)),
+                sharing=Sharing.NAIVE,
+            ),
+            "jobs share",
+        ),
+        (asked(SLOW), "no costs are known"),
+    ],
+)
+def test_what_cannot_be_predicted_says_why(trial: Trial, words: str) -> None:
+    told = predict_trial(trial, Calibration())
+    assert isinstance(told, str)
+    assert words in told
+
+
+def test_accumulated_micro_batches_compute_longer_and_send_once() -> None:
+    once, thrice = (
+        foretell(replace(asked(PACED), jobs=(Job(name="a", workload=REPLAY, accumulate=num),)), Calibration())
+        for num in (1, 3)
+    )
+    assert isinstance(once, Foretold)
+    assert isinstance(thrice, Foretold)
+    assert thrice.step.step_s == pytest.approx(once.step.step_s + 2 * 32 / 367, rel=0.01)
+    assert thrice.step.num_messages == once.step.num_messages
+
+
+def test_a_foretold_cell_is_a_record_labelled_simulated(tmp_path: Path) -> None:
+    trial = asked(PACED)
+    found = foretell(trial, Calibration())
+    assert isinstance(found, Foretold)
+    path = write_record(simulated_record(trial, found, Environment(), world=8), tmp_path)
+    record = read_record(path)
+    assert (record.status, record.fabric.label) == (Status.OK, "simulated")
+    assert record.prediction is not None
+    assert record.jobs[0].step_times_s() == (record.prediction.step_time_s,)
+    skipped = simulated_record(trial, "for a reason", Environment(), world=8)
+    assert (skipped.status, skipped.reason) == (Status.SKIPPED, "for a reason")
+
+
+def test_the_command_predicts_a_grid_and_refuses_nonsense(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    grid = ["predict", "--workload", "vgg16", "--hosts", "1,8,1024", "--rates", "10gbit", "--alpha", "2e-5"]
+    assert main([*grid, "--strategies", "fixed-buckets", "--json", "--out", str(tmp_path)]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert [row["hosts"] for row in rows] == [1, 8, 1024]
+    assert rows[0]["efficiency"] == pytest.approx(1.0)
+    assert all(row["step_s"] >= row["bound_s"] - 1e-9 for row in rows)
+    assert len(list(tmp_path.glob("*.json"))) == 3
+    assert main([*grid, "--strategies", "fixed-buckets"]) == 0
+    assert "step time and scaling efficiency" in capsys.readouterr().out
+    for wrong in (["predict"], ["predict", "quick", "--beta", "1"], [*grid[:3], "--alpha", "1", "--hosts", "x"]):
+        assert main(wrong) == 2
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.emulated
+def test_a_real_cell_takes_as_long_as_foretold() -> None:
+    """15 %, and a link so slow that its bytes dominate: the cores are shared with whatever else runs here."""
+    hands = Labs()
+    try:
+        calibration = Calibration(entries=(measure_one(SLOW, hands, num_repeats=3, others=False),))
+        trial = asked(SLOW, "fixed-buckets", num_warmup=1, num_steps=5)
+        told = predict_trial(trial, calibration)
+        with Bench(hands) as bench:
+            record = bench.run(trial)
+    finally:
+        hands.close()
+    assert record.status is Status.OK, record.reason
+    assert isinstance(told, Prediction)
+    assert told.step_time_s == pytest.approx(median(record.jobs[0].step_times_s()), rel=0.15)
