@@ -16,6 +16,7 @@ Work = tuple[tuple[str, str, str, int], ...]
 LOCAL = "local"
 OURS = "ours"
 REPLAY = "replay"  # the evidence of jobs whose computation is waited for
+SIMULATED = "simulated"  # the evidence of what a virtual clock predicts
 
 
 class Group(StrEnum):

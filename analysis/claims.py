@@ -42,8 +42,8 @@ Select = Callable[[Sequence[PairRow], np.random.Generator], Iterator[Measured]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Claim:
-    """One claim: in every selected cell the judged end of the interval lies between `low` and `high`.
+class Level:
+    """What is claimed: in every cell the judged end of the interval lies between `low` and `high`.
 
     Cells with fewer than `fewest` repeats do not count. `quantity` says in words what is measured, `unit` multiplies
     it for people.
@@ -51,13 +51,19 @@ class Claim:
 
     claim: str
     quantity: str
-    select: Select
     low: float | None = None
     high: float | None = None
     fewest: int = 5
     judged: Callable[[Interval], float] = lambda value: value.median
     scale: float = 1.0
     unit: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim(Level):
+    """A level with the cells that it is about."""
+
+    select: Select
 
 
 def claims(
@@ -68,7 +74,7 @@ def claims(
     return (*judged, peak_of_sweeps(sweeps), shrinks_with_exposure(optimised), same_weights(pairs))
 
 
-def judge(claim: Claim, measured: Sequence[Measured]) -> ClaimRow:
+def judge(claim: Level, measured: Sequence[Measured]) -> ClaimRow:
     """The outcome of one claim over the cells it selects."""
     counted = [(cell, value) for cell, value in measured if value.n >= claim.fewest]
     thin = len(measured) - len(counted)
@@ -83,12 +89,12 @@ def judge(claim: Claim, measured: Sequence[Measured]) -> ClaimRow:
     return ClaimRow(claim=claim.claim, outcome=outcome, sentence=sentence, details=details)
 
 
-def _reaches(claim: Claim, value: Interval) -> bool:
+def _reaches(claim: Level, value: Interval) -> bool:
     judged = claim.judged(value)
     return (claim.low is None or judged >= claim.low) and (claim.high is None or judged <= claim.high)
 
 
-def _spread(claim: Claim, counted: Sequence[Measured]) -> str:
+def _spread(claim: Level, counted: Sequence[Measured]) -> str:
     medians = [value.median for _, value in counted]
     lowest = min(counted, key=lambda one: one[1].median)
     highest = max(counted, key=lambda one: one[1].median)
@@ -101,17 +107,17 @@ def _spread(claim: Claim, counted: Sequence[Measured]) -> str:
     )
 
 
-def _tally(claim: Claim, counted: Sequence[Measured], missed: Sequence[Measured]) -> str:
+def _tally(claim: Level, counted: Sequence[Measured], missed: Sequence[Measured]) -> str:
     reached = len(counted) - len(missed)
     every = "" if not missed else f" Missed in {', '.join(cell for cell, _ in missed)}."
     return f"{reached} of {plural(len(counted), 'cell')} as claimed.{every}"
 
 
-def _detail(claim: Claim, cell: str, value: Interval, *, missed: bool) -> str:
+def _detail(claim: Level, cell: str, value: Interval, *, missed: bool) -> str:
     return f"{cell}: {_text(claim, value)}{' (missed)' if missed else ''}"
 
 
-def _text(claim: Claim, value: Interval) -> str:
+def _text(claim: Level, value: Interval) -> str:
     """`0.97 [0.96, 0.98], n = 5`."""
     return f"{interval(value, claim.scale)}{claim.unit} (n = {value.n})"
 
@@ -207,11 +213,13 @@ def _horovod(pair: PairRow, row: SharingRow) -> bool:
     return _real(pair, row) and row.systems == ("horovod",)
 
 
-def _high(value: Interval) -> float:
+def high_end(value: Interval) -> float:
+    """The upper bound, or the median where there is none."""
     return value.high if value.has_bounds else value.median
 
 
-def _low(value: Interval) -> float:
+def low_end(value: Interval) -> float:
+    """The lower bound, or the median where there is none."""
     return value.low if value.has_bounds else value.median
 
 
@@ -253,21 +261,21 @@ CLAIMS: tuple[Claim, ...] = (
         quantity="Gain of crossover, whose interval must lie above 1",
         select=_gains(CROSSOVER, lambda pair: pair.is_mixed),
         low=1.0,
-        judged=_low,
+        judged=low_end,
     ),
     Claim(
         claim="Link turns in order are never worse than a fairly shared link",
         quantity=f"Gain with link turns over gain with a fair link (worse: the whole interval below {1 - NOISE:g})",
         select=_against(FAIR_WAY),
         low=1.0 - NOISE,
-        judged=_high,
+        judged=high_end,
     ),
     Claim(
         claim="Link turns in order beat a fairly shared link where jobs differ",
         quantity="Gain with link turns over gain with a fair link in mixed pairs, whose interval must lie above 1",
         select=_against(FAIR_WAY, lambda pair: pair.is_mixed),
         low=1.0,
-        judged=_low,
+        judged=low_end,
     ),
     Claim(
         claim=f"Crossover beats the median of naive co-location over {FEWEST_PHASES} or more start offsets",
@@ -280,7 +288,7 @@ CLAIMS: tuple[Claim, ...] = (
         quantity=f"Gain of crossover over that of the slot barrier (worse: the whole interval below {1 - NOISE:g})",
         select=_against(BARRIER),
         low=1.0 - NOISE,
-        judged=_high,
+        judged=high_end,
         fewest=3,
     ),
     Claim(

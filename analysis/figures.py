@@ -11,6 +11,7 @@ from analysis.convergence import WINDOW
 from analysis.drawing import Drawing as Drawing
 from analysis.rows import PairRow, SettingRow, Summary
 from analysis.sharing_figures import sharing_drawings
+from analysis.step_figures import step_drawings
 from analysis.summary import summarise
 from analysis.training import Baseline
 from results.record import Record
@@ -53,6 +54,7 @@ def drawings(summary: Summary) -> Iterator[Drawing]:
         yield from _overview_drawing(summary.settings)
         for setting, stem in zip(summary.settings, stems, strict=True):
             yield from _setting_drawings(setting, stem, look.colours(labels, setting.baseline))
+        yield from step_drawings(summary)
         yield from sharing_drawings(summary)
         for place, pair in enumerate(summary.pairs):
             yield from _pair_drawings(f"sharing-breakdown-{place + 1}", pair)

@@ -199,5 +199,10 @@ def error_bars(axes: Axes, x: Sequence[float], values: Sequence[Interval], **dra
 
 def repeats(rows: Sequence[CellRow] | Sequence[SharingRow]) -> str:
     """`n = 3`, or `n = 2–3` where rows differ."""
-    counts = sorted({row.num_repeats for row in rows})
+    return repeats_of([row.num_repeats for row in rows])
+
+
+def repeats_of(counts_of_rows: Sequence[int]) -> str:
+    """The same from the numbers themselves."""
+    counts = sorted(set(counts_of_rows))
     return f"n = {counts[0]}" if len(counts) == 1 else f"n = {counts[0]}–{counts[-1]}"

@@ -114,6 +114,10 @@ def _worded(name: str, value: str) -> str:
     number = re.fullmatch(r"\d+(\.\d+)?(e[+-]?\d+)?", value)
     if number and name.endswith("_bytes"):
         return f"{name.removesuffix('_bytes')}={size(float(value)) if float(value) else '0'}"
+    if number and name.endswith("_mb"):
+        return f"{name.removesuffix('_mb')}={size(float(value) * 1e6)}"
+    if number and name.endswith("_elements"):
+        return f"{name.removesuffix('_elements')}={size(float(value)).removesuffix('B').rstrip()}"
     if number and name.endswith("_s"):
         return f"{name.removesuffix('_s')}={float(value) * 1e3:g} ms"
     return f"{name}={value}"

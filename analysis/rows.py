@@ -11,6 +11,7 @@ from analysis.shared_rows import ClaimRow, OptimiserRow, SweepRow
 from analysis.shared_rows import PairRow as PairRow
 from analysis.shared_rows import SharingRow as SharingRow
 from analysis.stats import Interval
+from analysis.step_rows import ErrorRow, StudyRow
 from results.record import Environment, FabricFacts, Phases, Status
 
 
@@ -174,7 +175,8 @@ class ProvenanceRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """Everything the records say. `pairs` are the sets of sharing jobs that lie on no sweep."""
+    """Everything the records say. `pairs` are the sets of sharing jobs that lie on no sweep, `studies` step times by
+    method, workers and link, `errors` how far predictions lie from them."""
 
     suites: tuple[str, ...]
     num_records: int
@@ -184,5 +186,7 @@ class Summary:
     sweeps: tuple[SweepRow, ...] = ()
     optimisers: tuple[OptimiserRow, ...] = ()
     claims: tuple[ClaimRow, ...] = ()
+    studies: tuple[StudyRow, ...] = ()
+    errors: tuple[ErrorRow, ...] = ()
     outcomes: tuple[OutcomeRow, ...]
     provenance: tuple[ProvenanceRow, ...]

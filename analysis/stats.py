@@ -47,6 +47,10 @@ class Interval:
         """Whether there are too few repeats for the interval to cover 95 %."""
         return self.n < FEWEST_FOR_LEVEL
 
+    def times(self, scale: float) -> Interval:
+        """The same in another unit; `scale` is positive."""
+        return Interval(self.median * scale, self.low * scale, self.high * scale, self.n)
+
     def excludes(self, value: float) -> bool:
         """Whether `value` lies outside the interval; False where the bounds are unknown."""
         return self.has_bounds and not self.low <= value <= self.high

@@ -7,13 +7,15 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from analysis.cells import cells
+from analysis.cells import SIMULATED, cells
 from analysis.claims import SUITE as CLAIMED_BY
 from analysis.claims import claims
 from analysis.optimisers import optimisers
 from analysis.rows import OutcomeRow, ProvenanceRow, SettingRow, Summary
 from analysis.shared_rows import PairRow
 from analysis.sharing import pairs
+from analysis.step_claims import step_claims
+from analysis.steps import error_rows, step_rows, studies
 from analysis.sweeps import sweeps
 from analysis.training import Baseline, settings
 from analysis.verdict import verdicts
@@ -40,12 +42,16 @@ def summarise(
         raise NoRecordsError("no records to report on; run a suite first, e.g. make bench-quick")
     generator = rng or np.random.default_rng(SEED)
     groups = cells(everything)
-    setting_rows = settings(groups, baseline or Baseline(), generator)
-    every_pair = pairs(groups, generator)
+    ran = [group for group in groups if group[0].fabric.label != SIMULATED]
+    setting_rows = settings(ran, baseline or Baseline(), generator)
+    every_pair = pairs(ran, generator)
     setting_rows = _without_rivals(setting_rows, every_pair)
     pair_rows = tuple(pair for pair in every_pair if not pair.axis)
     curves, optimised = sweeps(every_pair), optimisers(every_pair, generator)
     suites = tuple(sorted({record.suite for record in everything}))
+    timed = step_rows(groups, generator)
+    errors = error_rows(timed)
+    judged = claims(every_pair, curves, optimised, generator) if CLAIMED_BY in suites else ()
     return Summary(
         suites=suites,
         num_records=len(everything),
@@ -54,7 +60,9 @@ def summarise(
         pairs=pair_rows,
         sweeps=curves,
         optimisers=optimised,
-        claims=claims(every_pair, curves, optimised, generator) if CLAIMED_BY in suites else (),
+        claims=(*judged, *step_claims(timed, errors, suites, generator)),
+        studies=studies(timed),
+        errors=errors,
         outcomes=outcomes(groups),
         provenance=provenance(everything),
     )

@@ -15,6 +15,7 @@ from analysis.compare import Comparison
 from analysis.rows import CellRow, OutcomeRow, PairRow, SettingRow, SharingRow, Summary, Tone, VerdictRow
 from analysis.sharing_tables import claim_list, has_metrics, metrics_table, optimiser_table, sweep_table
 from analysis.stats import FEWEST_FOR_LEVEL
+from analysis.step_tables import step_tables
 from analysis.terminal import Column
 from analysis.wording import NOT_KNOWN, duration, factor, number, percent, plural, size
 from results.codec import to_jsonable
@@ -34,6 +35,8 @@ def render(summary: Summary, console: Console) -> None:
         console.print(sweep_table(sweep, console.width))
     for optimised in summary.optimisers:
         console.print(optimiser_table(optimised, console.width))
+    for group in step_tables(summary.studies, summary.errors, console.width):
+        console.print(group)
     if summary.outcomes:
         console.print(outcome_list(summary.outcomes, console.width))
     for verdict in summary.verdicts:

@@ -20,7 +20,9 @@ from baselines.strategy import parse_strategy
 from harness.buffers import BufferPool, flatten_gradients, scatter_gradients
 from harness.collectives import Room
 from harness.engine import Engine
+from harness.negotiate import Negotiation
 from harness.trace import Recorder
+from harness.traffic import Traffic
 
 NUM_TENSORS = 400
 NUMEL = 1_000_000
@@ -76,3 +78,53 @@ def test_packing_400_tensors(benchmark: BenchmarkFixture, packing: FixedBuckets 
     segments = [Segment(f"p{index}", (4,), 0, 4, index) for index in range(NUM_TENSORS)]
     packed = benchmark(packing.pack, segments, 0.0)
     assert sum(len(group) for group in packed.groups) == NUM_TENSORS
+
+
+ORDERINGS = ["p3", "bytescheduler(credit_bytes=64)", "tictac"]
+NUM_SLICES = 1_000
+
+
+def negotiation_of_slices(text: str) -> Negotiation:
+    """One rank whose messages complete as soon as they have started, all gradients ready; to be driven to its end."""
+    segments = [Segment(f"p{index}", (5,), 0, 5, index) for index in range(NUM_SLICES // 5)]
+    sides: list[Negotiation] = []
+    side = Negotiation(
+        parse_strategy(text),
+        tuple(segments),
+        Room(1).seat(0),
+        Traffic(),
+        lambda answer: sides[0].answered(answer) if isinstance(answer, tuple) else None,
+    )
+    sides.append(side)
+    for segment in segments:
+        side.ready(segment.index)
+    return side
+
+
+@pytest.mark.parametrize("text", ORDERINGS)
+def test_deciding_on_1000_slices(benchmark: BenchmarkFixture, text: str) -> None:
+    """Dispatch, ordering and encoded windows alone; divide by 1,000 for the cost a message."""
+
+    def drain() -> int:
+        side = negotiation_of_slices(f"slices(slice_elements=1)+{text}")
+        num_sent = 0
+        while not side.all_decided:
+            side.cycle((), 0.0)
+            while message := side.next():
+                assert side.may_go(message, (), 0.0)
+                num_sent += 1
+        return num_sent
+
+    assert benchmark(drain) == NUM_SLICES
+
+
+@pytest.mark.parametrize("text", ["fifo", *ORDERINGS])
+def test_engine_with_1000_slices(benchmark: BenchmarkFixture, text: str) -> None:
+    """Divide by 1,000 for the engine's cost a message, with a transport that answers at once."""
+    model = nn.ParameterList([nn.Parameter(torch.ones(5)) for _ in range(NUM_SLICES // 5)])
+    engine = Engine(model, parse_strategy(f"slices(slice_elements=1)+{text}"), Room(1).seat(0), recorder=Recorder())
+    try:
+        benchmark(engine.exchange_once)
+        assert engine.traffic.num_messages >= NUM_SLICES
+    finally:
+        engine.close()

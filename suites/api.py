@@ -45,11 +45,16 @@ Grid = Callable[[Options], Sequence[Trial]]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Suite:
     """A question with the trials that answer it. Trials come in the order in which they should
-    run: repeats of different cells interleaved, exclusive sharing before the others."""
+    run: repeats of different cells interleaved, exclusive sharing before the others.
+
+    `predicted` is a wider grid for the predictor alone: with `predicted_worlds`, the other numbers of workers for
+    which its cells are predicted, it holds every measured cell that can be predicted."""
 
     name: str
     question: str
     grid: Grid
+    predicted: Grid | None = None
+    predicted_worlds: tuple[int, ...] = ()
 
 
 def interleave(cells: Sequence[Trial], repeats: int) -> list[Trial]:

@@ -1,4 +1,4 @@
-"""The command line: crossover-bench list | run | report | compare | doctor.
+"""The command line: crossover-bench list | run | report | compare | doctor | predict.
 
 Exit codes: 0 done; 1 a trial failed or something regressed; 2 the request was wrong, with the
 value and the remedy in the message; 130 interrupted.
@@ -17,6 +17,7 @@ from types import FrameType
 from rich.console import Console
 
 from harness.spmd import is_follower
+from suites.commands.predict_options import add_predict
 from suites.errors import is_about_the_request
 
 RUNS = Path("runs")
@@ -88,6 +89,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_report(commands)
     _add_compare(commands)
     _add_doctor(commands)
+    add_predict(commands)
     return parser
 
 

@@ -17,7 +17,8 @@ from suites.recipes import BERT_TINY, RATE_BPS, RESNET20_LARGE, trial
 
 AFTER_BACKWARD = "single-bucket"
 DURING_BACKWARD = "fixed-buckets(bucket_bytes=262144, first_bucket_bytes=65536)"
-# On eight hosts each message costs fourteen ring steps of two cores: larger buckets are the tuned ones there.
+# On eight hosts each message costs fourteen ring steps of two cores: larger buckets are the tuned ones there, and steps
+# are twice as long (twice the batch, half the size scale), so that the processors' part in them is half as large.
 FEW_MESSAGES = "fixed-buckets(bucket_bytes=1048576, first_bucket_bytes=262144)"
 PHASES = (0.0, 0.2, 0.4, 0.6, 0.8)
 RHOS = (0.25, 0.5, 1.0, 2.0, 4.0)
@@ -138,8 +139,13 @@ def heterogeneous() -> Iterator[Group]:
     yield Group(name="heterogeneous", jobs=vgg, ways=(FIFO, FAIR, HOLD), rivals=RIVALS, phases=PHASES)
     yield Group(name="heterogeneous", jobs=bert, ways=(FIFO, FAIR, HOLD, NAIVE))
     for jobs in (vgg, bert):
-        larger = tuple(replace(job, strategy=FEW_MESSAGES) for job in jobs)
+        larger = tuple(_twice_as_long(job) for job in jobs)
         yield Group(name="heterogeneous-8", jobs=larger, ways=(FIFO, FAIR, NAIVE), num_hosts=8)
+
+
+def _twice_as_long(job: Job) -> Job:
+    workload = replace(job.workload, batch_size=2 * job.workload.batch_size, size_scale=job.workload.size_scale // 2)
+    return replace(job, workload=workload, strategy=FEW_MESSAGES)
 
 
 def more_jobs() -> Iterator[Group]:
@@ -156,6 +162,8 @@ def more_workers() -> Iterator[Group]:
     """Two to eight workers; four are in the sweep of ρ."""
     for num_hosts, strategy in ((2, DURING_BACKWARD), (8, FEW_MESSAGES)):
         jobs = named(*[at_rho(1.0, strategy)] * 2)
+        if num_hosts == 8:
+            jobs = tuple(_twice_as_long(job) for job in jobs)
         yield Group(name="hosts", jobs=jobs, ways=(FIFO, FAIR), num_hosts=num_hosts, axis="hosts", at=num_hosts)
 
 

@@ -195,10 +195,7 @@ def tell(socket: str, fault: str) -> list[dict[str, object]]:
     arbiter = ensure(Path(socket), settings_for(fault))
     lengths = {"a": NUM_STEPS // 2 if fault == "none" else NUM_STEPS, "b": 4 * NUM_STEPS}
     workers = [Worker(job, rank, arbiter_pid=arbiter.pid) for job in "ba" for rank in range(2)]
-    children = [
-        fork(partial(live, w, socket, fault, lengths[w.job]))
-        for w in workers
-    ]
+    children = [fork(partial(live, w, socket, fault, lengths[w.job])) for w in workers]
     told = []
     for worker, (pid, source) in zip(workers, children, strict=True):  # job b first: it must not wait for the other
         if worker.job == "a" and worker.rank == 0 and fault in ("stopped-holding", "hanging"):

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from harness.crew import merge, own_host
 from harness.messages import Answer, Ending, LinkTimes, answer_from, to_line
-from harness.spmd import LaunchError, Placement, is_follower, placement
+from harness.spmd import LaunchError, Placement, first_host, is_follower, placement
 from results.record import Status, read_records
 
 MEETING = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29511"}
@@ -34,6 +34,17 @@ OTHERS = {
         "SLURM_LOCALID": "1",
         "SLURM_STEP_TASKS_PER_NODE": "2(x2)",
     },
+    "mpiexec": {"PMI_RANK": "3", "PMI_SIZE": "4", "MPI_LOCALRANKID": "1", "MPI_LOCALNRANKS": "2"},
+}
+RUNS = {  # what tells a run from others
+    "horovodrun": {"HOROVOD_GLOO_RENDEZVOUS_ADDR": "10.0.0.9", "HOROVOD_GLOO_RENDEZVOUS_PORT": "41234"},
+    "mpirun": {"PMIX_NAMESPACE": "3418226689"},
+    "srun": {"SLURM_JOB_ID": "77", "SLURM_STEP_ID": "0"},
+}
+LOCAL_SIZES = {
+    "horovodrun": "HOROVOD_LOCAL_SIZE",
+    "mpirun": "OMPI_COMM_WORLD_LOCAL_SIZE",
+    "srun": "SLURM_STEP_TASKS_PER_NODE",
 }
 
 
@@ -66,9 +77,58 @@ def test_other_launchers_say_it_too(launcher: str) -> None:
 
 
 @pytest.mark.parametrize("launcher", OTHERS)
-def test_a_launcher_that_names_no_meeting_place_needs_one(launcher: str) -> None:
-    with pytest.raises(LaunchError, match=f"{launcher} started rank 3 of 4, but MASTER_ADDR .*is not set; set them"):
-        placement(OTHERS[launcher])
+def test_over_several_machines_a_launcher_that_names_no_address_needs_one(launcher: str) -> None:
+    with pytest.raises(LaunchError, match=f"{launcher} started rank 3 of 4, but MASTER_ADDR is not set, .*set it for"):
+        placement({**OTHERS[launcher], **RUNS.get(launcher, {})})
+
+
+def test_where_nothing_tells_runs_apart_a_port_is_needed() -> None:
+    with pytest.raises(LaunchError, match=r"but MASTER_PORT is not set, .* a free port on the machine of rank 0"):
+        placement({**OTHERS["mpiexec"], "MPI_LOCALNRANKS": "4"})
+
+
+@pytest.mark.parametrize("launcher", RUNS)
+def test_on_one_machine_ranks_meet_there_at_a_port_of_their_run(launcher: str) -> None:
+    alone = {**OTHERS[launcher], **RUNS[launcher], LOCAL_SIZES[launcher]: "4"}
+    placed = [placement({**alone, next(iter(OTHERS[launcher])): str(rank)}) for rank in range(4)]
+    assert {own.address for own in placed if own} == {"127.0.0.1"}
+    (port,) = {own.port for own in placed if own}
+    assert 10_000 <= port < 20_000
+    other = {name: value + "1" for name, value in RUNS[launcher].items()}
+    assert getattr(placement({**alone, **other}), "port", port) != port
+
+
+@pytest.mark.parametrize("launcher", RUNS)
+def test_what_the_user_sets_comes_first(launcher: str) -> None:
+    placed = placement({**OTHERS[launcher], **RUNS[launcher], LOCAL_SIZES[launcher]: "4", **MEETING})
+    assert placed is not None
+    assert (placed.address, placed.port) == ("127.0.0.1", 29511)
+    address_only = placement({**OTHERS[launcher], **RUNS[launcher], "MASTER_ADDR": "node7"})
+    assert address_only is not None
+    assert address_only.address == "node7"
+
+
+@pytest.mark.parametrize(
+    ("nodes", "first"),
+    [
+        ("gpu[07-09,12],login1", "gpu07"),
+        ("node1,node2", "node1"),
+        ("rack[1-2]n[03-04]", "rack1n03"),
+        ("a-b", "a-b"),
+        ("n[3,5]-ib", "n3-ib"),
+        ("", ""),
+    ],
+)
+def test_the_first_of_slurms_nodes(nodes: str, first: str) -> None:
+    assert first_host(nodes) == first
+
+
+def test_under_srun_ranks_meet_on_the_first_node_of_the_step() -> None:
+    slurm = {**OTHERS["srun"], **RUNS["srun"], "SLURM_LAUNCH_NODE_IPADDR": "10.0.0.1"}
+    expected = {"10.0.0.1": {}, "c[1-9]": {"SLURM_JOB_NODELIST": "c[1-9]"}}
+    expected["d4"] = {"SLURM_JOB_NODELIST": "c[1-9]", "SLURM_STEP_NODELIST": "d4,c9"}
+    found = [getattr(placement({**slurm, **lists}), "address", "") for lists in expected.values()]
+    assert found == ["10.0.0.1", "c1", "d4"]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,77 @@
+"""Which figures of step times a summary holds, with their captions."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from analysis.drawing import Drawing
+from analysis.rows import Summary
+from analysis.step_claims import parts
+from analysis.step_rows import StepRow, StudyRow
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+TOPIC = "steps-by-link"
+EXCHANGES = ("parameter-server", "tree", "ring", "hierarchical", "all-gather")
+_RATE = (
+    "Step time and scaling efficiency (the step of one worker alone over this one, weak scaling) over the rate that "
+    "the link stands for. Lines: predicted on a virtual clock; points: measured, medians and 95 % intervals. "
+    "Efficiencies above 100 % are noise of the step alone."
+)
+_WORKERS = (
+    "Scaling efficiency over the number of workers, batch a worker fixed. Lines: predicted on a virtual clock, beyond "
+    "8 workers from α and β extrapolated; points: measured."
+)
+_PAYS = (
+    "Rates of the link, in Gbit/s, at which a method is more than 1 % faster than {reference}: curves over the rate "
+    "are compared and the crossing interpolated between neighbouring rates. Predicted curves where there are any, else "
+    "measured ones. Light: on no rate, dark: on all."
+)
+_ERRORS = (
+    "Every measured cell against its prediction, of which no training step of the cell was seen. Grey: within 8 %. "
+    "Kendall's τ counts pairs of methods in one place whose measured intervals are disjoint."
+)
+
+
+def step_drawings(summary: Summary) -> Iterator[Drawing]:
+    """Curves of every network, then where methods pay, then predictions against measurements."""
+    from analysis import step_plots
+
+    for study in summary.studies:
+        for exchange in _exchanges(study):
+            rows = [row for row in study.rows if exchange_of(row) == exchange]
+            stem = _slug(f"{study.suite}-{study.workload}-{study.batch_size}-{exchange}")
+            where = f" {study.title}, {exchange}."
+            yield from _drawn(f"rate-{stem}", _RATE + where, step_plots.over_rate(study, rows), rows)
+            yield from _drawn(f"workers-{stem}", _WORKERS + where, step_plots.over_workers(study, rows), rows)
+    for suite in dict.fromkeys(study.suite for study in summary.studies):
+        own = [study for study in summary.studies if study.suite == suite and study.pays]
+        rows = [row for study in own for row in study.rows]
+        if own:
+            caption = _PAYS.format(reference=own[0].reference)
+            yield from _drawn(f"pays-{suite}", caption, step_plots.where_it_pays(own), rows)
+    every = [row for study in summary.studies for row in study.rows if row.error is not None]
+    yield from _drawn("predicted", _ERRORS, step_plots.predicted_against_measured(every, summary.errors), every)
+
+
+def exchange_of(row: StepRow) -> str:
+    """How its ranks combine messages."""
+    named = parts(row)
+    return next((exchange for exchange in EXCHANGES if exchange in named), "all-reduce")
+
+
+def _exchanges(study: StudyRow) -> list[str]:
+    return list(dict.fromkeys(map(exchange_of, study.rows)))
+
+
+def _drawn(name: str, caption: str, figure: Figure | None, rows: Sequence[StepRow]) -> Iterator[Drawing]:
+    if figure is not None:
+        ids = tuple(dict.fromkeys(i for row in rows for i in row.ids))
+        yield Drawing(name=name, topic=TOPIC, caption=caption, figure=figure, record_ids=ids)
+
+
+def _slug(text: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")

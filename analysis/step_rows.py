@@ -1,0 +1,151 @@
+"""The values that say how long a step takes: measured beside predicted, by method, workers and link."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from analysis.stats import Interval
+from results.record import Phases
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """What two methods must share to be compared. `gbit` is what the link stands for, None where it has no rate."""
+
+    suite: str
+    workload: str
+    batch_size: int
+    num_workers: int
+    gbit: float | None
+
+    def describe(self) -> str:
+        """One line, such as `vgg16-replay, 4 workers, 25 Gbit/s`."""
+        link = "" if self.gbit is None else f", {self.gbit:g} Gbit/s"
+        return f"{self.workload}, {self.num_workers} workers{link}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepRow:
+    """One method in one place.
+
+    `method` is its label with the sizes that it stands for, `name` a short one. `by_repeat` holds the mean step time of
+    each repeat, `step_time_s` their median. `predicted_s` comes from a virtual clock. `single_s` is the step of one
+    worker alone, `bound_s` what no order of messages can beat: the longer of computation and of one message with all
+    gradients, α + β·bytes. `ids` are records of both kinds.
+    """
+
+    place: Place
+    method: str
+    name: str
+    system: str
+    evidence: str
+    phases: Phases
+    step_time_s: Interval | None = None
+    by_repeat: tuple[tuple[int, float], ...] = ()
+    predicted_s: float | None = None
+    single_s: float | None = None
+    bound_s: float | None = None
+    num_messages: float | None = None
+    ids: tuple[str, ...] = ()
+
+    @property
+    def error(self) -> float | None:
+        """Predicted over measured step time, less one; None unless both are known."""
+        if self.predicted_s is None or self.step_time_s is None:
+            return None
+        return self.predicted_s / self.step_time_s.median - 1.0
+
+    @property
+    def efficiency(self) -> Interval | None:
+        """Scaling efficiency, measured: the step of one worker alone over this one (weak scaling)."""
+        if self.single_s is None or self.step_time_s is None:
+            return None
+        step = self.step_time_s
+        return Interval(self.single_s / step.median, self.single_s / step.high, self.single_s / step.low, step.n)
+
+    @property
+    def predicted_efficiency(self) -> float | None:
+        """The same, predicted."""
+        return None if self.single_s is None or not self.predicted_s else self.single_s / self.predicted_s
+
+    @property
+    def num_repeats(self) -> int:
+        """Repeats that were measured."""
+        return len(self.by_repeat)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PaysRow:
+    """Where a method is faster than the reference: ranges of Gbit/s, a bound None where it goes on beyond the ends.
+
+    `basis` says whether the curves are predicted or measured, `rates` what they span.
+    """
+
+    name: str
+    num_workers: int
+    ranges: tuple[tuple[float | None, float | None], ...]
+    rates: tuple[float, float]
+    basis: str
+
+    @property
+    def text(self) -> str:
+        """`< 12`, `> 30`, `5–12`, `always`, `never`; several joined by a comma."""
+        if not self.ranges:
+            return "never"
+        return ", ".join(map(_range_text, self.ranges))
+
+
+def _range_text(bounds: tuple[float | None, float | None]) -> str:
+    low, high = bounds
+    if low is None and high is None:
+        return "always"
+    if low is None:
+        return f"< {high:.2g}"
+    return f"> {low:.2g}" if high is None else f"{low:.2g}–{high:.2g}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudyRow:
+    """One network of one suite under every method, on every number of workers and link."""
+
+    suite: str
+    workload: str
+    batch_size: int
+    rows: tuple[StepRow, ...]
+    reference: str = ""
+    pays: tuple[PaysRow, ...] = ()
+
+    @property
+    def title(self) -> str:
+        """The network and its batch."""
+        return f"{self.workload}, batch {self.batch_size}"
+
+    @property
+    def measured(self) -> tuple[StepRow, ...]:
+        """Rows with a measurement."""
+        return tuple(row for row in self.rows if row.step_time_s is not None)
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        """Every record of it, once."""
+        return tuple(dict.fromkeys(i for row in self.rows for i in row.ids))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErrorRow:
+    """Predicted against measured step times of a set of cells.
+
+    `median`, `p95` and `worst` are of |predicted − measured| / measured, `bias` is the median with its sign. `tau` is
+    Kendall's τ over the `num_pairs` pairs of methods in one place whose measured intervals are disjoint, None without
+    any.
+    """
+
+    of: str
+    num_cells: int
+    median: float
+    p95: float
+    worst: float
+    bias: float
+    tau: float | None
+    num_pairs: int
+    fewest_repeats: int

@@ -1,0 +1,86 @@
+"""Step times as terminal tables: measured cells beside their predictions, rates at which methods pay, errors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from rich.console import Group
+
+from analysis import terminal
+from analysis.step_rows import ErrorRow, StepRow, StudyRow
+from analysis.terminal import Column
+from analysis.wording import NOT_KNOWN, interval, number, percent
+
+
+def _percent(share: float | None) -> str:
+    return NOT_KNOWN if share is None else percent(share)
+
+
+def _ms(seconds: float | None) -> str:
+    return number(None if seconds is None else seconds * 1e3)
+
+
+# Heading, rank (0 stays longest on a narrow terminal), text of one row.
+COLUMNS: tuple[tuple[str, int, Callable[[StepRow], str]], ...] = (
+    ("workers", 1, lambda row: str(row.place.num_workers)),
+    ("Gbit/s", 1, lambda row: number(row.place.gbit)),
+    ("step, ms\n[95 %]", 0, lambda row: interval(row.step_time_s, 1e3)),
+    ("predicted\nms", 2, lambda row: _ms(row.predicted_s)),
+    ("error", 3, lambda row: _percent(row.error)),
+    ("scaling\nefficiency", 4, lambda row: _percent(row.efficiency.median if row.efficiency else None)),
+    ("exposed\nms", 5, lambda row: _ms(row.phases.exposed_s)),
+    ("messages", 6, lambda row: number(row.num_messages)),
+    ("n", 7, lambda row: str(row.num_repeats)),
+)
+
+
+def step_tables(studies: Sequence[StudyRow], errors: Sequence[ErrorRow], width: int) -> Iterator[Group]:
+    """Every table of step times: a network's cells and where its methods pay, the errors last."""
+    for study in studies:
+        if study.measured:
+            yield study_table(study, width)
+        if study.pays:
+            yield pays_table(study, width)
+    if errors:
+        yield error_table(errors, width)
+
+
+def study_table(study: StudyRow, width: int) -> Group:
+    """Measured cells of one network, by workers and rate."""
+    rows = study.measured
+    columns = [Column(heading, tuple(map(cell, rows)), rank) for heading, rank, cell in COLUMNS]
+    filled = [column for column in columns if set(column.cells) != {NOT_KNOWN}]
+    table = terminal.table("method", [row.name for row in rows], filled, width)
+    note = "Error: predicted over measured, less one. Efficiency: the step of one worker alone over this one."
+    return terminal.titled(f"{study.suite}: {study.title}", table, width, [note])
+
+
+def pays_table(study: StudyRow, width: int) -> Group:
+    """Methods down, numbers of workers across: the Gbit/s at which each beats the reference."""
+    names = list(dict.fromkeys(pays.name for pays in study.pays))
+    workers = sorted({pays.num_workers for pays in study.pays})
+    texts = {(pays.name, pays.num_workers): pays.text for pays in study.pays}
+    columns = [
+        Column(f"{count}\nworkers", tuple(texts.get((name, count), NOT_KNOWN) for name in names), place)
+        for place, count in enumerate(workers)
+    ]
+    table = terminal.table("method", names, columns, width)
+    basis = " and ".join(sorted({pays.basis for pays in study.pays}))
+    title = f"{study.suite}: {study.title}, Gbit/s at which a method beats {study.reference} ({basis})"
+    return terminal.titled(title, table, width)
+
+
+def error_table(errors: Sequence[ErrorRow], width: int) -> Group:
+    """How far predictions lie from measurements."""
+    columns = [
+        Column("cells", tuple(str(row.num_cells) for row in errors), 2),
+        Column("median\nerror", tuple(percent(row.median) for row in errors), 0),
+        Column("p95", tuple(percent(row.p95) for row in errors), 1),
+        Column("worst", tuple(percent(row.worst) for row in errors), 3),
+        Column("bias", tuple(percent(row.bias) for row in errors), 5),
+        Column("τ", tuple(number(row.tau) for row in errors), 4),
+        Column("pairs", tuple(str(row.num_pairs) for row in errors), 6),
+    ]
+    table = terminal.table("of", [row.of for row in errors], columns, width)
+    note = "τ: Kendall's, over pairs of methods in one place whose measured intervals are disjoint."
+    return terminal.titled("Predicted against measured step times", table, width, [note])

@@ -1,0 +1,311 @@
+"""Step times by method, workers and link, from records: what was measured beside what a virtual clock predicts.
+
+Predicted cells are records whose fabric is `simulated`; measured ones may carry their own prediction. Both meet by
+suite, workload, batch, number of workers, what the link stands for, and method. Tensors of a replayed cell are S times
+smaller and so are the sizes in its strategy; here they are multiplied by S again, so that a method keeps its name over
+cells of different S.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from analysis import naming
+from analysis.cells import LOCAL, SIMULATED, is_measured, is_shared, label_of, num_ranks, step_time_s
+from analysis.stats import Interval, bootstrap_interval
+from analysis.step_rows import ErrorRow, PaysRow, Place, StepRow, StudyRow
+from analysis.training import median_phases, visible_phases
+from results.record import Record
+
+SUITES = ("fusion", "ordering")
+NOISE = 0.01  # of a step; less is no gain
+# What the rates at which a method pays are taken against: the first of these that some method begins with.
+REFERENCES = {"fusion": ("fixed-buckets(bucket_bytes=26200000", "fixed-buckets"), "ordering": ("unfused",)}
+GRADIENT_BYTES = 4
+_SIZE = re.compile(r"\b(?P<name>\w+_(?P<unit>bytes|elements|mb))=(?P<value>\d+(?:\.\d+)?)")
+Key = tuple[Place, str]
+
+
+def in_real_sizes(label: str, size_scale: int) -> str:
+    """`label` with its sizes times `size_scale`, to three figures: what they stand for."""
+
+    def multiplied(found: re.Match[str]) -> str:
+        value = float(f"{float(found['value']) * size_scale:.3g}")
+        return f"{found['name']}={value:.10g}" if value < 1e10 else f"{found['name']}={value:.0f}"
+
+    return _SIZE.sub(multiplied, label) if size_scale > 1 or _SIZE.search(label) else label
+
+
+def step_rows(cells: Iterable[Sequence[Record]], rng: np.random.Generator) -> tuple[StepRow, ...]:
+    """Every method in every place, of the suites that ask for curves; names are short among these."""
+    found: dict[Key, StepRow] = {}
+    for records in (own for cell in cells for own in _by_suite(cell)):
+        row = _row(records, rng)
+        key = (row.place, row.method)
+        found[key] = _merged(found[key], row) if key in found else row
+    rows = [row for row in found.values() if row.system != LOCAL]
+    singles = _singles(list(found.values()))
+    names = naming.short_names(row.method for row in rows)
+    return tuple(
+        sorted((_completed(replace(row, name=names[row.method]), singles) for row in rows), key=lambda row: _order(row))
+    )
+
+
+def _by_suite(records: Iterable[Record]) -> list[list[Record]]:
+    """What is usable of a cell; suites may have cells of one name."""
+    found: dict[str, list[Record]] = {}
+    for record in records:
+        if _is_usable(record):
+            found.setdefault(record.suite, []).append(record)
+    return list(found.values())
+
+
+def _is_usable(record: Record) -> bool:
+    if record.suite not in SUITES or is_shared(record) or len(record.jobs) != 1:
+        return False
+    return is_measured(record) or (record.fabric.label == SIMULATED and _predicted_s(record) is not None)
+
+
+def _predicted_s(record: Record) -> float | None:
+    """A predicted record's step time, wherever it says it."""
+    if record.prediction is not None and record.prediction.step_time_s is not None:
+        return record.prediction.step_time_s
+    return step_time_s(record.jobs[0]) if record.jobs[0].step_times_s() else None
+
+
+def place_of(record: Record) -> Place:
+    """Where a record's method ran or was predicted."""
+    fabric, job = record.fabric, record.jobs[0]
+    rate = fabric.equivalent_rate_bps or fabric.rate_bps
+    return Place(
+        suite=record.suite,
+        workload=job.workload,
+        batch_size=job.batch_size,
+        num_workers=max(fabric.num_hosts * fabric.ranks_per_host + fabric.num_virtual, num_ranks(record, job)),
+        gbit=None if rate is None else float(f"{rate / 1e9:.6g}"),
+    )
+
+
+def _row(records: Sequence[Record], rng: np.random.Generator) -> StepRow:
+    first = records[0]
+    job = first.jobs[0]
+    method = in_real_sizes(label_of(job), first.fabric.size_scale)
+    row = StepRow(
+        place=place_of(first),
+        method=method,
+        name=method,
+        system=job.system,
+        evidence=first.fabric.label,
+        phases=median_phases([visible_phases(record.jobs[0]) for record in records]),
+        num_messages=job.num_messages,
+        ids=tuple(record.id for record in records),
+    )
+    predictions = [predicted for record in records if (predicted := _predicted_s(record)) is not None]
+    if first.fabric.label == SIMULATED:
+        return replace(row, predicted_s=statistics.median(predictions))
+    by_repeat = tuple((record.repeat, step_time_s(record.jobs[0])) for record in records)
+    told = [record.prediction.step_time_s for record in records if record.prediction is not None]
+    known = [step_s for step_s in told if step_s is not None]
+    return replace(
+        row,
+        step_time_s=bootstrap_interval([step_s for _, step_s in by_repeat], rng),
+        by_repeat=by_repeat,
+        predicted_s=statistics.median(known) if known else None,
+        bound_s=_all_in_one_s(first),
+    )
+
+
+def _all_in_one_s(record: Record) -> float | None:
+    """α + β·bytes of one message with every gradient; None where the link was not calibrated or nothing is known."""
+    fabric, size = record.fabric, GRADIENT_BYTES * record.jobs[0].num_parameters
+    if fabric.alpha_s is None or fabric.beta_s_per_byte is None or not size:
+        return None
+    return fabric.alpha_s + fabric.beta_s_per_byte * size
+
+
+def _merged(a: StepRow, b: StepRow) -> StepRow:
+    """The measured and the predicted half of one row; of two of one kind the first. A cell's own prediction is kept."""
+    measured, other = (a, b) if a.step_time_s is not None else (b, a)
+    predicted_s = measured.predicted_s if measured.predicted_s is not None else other.predicted_s
+    return replace(measured, predicted_s=predicted_s, ids=tuple(dict.fromkeys((*measured.ids, *other.ids))))
+
+
+def _singles(rows: Sequence[StepRow]) -> Callable[[Place], float | None]:
+    """The step of one worker: alone and measured, nearest to the place; else the computation that was predicted."""
+    alone = [(row.place, row.step_time_s.median) for row in rows if _is_alone(row) and row.step_time_s is not None]
+    predicted = [
+        (row.place, row.phases.compute_s)
+        for row in rows
+        if row.evidence == SIMULATED and row.phases.compute_s is not None
+    ]
+
+    def single_s(place: Place) -> float | None:
+        for known in (alone, predicted):
+            same = [(other, step_s) for other, step_s in known if _work(other) == _work(place)]
+            exact = [step_s for other, step_s in same if other.gbit == place.gbit]
+            if same:
+                return statistics.median(exact or [step_s for _, step_s in same])
+        return None
+
+    return single_s
+
+
+def _is_alone(row: StepRow) -> bool:
+    return row.system == LOCAL or row.place.num_workers == 1
+
+
+def _work(place: Place) -> tuple[str, int]:
+    return place.workload, place.batch_size
+
+
+def _completed(row: StepRow, singles: Callable[[Place], float | None]) -> StepRow:
+    single_s = singles(row.place)
+    bound_s = max(single_s, row.bound_s) if single_s is not None and row.bound_s is not None else None
+    return replace(row, single_s=single_s, bound_s=bound_s)
+
+
+def _order(row: StepRow) -> tuple[object, ...]:
+    place = row.place
+    gbit = math.inf if place.gbit is None else place.gbit
+    return place.suite, place.workload, place.batch_size, place.num_workers, gbit, row.system != "ours", row.method
+
+
+def studies(rows: Sequence[StepRow]) -> tuple[StudyRow, ...]:
+    """The rows by suite and network."""
+    by_study: dict[tuple[str, str, int], list[StepRow]] = {}
+    for row in rows:
+        by_study.setdefault((row.place.suite, *_work(row.place)), []).append(row)
+    return tuple(
+        StudyRow(
+            suite=suite,
+            workload=workload,
+            batch_size=batch_size,
+            rows=tuple(own),
+            reference=_name_of(reference, own),
+            pays=pays(own, reference),
+        )
+        for (suite, workload, batch_size), own in by_study.items()
+        for reference in [_reference(suite, own)]
+    )
+
+
+def _reference(suite: str, rows: Sequence[StepRow]) -> str:
+    methods = sorted({row.method for row in rows}, key=len)
+    wanted = REFERENCES.get(suite, ())
+    return next((method for start in wanted for method in methods if method.startswith(start)), "")
+
+
+def _name_of(method: str, rows: Sequence[StepRow]) -> str:
+    return next((row.name for row in rows if row.method == method), "")
+
+
+def pays(rows: Sequence[StepRow], reference: str) -> tuple[PaysRow, ...]:
+    """For each method and number of workers the rates at which it beats the reference, between rates interpolated."""
+    found = []
+    for workers in sorted({row.place.num_workers for row in rows}):
+        here = [row for row in rows if row.place.num_workers == workers and row.place.gbit is not None]
+        for method in dict.fromkeys(row.method for row in here if row.method != reference):
+            for basis, value in (("predicted", _predicted), ("measured", _median)):
+                theirs, own = _curve(here, reference, value), _curve(here, method, value)
+                gains = [(gbit, theirs[gbit] / own[gbit]) for gbit in sorted(own.keys() & theirs.keys())]
+                if len(gains) > 1:
+                    span = gains[0][0], gains[-1][0]
+                    ranges = paying_ranges(gains)
+                    name = _name_of(method, here)
+                    found.append(PaysRow(name=name, num_workers=workers, ranges=ranges, rates=span, basis=basis))
+                    break
+    return tuple(found)
+
+
+def _predicted(row: StepRow) -> float | None:
+    return row.predicted_s
+
+
+def _median(row: StepRow) -> float | None:
+    return row.step_time_s.median if row.step_time_s is not None else None
+
+
+def _curve(rows: Sequence[StepRow], method: str, value: Callable[[StepRow], float | None]) -> Mapping[float, float]:
+    known = [(row.place.gbit, value(row)) for row in rows if row.method == method]
+    return {gbit: step_s for gbit, step_s in known if gbit is not None and step_s is not None}
+
+
+def paying_ranges(gains: Sequence[tuple[float, float]]) -> tuple[tuple[float | None, float | None], ...]:
+    """Ranges of the rate where the gain, a step of the reference over one here, is above 1 by more than noise.
+
+    Between neighbours the logarithm of the gain is taken as linear in that of the rate.
+    """
+    heights = [(gbit, math.log(gain) - math.log1p(NOISE)) for gbit, gain in gains]
+    ranges: list[tuple[float | None, float | None]] = []
+    start: float | None = None
+    paying = heights[0][1] > 0
+    for (low, before), (high, after) in itertools.pairwise(heights):
+        if (before > 0) != (after > 0):
+            share = before / (before - after)
+            crossing = math.exp(math.log(low) + share * (math.log(high) - math.log(low)))
+            if paying:
+                ranges.append((start, crossing))
+            start, paying = crossing, not paying
+    return (*ranges, (start, None)) if paying else tuple(ranges)
+
+
+def error_rows(rows: Sequence[StepRow]) -> tuple[ErrorRow, ...]:
+    """How far predictions lie from measurements: over all cells first, then by workers, by network and by suite."""
+    known = [row for row in rows if row.error is not None]
+    if not known:
+        return ()
+    kinds: tuple[Callable[[StepRow], str], ...] = (
+        lambda row: f"{row.place.num_workers} workers",
+        lambda row: row.place.workload,
+        lambda row: f"suite {row.place.suite}",
+    )
+    parts = [errors_of("all", known)]
+    for kind in kinds:
+        groups = dict.fromkeys(map(kind, known))
+        if len(groups) > 1:
+            parts += [errors_of(group, [row for row in known if kind(row) == group]) for group in groups]
+    return tuple(parts)
+
+
+def errors_of(name: str, rows: Sequence[StepRow]) -> ErrorRow:
+    """The statistics of these rows, which have both a measurement and a prediction."""
+    signed = [row.error for row in rows if row.error is not None]
+    sizes = np.abs(signed)
+    tau, num_pairs = kendall_tau(rows)
+    return ErrorRow(
+        of=name,
+        num_cells=len(signed),
+        median=float(np.median(sizes)),
+        p95=float(np.quantile(sizes, 0.95)),
+        worst=float(sizes.max()),
+        bias=statistics.median(signed),
+        tau=tau,
+        num_pairs=num_pairs,
+        fewest_repeats=min(row.num_repeats for row in rows),
+    )
+
+
+def kendall_tau(rows: Sequence[StepRow]) -> tuple[float | None, int]:
+    """Kendall's τ of measured and predicted order over pairs of methods in one place with disjoint intervals."""
+    signs = [
+        _sign((a.step_time_s.median - b.step_time_s.median) * (a.predicted_s - b.predicted_s))
+        for a, b in itertools.combinations(rows, 2)
+        if a.place == b.place and a.step_time_s is not None and b.step_time_s is not None
+        if a.predicted_s is not None and b.predicted_s is not None and _disjoint(a.step_time_s, b.step_time_s)
+    ]
+    return (sum(signs) / len(signs) if signs else None), len(signs)
+
+
+def _sign(value: float) -> int:
+    return (value > 0) - (value < 0)
+
+
+def _disjoint(a: Interval, b: Interval) -> bool:
+    return a.has_bounds and b.has_bounds and (a.high < b.low or b.high < a.low)

@@ -1,0 +1,221 @@
+"""`crossover-bench predict`: step times without a step being run."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from rich.console import Console
+
+from analysis import terminal
+from analysis.terminal import Column, output_console
+from fabric.api import FabricKind, FabricSpec, format_rate, parse_rate
+from harness.environment import describe_environment
+from harness.predict.calibration import Calibration, measure, read_calibration, write_calibration
+from harness.predict.costs import LinkCosts, PredictError, given_costs
+from harness.predict.trial import Foretold, foretell, simulated_record
+from harness.trial import Job, Trial
+from models.workload import Device, WorkloadSpec
+from results.record import Environment, write_record
+from suites.api import Options
+from suites.catalogue import suite_of
+from suites.commands.predict_options import CALIBRATED_HOSTS, CALIBRATED_RATES, HOSTS, RATES, STRATEGIES
+from suites.folders import prepare_folder
+from suites.runner import select
+
+MOST_HOSTS = 1 << 16
+IMAGINED = "predict"  # the suite of cells that no fabric here can run
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A trial among `world` workers, and what is foretold of it."""
+
+    trial: Trial
+    world: int
+    found: Foretold | str
+
+
+def predict_command(arguments: argparse.Namespace) -> int:
+    """Calibrate, or predict a suite or a workload. Raises: ValueError about the request."""
+    if arguments.calibrate:
+        return _calibrate(arguments)
+    if bool(arguments.suite) == bool(arguments.workload):
+        raise PredictError("name a SUITE, or a network with --workload (and not both)")
+    if arguments.beta is not None and arguments.alpha is None:
+        raise PredictError(f"--beta {arguments.beta:g} without --alpha; give both, or a calibration")
+    calibration = Calibration() if arguments.alpha is not None else read_calibration(arguments.calibration)
+    cells = list(_suite_cells(arguments, calibration) if arguments.suite else _grid_cells(arguments, calibration))
+    if arguments.out:
+        environment = describe_environment()
+        _write(cells, prepare_folder(arguments.out), environment)
+    if arguments.json:
+        json.dump([_as_json(cell) for cell in cells], sys.stdout, indent=1)
+        print()
+    else:
+        (_show_suite if arguments.suite else _show_grid)(cells)
+    return 0
+
+
+def _calibrate(arguments: argparse.Namespace) -> int:
+    kind = FabricKind(_kind(arguments.fabric))
+    rates = [None] if kind is FabricKind.NATIVE else _rates(arguments.rates or CALIBRATED_RATES)
+    fabrics = [
+        FabricSpec(kind=kind, num_hosts=hosts, rate_bps=rate)
+        for rate in rates
+        for hosts in _hosts(arguments.hosts or CALIBRATED_HOSTS)
+        if hosts > 1
+    ]
+    console = Console(stderr=True)
+    calibration = measure(fabrics, describe_environment(), say=lambda text: console.print(text, highlight=False))
+    write_calibration(calibration, arguments.calibration)
+    for entry in calibration.entries:
+        costs = entry.costs
+        console.print(
+            f"{costs.source}: α {costs.alpha_s * 1e6:.0f} µs, β {costs.beta_s_per_byte * 1e9:.1f} ns a byte, "
+            f"engine {costs.engine.message_s * 1e6:.0f} µs a message; fit within {costs.residual:.0%}",
+            highlight=False,
+        )
+    console.print(f"written to {arguments.calibration}", highlight=False, markup=False)
+    return 0
+
+
+def _suite_cells(arguments: argparse.Namespace, calibration: Calibration) -> Iterator[Cell]:
+    suite = suite_of(arguments.suite)
+    grid = suite.predicted or suite.grid
+    trials = select(grid(Options(fabric=_kind(arguments.fabric))), arguments.only)
+    for trial in {replace(trial, repeat=0, seed=1): None for trial in trials}:
+        for world in dict.fromkeys((trial.fabric.num_ranks, *suite.predicted_worlds)):
+            yield _cell(trial, world, trial.fabric.rate_bps, arguments, calibration)
+
+
+def _grid_cells(arguments: argparse.Namespace, calibration: Calibration) -> Iterator[Cell]:
+    workload = WorkloadSpec(
+        network=arguments.workload,
+        device=Device.REPLAY,
+        size_scale=arguments.size_scale,
+        batch_size=arguments.batch_size,
+    )
+    for rate in _rates(arguments.rates or RATES):
+        for strategy in arguments.strategies or STRATEGIES:
+            for world in _hosts(arguments.hosts or HOSTS):
+                job = Job(name="job", workload=workload, strategy=strategy)
+                job.resolve()
+                imagined = FabricSpec(kind=FabricKind.PACED, num_hosts=1, rate_bps=rate)
+                cell = f"{format_rate(rate).replace(' ', '').removesuffix('/s')}/{workload.label}/{strategy}"
+                trial = Trial(suite=IMAGINED, cell=cell, jobs=(job,), fabric=imagined)
+                yield _cell(trial, world, rate, arguments, calibration)
+
+
+def _cell(
+    trial: Trial, world: int, rate_bps: float | None, arguments: argparse.Namespace, calibration: Calibration
+) -> Cell:
+    costs: LinkCosts | None = None
+    try:
+        if arguments.alpha is not None:
+            beta = arguments.beta if arguments.beta is not None else 8 / rate_bps if rate_bps else 0.0
+            costs = given_costs(world, alpha_s=arguments.alpha, beta_s_per_byte=beta)
+        elif not arguments.suite:
+            costs = calibration.costs(_kind(arguments.fabric), world, rate_bps)
+    except PredictError as error:
+        return Cell(trial, world, str(error))
+    return Cell(trial, world, foretell(trial, calibration, world=world, slowdown=arguments.slowdown, costs=costs))
+
+
+def _kind(text: str) -> FabricKind:
+    if text not in (FabricKind.EMULATED, FabricKind.NATIVE):
+        raise PredictError(f"--fabric {text}: costs are measured on the emulated or the native fabric")
+    return FabricKind(text)
+
+
+def _hosts(text: str) -> list[int]:
+    parts = text.split(",")
+    if not all(part.strip().isdigit() and 1 <= int(part) <= MOST_HOSTS for part in parts):
+        raise PredictError(
+            f"--hosts {text}: give whole numbers from 1 to {MOST_HOSTS} with commas between, e.g. {HOSTS}"
+        )
+    return [int(part) for part in parts]
+
+
+def _rates(text: str) -> list[float | None]:
+    return [parse_rate(part.strip()) for part in text.split(",")]
+
+
+def _write(cells: Sequence[Cell], folder: Path, environment: Environment) -> None:
+    for cell in cells:
+        imagined = cell.trial.suite == IMAGINED
+        write_record(simulated_record(cell.trial, cell.found, environment, world=cell.world, imagined=imagined), folder)
+
+
+def _as_json(cell: Cell) -> dict[str, object]:
+    known = {
+        "cell": cell.trial.cell,
+        "strategy": cell.trial.jobs[0].label,
+        "hosts": cell.world,
+        "rate_bps": cell.trial.fabric.rate_bps,
+    }
+    if isinstance(cell.found, str):
+        return {**known, "reason": cell.found}
+    step = cell.found.step
+    return {
+        **known,
+        "step_s": step.step_s,
+        "efficiency": cell.found.efficiency,
+        "exposed_s": step.exposed_s,
+        "num_messages": step.num_messages,
+        "bound_s": cell.found.bounds.step_s,
+        "source": cell.found.costs.source,
+    }
+
+
+def _show_suite(cells: Sequence[Cell]) -> None:
+    console = output_console()
+    known = [cell for cell in cells if not isinstance(cell.found, str)]
+    columns = [
+        Column("step\nms", tuple(_ms(cell) for cell in known), 0),
+        Column("scaling\nefficiency", tuple(_efficiency(cell) for cell in known), 1),
+        Column("hosts", tuple(str(cell.world) for cell in known), 2),
+    ]
+    labels = [cell.trial.cell for cell in known]
+    body = terminal.table("cell", labels, columns, console.width)
+    notes = [*_not_predicted(cells), *_origin(cells)]
+    console.print(terminal.titled("predicted step times", body, console.width, notes))
+
+
+def _show_grid(cells: Sequence[Cell]) -> None:
+    """A table a rate: strategies down, numbers of workers across."""
+    console = output_console()
+    for rate in dict.fromkeys(cell.trial.fabric.rate_bps for cell in cells):
+        own = [cell for cell in cells if cell.trial.fabric.rate_bps == rate]
+        labels = list(dict.fromkeys(cell.trial.jobs[0].label for cell in own))
+        columns = []
+        for place, world in enumerate(dict.fromkeys(cell.world for cell in own)):
+            column = tuple(f"{_ms(cell)} {_efficiency(cell)}" for cell in own if cell.world == world)
+            columns.append(Column(f"{world} hosts\nms, eff.", column, place))
+        body = terminal.table("strategy", labels, columns, console.width)
+        title = f"{own[0].trial.jobs[0].workload.label} at {format_rate(rate)}: step time and scaling efficiency"
+        console.print(terminal.titled(title, body, console.width, [*_not_predicted(own), *_origin(own)]))
+
+
+def _not_predicted(cells: Sequence[Cell]) -> list[str]:
+    reasons = Counter(cell.found for cell in cells if isinstance(cell.found, str))
+    return [f"not predicted, {count} cells: {reason}" for reason, count in reasons.items()]
+
+
+def _ms(cell: Cell) -> str:
+    return "–" if isinstance(cell.found, str) else f"{cell.found.step.step_s * 1e3:.1f}"
+
+
+def _efficiency(cell: Cell) -> str:
+    return "" if isinstance(cell.found, str) else f"{cell.found.efficiency:.2f}"
+
+
+def _origin(cells: Sequence[Cell]) -> list[str]:
+    """Where the costs come from, once each."""
+    sources = (cell.found.costs.source for cell in cells if not isinstance(cell.found, str))
+    return [f"costs: {source}" for source in dict.fromkeys(sources)]

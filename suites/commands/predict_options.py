@@ -1,0 +1,47 @@
+"""The options of `crossover-bench predict`, apart from the command so that `--help` does not wait for torch."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+CALIBRATION = Path("results/reference/calibration.json")
+STRATEGIES = ("fixed-buckets", "unfused", "tensor-fusion", "mg-wfbp", "unfused+at-pre-hook")
+HOSTS, RATES = "2,4,8,16,64,256,1024", "1gbit,10gbit,25gbit,100gbit"
+CALIBRATED_HOSTS, CALIBRATED_RATES = "2,4,8", "200mbit,1gbit"
+
+
+def add_predict(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """The command's options."""
+    text = (
+        "Step times and scaling efficiency on a virtual clock, from layer profiles and measured or given costs of a "
+        "message; of a suite's cells, or of a workload on any number of hosts."
+    )
+    predict = commands.add_parser("predict", help="step times without running a step", description=text)
+    predict.add_argument("suite", nargs="?", metavar="SUITE", help="predict its cells that replay a profile")
+    predict.add_argument("--workload", metavar="NAME", help="a network with a profile, such as resnet50")
+    predict.add_argument("--strategies", nargs="+", metavar="TEXT", help=f"default: {' '.join(STRATEGIES)}")
+    predict.add_argument("--hosts", metavar="N,…", help=f"numbers of workers (default {HOSTS})")
+    predict.add_argument("--rates", metavar="RATE,…", help=f"line rates (default {RATES})")
+    predict.add_argument("--size-scale", type=int, default=1, metavar="S", help="tensors S times smaller")
+    predict.add_argument("--batch-size", type=int, default=32, metavar="N", help="samples a worker and step")
+    predict.add_argument("--only", action="append", default=[], metavar="NAME", help="cells whose name contains NAME")
+    predict.add_argument("--fabric", default="emulated", metavar="F", help="whose costs: emulated (default) or native")
+    predict.add_argument("--calibration", type=Path, default=CALIBRATION, metavar="FILE", help="measured costs")
+    predict.add_argument("--calibrate", action="store_true", help="measure --hosts at --rates and write --calibration")
+    predict.add_argument(
+        "--alpha", type=float, metavar="S", help="seconds of start-up a ring step, instead of measured"
+    )
+    predict.add_argument(
+        "--beta", type=float, metavar="S", help="with --alpha: seconds a byte (default: from the rate)"
+    )
+    predict.add_argument("--slowdown", type=float, default=0.0, metavar="X", help="of computation beside messages")
+    predict.add_argument("--out", type=Path, metavar="DIR", help="also write records, labelled simulated")
+    predict.add_argument("--json", action="store_true", help="as JSON")
+    predict.set_defaults(command=_predict)
+
+
+def _predict(arguments: argparse.Namespace) -> int:
+    from suites.commands.predict import predict_command
+
+    return predict_command(arguments)

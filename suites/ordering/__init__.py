@@ -1,0 +1,1 @@
+"""Which message goes first, on all-reduce and on parameter servers: measured beside predicted."""

@@ -1,0 +1,159 @@
+"""The grids of the suites `fusion` and `ordering`, and the sizes in them."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from functools import cache
+
+import pytest
+
+from analysis.steps import REFERENCES, in_real_sizes
+from baselines.strategy import parse_strategy
+from harness.trial import Trial, check
+from models.layer_profile import Profile, load_profile
+from models.networks import find_network
+from models.workload import Device
+from suites.api import Options, Suite
+from suites.fusion.grid import SUITE as FUSION
+from suites.ordering.grid import SUITE as ORDERING
+from suites.scaling import LINKS, NUM_WARMUP, scaled
+
+SUITES = (FUSION, ORDERING)
+LONGEST_STEP_S = 1.0
+LONGEST_RUN_S = 30 * 60.0
+START_S = 1.5  # of a trial on eight hosts
+
+
+@pytest.fixture(scope="module", params=SUITES, ids=lambda suite: suite.name)
+def suite(request: pytest.FixtureRequest) -> Suite:
+    found = request.param
+    assert isinstance(found, Suite)
+    return found
+
+
+def cells(suite: Suite) -> list[Trial]:
+    return list({trial.cell: trial for trial in suite.grid(Options())}.values())
+
+
+@cache
+def profile_of(network: str) -> Profile:
+    return load_profile(find_network(network).profile)
+
+
+@cache
+def passes_s(network: str) -> float:
+    return profile_of(network).forward_s + profile_of(network).backward_s
+
+
+@cache
+def parameters_of(network: str) -> int:
+    return profile_of(network).num_parameters
+
+
+def step_s(trial: Trial) -> float:
+    """At most: computation and then all bytes, both at the profile's and the line's rate."""
+    workload = trial.jobs[0].workload
+    compute_s = passes_s(workload.network) * workload.batch_size / profile_of(workload.network).batch_size
+    if trial.jobs[0].system == "local" or trial.fabric.rate_bps is None:
+        return compute_s
+    share = 2 * (trial.world - 1) / trial.world
+    return compute_s + 32 * parameters_of(workload.network) / workload.size_scale * share / (
+        0.95 * trial.fabric.rate_bps
+    )
+
+
+def test_every_cell_can_be_run_and_has_a_name_of_its_own(suite: Suite) -> None:
+    trials = suite.grid(Options())
+    assert len({trial.id for trial in trials}) == len(trials)
+    for trial in cells(suite):
+        check(trial)
+
+
+def test_some_forty_replayed_cells_of_ours_on_all_numbers_of_hosts_and_links(suite: Suite) -> None:
+    ours = [t for t in cells(suite) if t.jobs[0].system == "ours" and t.jobs[0].workload.device is Device.REPLAY]
+    assert 20 <= len(ours) <= 50
+    assert {trial.world for trial in ours} == {2, 4, 8}
+    assert {trial.jobs[0].workload.network for trial in ours} == {"resnet50", "vgg16", "bert_base", "gpt2"}
+    assert {trial.at for trial in ours} == {5.0, 10.0, 25.0, 100.0}
+
+
+def test_no_measured_step_is_longer_than_a_second_and_a_run_than_half_an_hour(suite: Suite) -> None:
+    replayed = [trial for trial in suite.grid(Options()) if trial.jobs[0].workload.device is Device.REPLAY]
+    assert max(map(step_s, replayed)) <= LONGEST_STEP_S
+    assert sum(START_S + (trial.num_warmup + trial.num_steps) * step_s(trial) for trial in replayed) <= LONGEST_RUN_S
+
+
+def test_every_measured_cell_that_can_be_is_in_the_predicted_grid(suite: Suite) -> None:
+    assert suite.predicted is not None
+    foretold = suite.predicted(Options())
+    known = {
+        (trial.jobs[0].workload, trial.jobs[0].strategy, trial.fabric.rate_bps, world)
+        for trial in foretold
+        for world in (trial.world, *suite.predicted_worlds)
+    }
+    assert len({trial.id for trial in foretold}) == len(foretold)
+    for trial in cells(suite):
+        job = trial.jobs[0]
+        if job.system == "ours" and job.workload.device is Device.REPLAY:
+            assert (job.workload, job.strategy, trial.fabric.rate_bps, trial.world) in known, trial.cell
+    assert {trial.at for trial in foretold} == set(LINKS)
+    assert max(suite.predicted_worlds) == 1024
+
+
+def test_a_search_is_over_before_steps_are_measured(suite: Suite) -> None:
+    for trial in cells(suite):
+        job = trial.jobs[0]
+        tuning = parse_strategy(job.strategy).tuning if job.system == "ours" else None
+        searched = tuning.num_trials * tuning.num_steps if tuning else 0
+        assert trial.num_warmup >= NUM_WARMUP + searched
+        assert not job.system.startswith("horovod(autotune") or trial.num_warmup > 50
+
+
+def test_repeats_are_interleaved_and_five_where_claims_rest(suite: Suite) -> None:
+    trials = suite.grid(Options())
+    assert [trial.repeat for trial in trials] == sorted(trial.repeat for trial in trials)
+    counts = Counter(trial.cell for trial in trials)
+    assert set(counts.values()) == {3, 5}
+    claimed = "replay-8-10/resnet50" if suite is FUSION else "replay-4-100/resnet50"
+    assert {count for cell, count in counts.items() if cell.startswith(claimed)} == {5}
+
+
+def test_smoke_is_one_short_repeat_on_two_hosts(suite: Suite) -> None:
+    trials = suite.grid(Options(smoke=True))
+    assert {(trial.world, trial.repeat, trial.num_steps) for trial in trials} == {(2, 0, 3)}
+    assert len(trials) < 25
+
+
+def test_hosts_and_rates_of_the_command_line_leave_names_unique(suite: Suite) -> None:
+    trials = suite.grid(Options(num_hosts=2, rate_bps=1e9, rate_given=True, repeats=1))
+    assert {(trial.world, trial.fabric.rate_bps) for trial in trials} == {(2, 1e9)}
+    assert len({trial.id for trial in trials}) == len(trials)
+    assert all(trial.cell.startswith(("replay-2-", "real/")) for trial in trials)
+
+
+def test_links_stand_for_the_rates_that_they_say() -> None:
+    assert {gbit: link.rate_bps * link.size_scale / 1e9 for gbit, link in LINKS.items()} == {g: g for g in LINKS}
+
+
+def test_sizes_shrink_with_the_tensors_and_nothing_else_does() -> None:
+    text = "fixed-buckets(bucket_bytes=26214400, first_bucket_bytes=1048576)+half"
+    assert scaled(text, 50) == "fixed-buckets(bucket_bytes=524288, first_bucket_bytes=20972)+half"
+    assert scaled("torch-ddp(bucket_mb=25)", 50) == "torch-ddp(bucket_mb=0.5)"
+    assert scaled("slices(slice_elements=40)+p3", 100) == "slices(slice_elements=1)+p3"
+    assert scaled("horovod(fusion_threshold_bytes=0, cycle_s=0.005)", 50).startswith(
+        "horovod(fusion_threshold_bytes=0,"
+    )
+    assert scaled(text, 1) == text
+
+
+def test_a_method_has_one_name_over_all_size_scales(suite: Suite) -> None:
+    assert suite.predicted is not None
+    rates: dict[str, set[float | None]] = {}
+    for trial in suite.predicted(Options()):
+        job = trial.jobs[0]
+        rates.setdefault(in_real_sizes(job.strategy, job.workload.size_scale), set()).add(trial.at)
+    everywhere = [name for name, own in rates.items() if own == set(LINKS)]
+    assert len(everywhere) >= 8  # under the cell's own sizes only those without any
+    assert any(name.startswith(REFERENCES[suite.name][0]) for name in everywhere)
+    assert all(float(size) < 1e9 for name in rates for size in re.findall(r"=(\d+)", name))
