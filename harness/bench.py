@@ -17,11 +17,14 @@ from harness.memory import check_memory
 from harness.messages import Answer, Ending, LinkQuestion, LinkTimes, Task
 from harness.outcome import Background, costs_of, record_of, skipped
 from harness.pacing import link_model
+from harness.predict.calibration import Calibrated, Calibration, measure_one
+from harness.predict.costs import PredictError
+from harness.predict.trial import predict_trial, why_unpredictable
 from harness.rules import with_rules
 from harness.systems import system_of
 from harness.trace import Process, write_trace
 from harness.trial import Trial, TrialError
-from results.record import JobCosts, Record
+from results.record import JobCosts, Prediction, Record
 
 
 class Bench:
@@ -29,12 +32,21 @@ class Bench:
 
     `num_local` is how many ranks are on this machine (default: all). Traces of trials that ask for
     one go to `traces`. Costs of jobs measured in an exclusive trial serve as the prediction beside the trials of
-    other sharings with the same jobs and repeat.
+    other sharings with the same jobs and repeat. With `foresees`, what messages cost is measured on every fabric before
+    its first trial, and the step time of each trial of one job predicted from that.
     """
 
-    def __init__(self, hands: Hands | None = None, *, num_local: int | None = None, traces: Path | None = None) -> None:
+    def __init__(
+        self,
+        hands: Hands | None = None,
+        *,
+        num_local: int | None = None,
+        traces: Path | None = None,
+        foresees: bool = False,
+    ) -> None:
         self._hands: Hands = hands or Labs()
-        self._num_local, self._traces = num_local, traces
+        self._num_local, self._traces, self._foresees = num_local, traces, foresees
+        self._calibrated: dict[FabricSpec, Calibrated] = {}
         self._links: dict[FabricSpec, LinkModel | None] = {}
         self._costs: dict[tuple[str, FabricSpec, int], tuple[JobCosts, ...]] = {}
         self._environment = describe_environment()
@@ -47,7 +59,8 @@ class Bench:
             return skipped(trial, reason, background)
         check_memory(trial, self._num_local)
         try:
-            background = Background(self._environment, self.link(trial.fabric), self._costs.get(_pair(trial), ()))
+            costs, prediction = self._costs.get(_pair(trial), ()), self._foretold(trial)
+            background = Background(self._environment, self.link(trial.fabric), costs, prediction)
             asked = with_rules(trial, background.costs)
             answer = self._hands.ask(Task(trial=asked), on_event)
         except (LabLost, FabricError, TrialError) as error:
@@ -62,6 +75,23 @@ class Bench:
         """Take the jobs' own costs from a record of an earlier run of this trial."""
         if costs := tuple(job.costs for job in record.jobs if job.costs is not None):
             self._costs[_pair(trial)] = costs
+
+    @property
+    def calibration(self) -> Calibration:
+        """What was measured of messages so far."""
+        return Calibration(entries=tuple(self._calibrated.values()), environment=self._environment)
+
+    def _foretold(self, trial: Trial) -> Prediction | None:
+        """The step time before the trial is run, where it can be known. Raises: LabLost, FabricError."""
+        if not self._foresees or why_unpredictable(trial):
+            return None
+        if trial.fabric.kind is not FabricKind.PACED and trial.fabric not in self._calibrated:
+            try:
+                self._calibrated[trial.fabric] = measure_one(trial.fabric, self._hands)
+            except PredictError as error:
+                raise LabLost(str(error)) from error
+        foretold = predict_trial(trial, self.calibration)
+        return None if isinstance(foretold, str) else foretold
 
     def link(self, fabric: FabricSpec) -> LinkModel | None:
         """α and β of this fabric: measured once, or as the paced fabric was asked for."""

@@ -47,6 +47,7 @@ class Background:
     environment: Environment
     link: LinkModel | None = None
     costs: tuple[JobCosts, ...] = ()
+    prediction: Prediction | None = None
 
 
 def skipped(trial: Trial, reason: str, background: Background) -> Record:
@@ -79,7 +80,8 @@ def record_of(trial: Trial, answer: Answer, background: Background) -> Record:
             for index in range(len(trial.jobs))
         ),
         makespan_s=_makespan_s(trial, answer.ranks) if done else None,
-        prediction=_prediction(trial, background.costs or costs_of(answer.ranks), facts) if done else None,
+        prediction=background.prediction
+        or (_prediction(trial, background.costs or costs_of(answer.ranks), facts) if done else None),
         sharing_facts=facts,
         trial=to_jsonable(trial),
         environment=background.environment,

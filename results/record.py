@@ -19,6 +19,7 @@ from results.codec import CodecError, from_jsonable, to_jsonable
 
 SCHEMA_VERSION = 1
 TRACES = "traces"  # the folder beside records that holds their traces, which are JSON too
+CALIBRATION = "calibration"  # likewise, for what messages cost
 
 
 class RecordError(ValueError):
@@ -288,4 +289,5 @@ def read_records(folders: Iterable[Path]) -> Iterator[Record]:
 
 
 def _record_paths(folder: Path) -> Iterator[Path]:
-    return (path for path in folder.rglob("*.json") if TRACES not in path.relative_to(folder).parts)
+    others = {TRACES, CALIBRATION}
+    return (path for path in folder.rglob("*.json") if others.isdisjoint(path.relative_to(folder).parts))

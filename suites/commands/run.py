@@ -20,10 +20,11 @@ from fabric.api import FabricError, FabricKind, parse_rate
 from harness.bench import Bench
 from harness.crew import Crew, CrewLost
 from harness.memory import trial_bytes
+from harness.predict.calibration import write_calibration
 from harness.spmd import LaunchError, Placement, own_placement
 from harness.trial import Trial, TrialError
 from models.workload import Device
-from results.record import TRACES
+from results.record import CALIBRATION, TRACES
 from suites.api import Options
 from suites.catalogue import suite_of
 from suites.commands.report import publish
@@ -55,11 +56,14 @@ def run_suite(arguments: argparse.Namespace, runs: Path) -> int:
         highlight=False,
         markup=False,
     )
+    bench = _bench(placed, folder, foresees=suite.predicted is not None)
     try:
-        outcome = run_trials(trials, _bench(placed, folder), folder, console, resume=arguments.resume)
+        outcome = run_trials(trials, bench, folder, console, resume=arguments.resume)
     except CrewLost as error:
         console.print(f"{error}\n{_how_to_go_on(folder)}", soft_wrap=True, highlight=False, markup=False)
         return 1
+    if bench.calibration.entries:
+        write_calibration(bench.calibration, folder / CALIBRATION / "measured.json")
     return _conclude(outcome, folder, console, as_json=arguments.json)
 
 
@@ -71,10 +75,10 @@ def _follow(placed: Placement) -> int:
     return 0
 
 
-def _bench(placed: Placement | None, folder: Path) -> Bench:
+def _bench(placed: Placement | None, folder: Path, *, foresees: bool) -> Bench:
     """The bench on this machine, or on the ranks that a launcher started."""
     crew = Crew(placed) if placed is not None else None
-    return Bench(crew, num_local=placed.num_local if placed else None, traces=folder / TRACES)
+    return Bench(crew, num_local=placed.num_local if placed else None, traces=folder / TRACES, foresees=foresees)
 
 
 def _how_to_go_on(folder: Path) -> str:
