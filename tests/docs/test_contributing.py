@@ -78,6 +78,14 @@ def digits() -> tuple[Tensor, Tensor]:
     return torch.tensor(data.data, dtype=torch.float32) / 16, torch.tensor(data.target)
 
 
+def is_legal(text: str) -> bool:
+    try:
+        parse_strategy(text)
+    except StrategyError:
+        return False
+    return True
+
+
 def train(text: str, world: int, num_steps: int) -> Lockstep:
     images, labels = digits()
     ranks = Lockstep(replicas(small(), world), parse_strategy(text), seed=1)
@@ -185,7 +193,8 @@ def test_its_bytes_are_those_it_predicts() -> None:
 def test_replicas_stay_identical_in_every_legal_combination(world: int) -> None:
     packings = [name for name, kind in plugins().items() if kind.card.slot is Slot.PACKING]
     compressions = ["terngrad", "terngrad+error-feedback"]
-    for parts in itertools.product(packings, compressions, ["all-reduce", "all-gather"], UpdatePoint):
+    combinations = itertools.product(packings, compressions, ["all-reduce", "all-gather"], UpdatePoint)
+    for parts in (parts for parts in combinations if is_legal("+".join(parts))):
         first, *others = train("+".join(parts), world, NUM_SMALL_STEPS).models
         for other, (name, parameter) in itertools.product(others, first.named_parameters()):
             assert torch.equal(other.get_parameter(name), parameter), f"{parts}: {name}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from queue import SimpleQueue
 
 import pytest
@@ -40,7 +41,14 @@ def digests(record: Record) -> set[str]:
 
 
 @pytest.fixture(scope="module")
-def solo_digest() -> str:
+def bench() -> Iterator[Bench]:
+    """One lab for all: starting one takes longer than a trial."""
+    with Bench() as own:
+        yield own
+
+
+@pytest.fixture(scope="module")
+def solo_digest(bench: Bench) -> str:
     """The weights after the same steps of one job alone."""
     alone = Trial(
         suite="test",
@@ -50,25 +58,23 @@ def solo_digest() -> str:
         num_warmup=1,
         num_steps=7,
     )
-    with Bench() as bench:
-        (digest,) = digests(bench.run(alone))
+    (digest,) = digests(bench.run(alone))
     return digest
 
 
 @pytest.mark.parametrize("sharing", [sharing for sharing in Sharing if sharing is not Sharing.NONE])
-def test_shared_jobs_end_with_the_weights_of_their_solo_run_bit_for_bit(sharing: Sharing, solo_digest: str) -> None:
-    with Bench() as bench:
-        assert digests(bench.run(two_jobs(sharing, **RULES.get(sharing, {})))) == {solo_digest}
+def test_shared_jobs_end_with_the_weights_of_their_solo_run_bit_for_bit(
+    sharing: Sharing, solo_digest: str, bench: Bench
+) -> None:
+    assert digests(bench.run(two_jobs(sharing, **RULES.get(sharing, {})))) == {solo_digest}
 
 
-def test_a_fair_link_changes_no_weights_either(solo_digest: str) -> None:
-    with Bench() as bench:
-        assert digests(bench.run(two_jobs(Sharing.CROSSOVER, link=Link.FAIR))) == {solo_digest}
+def test_a_fair_link_changes_no_weights_either(solo_digest: str, bench: Bench) -> None:
+    assert digests(bench.run(two_jobs(Sharing.CROSSOVER, link=Link.FAIR))) == {solo_digest}
 
 
-def test_torch_ddp_shares_in_turns_too(solo_digest: str) -> None:
-    with Bench() as bench:
-        assert digests(bench.run(two_jobs(Sharing.CROSSOVER, system="torch-ddp"))) == {solo_digest}
+def test_torch_ddp_shares_in_turns_too(solo_digest: str, bench: Bench) -> None:
+    assert digests(bench.run(two_jobs(Sharing.CROSSOVER, system="torch-ddp"))) == {solo_digest}
 
 
 def test_costs_of_the_exclusive_trial_predict_the_others() -> None:
@@ -88,12 +94,11 @@ def test_costs_of_the_exclusive_trial_predict_the_others() -> None:
     assert exclusive.makespan_s == pytest.approx(sum(job.end_s - job.start_s for job in exclusive.jobs))
 
 
-def test_replayed_jobs_together_divide_the_device() -> None:
+def test_replayed_jobs_together_divide_the_device(bench: Bench) -> None:
     """Twice the device time takes twice as long, however it is cut: never less than both need."""
     replayed = WorkloadSpec(network="resnet50", device=Device.REPLAY, size_scale=400, batch_size=8)
-    with Bench() as bench:
-        alone = bench.run(two_jobs(Sharing.EXCLUSIVE, workload=replayed, num_steps=4))
-        together = bench.run(two_jobs(Sharing.NAIVE, workload=replayed, num_steps=4))
+    alone = bench.run(two_jobs(Sharing.EXCLUSIVE, workload=replayed, num_steps=4))
+    together = bench.run(two_jobs(Sharing.NAIVE, workload=replayed, num_steps=4))
     assert alone.status is together.status is Status.OK
     assert together.jobs[0].step_times_s()
     assert sum(together.jobs[0].step_times_s()) > 1.3 * sum(alone.jobs[0].step_times_s())
