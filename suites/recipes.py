@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from fabric.api import FabricSpec
+from harness.adaptation import settled_after
 from harness.trial import Job, Link, Sharing, Trial
 from models.workload import Device, WorkloadSpec
 from suites.api import Options
@@ -54,7 +55,10 @@ def trial(
     axis: str = "",
     at: float | None = None,
 ) -> Trial:
-    """One cell, named `group/workloads/label`; on a sweep the group ends with the value."""
+    """One cell, named `group/workloads/label`; on a sweep the group ends with the value.
+
+    The warm-up lasts until every strategy is bound and tuned. Raises: TextError, CatalogueError for a strategy text.
+    """
     own_label = label or (jobs[0].label if sharing is Sharing.NONE else sharing.value)
     workloads = "+".join(job.workload.label for job in jobs)
     return Trial(
@@ -67,7 +71,7 @@ def trial(
         axis=axis,
         at=at,
         num_steps=options.num_steps or num_steps,
-        num_warmup=num_warmup,
+        num_warmup=max(num_warmup, *(settled_after(job.resolve()) for job in jobs if job.system == "ours"), 0),
         evaluate_every=evaluate_every,
         num_cost_steps=num_cost_steps,
         seed=options.seed,

@@ -15,6 +15,7 @@ from models.layer_profile import Profile, load_profile
 from models.networks import find_network
 from models.workload import Device
 from suites.api import Options, Suite
+from suites.catalogue import suite_of
 from suites.fusion.grid import SUITE as FUSION
 from suites.ordering.grid import SUITE as ORDERING
 from suites.scaling import LINKS, NUM_WARMUP, scaled
@@ -108,6 +109,13 @@ def test_a_search_is_over_before_steps_are_measured(suite: Suite) -> None:
         searched = tuning.num_trials * tuning.num_steps if tuning else 0
         assert trial.num_warmup >= NUM_WARMUP + searched
         assert not job.system.startswith("horovod(autotune") or trial.num_warmup > 50
+
+
+def test_a_search_of_the_command_line_is_over_before_steps_are_measured_in_any_suite() -> None:
+    searched = suite_of("quick").grid(Options(strategies=("tensor-fusion+bayesian(trials=4, steps=2)",)))
+    plain = suite_of("quick").grid(Options(strategies=("tensor-fusion",)))
+    assert {trial.num_warmup for trial in searched if trial.jobs[0].strategy.endswith("steps=2)")} == {11}
+    assert {trial.num_warmup for trial in plain if trial.jobs[0].strategy == "tensor-fusion"} == {2}
 
 
 def test_repeats_are_interleaved_and_five_where_claims_rest(suite: Suite) -> None:
