@@ -14,7 +14,8 @@ from harness.systems import system_of
 from harness.trial import Job, Trial
 from models.workload import Device, WorkloadSpec
 from suites.api import Options
-from suites.recipes import trial
+from suites.data import with_data
+from suites.recipes import RATE_BPS, Recipe, trial
 
 _SIZE = re.compile(r"\b(?P<name>\w+_(?P<unit>bytes|elements|mb))=(?P<value>\d+(?:\.\d+)?)")
 OURS = "ours"
@@ -95,6 +96,18 @@ class Scene:
             yield replace(job, strategy=strategy)
         for system in self.systems:
             yield replace(job, system=scaled(system, size_scale))
+
+
+def trained(
+    suite: str, recipe: Recipe, strategies: Sequence[str], systems: Sequence[str], options: Options
+) -> Iterator[Trial]:
+    """Real training on two hosts: the network is small, so its sizes stand for themselves."""
+    fabric = options.fabric_spec(num_hosts=2, rate_bps=RATE_BPS)
+    own = replace(with_data(recipe.workload, options.data_path), device=options.device)
+    job = Job(name="job", workload=own, optimizer=recipe.optimizer)
+    jobs = [replace(job, strategy=text) for text in strategies] + [replace(job, system=text) for text in systems]
+    for job in jobs:
+        yield trial(suite, "real", (job,), fabric, options, num_steps=recipe.num_steps, num_warmup=warmup_of(job))
 
 
 def warmup_of(job: Job) -> int:

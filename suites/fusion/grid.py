@@ -8,14 +8,12 @@ they are on a real cluster and divided by the size scale of the cell (`suites.sc
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from functools import partial
 
-from harness.trial import Job, Trial
+from harness.trial import Trial
 from suites.api import Options, Suite
-from suites.data import with_data
-from suites.recipes import BERT_TINY, CYCLE, RATE_BPS, RESNET20_LARGE, Recipe, trial
-from suites.scaling import LINKS, Scene, by_repeat, distinct, shortened, warmup_of
+from suites.recipes import BERT_TINY, CYCLE, RESNET20_LARGE
+from suites.scaling import LINKS, Scene, by_repeat, distinct, shortened, trained
 
 MIB = 1024 * 1024
 MANY, FEW = 5, 3  # repeats: where a claim rests on the cell, and elsewhere
@@ -72,7 +70,7 @@ REAL_SYSTEMS = ("torch-ddp(bucket_mb=0.25)", f"horovod({CYCLE})", "local")
 def grid(options: Options) -> Sequence[Trial]:
     """What is measured, repeats interleaved; `--smoke` keeps one short repeat of a few cells."""
     if options.smoke:
-        cells = [*_smoke().cells("fusion", options), *_real(RESNET20_LARGE, ("mg-wfbp",), (), options)]
+        cells = [*_smoke().cells("fusion", options), *trained("fusion", RESNET20_LARGE, ("mg-wfbp",), (), options)]
         return [shortened(cell) for cell in cells]
     replayed = [(partial(scene.cells, "fusion"), scene.repeats) for scene in SCENES]
     return by_repeat([*replayed, (_real_cells, MANY)], options)
@@ -97,18 +95,7 @@ def _smoke() -> Scene:
 
 def _real_cells(options: Options) -> Iterator[Trial]:
     for recipe in (RESNET20_LARGE, BERT_TINY):
-        yield from _real(recipe, REAL, REAL_SYSTEMS, options)
-
-
-def _real(recipe: Recipe, strategies: Sequence[str], systems: Sequence[str], options: Options) -> Iterator[Trial]:
-    """Real training on two hosts: the network is small, so its sizes stand for themselves."""
-    fabric = options.fabric_spec(num_hosts=2, rate_bps=RATE_BPS)
-    own = replace(with_data(recipe.workload, options.data_path), device=options.device)
-    jobs = [Job(name="job", workload=own, optimizer=recipe.optimizer, strategy=text) for text in strategies]
-    jobs += [Job(name="job", workload=own, optimizer=recipe.optimizer, system=text) for text in systems]
-    for job in jobs:
-        steps, warmup = recipe.num_steps, warmup_of(job)
-        yield trial("fusion", "real", (job,), fabric, options, num_steps=steps, num_warmup=warmup)
+        yield from trained("fusion", recipe, REAL, REAL_SYSTEMS, options)
 
 
 SUITE = Suite(

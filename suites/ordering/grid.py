@@ -8,14 +8,12 @@ predicted only. Sizes are those of a real cluster, divided by the size scale (`s
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from functools import partial
 
-from harness.trial import Job, Trial
+from harness.trial import Trial
 from suites.api import Options, Suite
-from suites.data import with_data
-from suites.recipes import BERT_TINY, RATE_BPS, RESNET20_LARGE, Recipe, trial
-from suites.scaling import LINKS, Scene, by_repeat, distinct, shortened, warmup_of
+from suites.recipes import BERT_TINY, RESNET20_LARGE
+from suites.scaling import LINKS, Scene, by_repeat, distinct, shortened, trained
 
 MANY, FEW = 5, 3  # repeats: where a claim rests on the cell, and elsewhere
 OVERLAP = "at-pre-hook"
@@ -138,7 +136,7 @@ def grid(options: Options) -> Sequence[Trial]:
             strategies=(*orderings(LARGE), *orderings(LARGE, SERVERS), *COMBINED),
             systems=("local",),
         )
-        cells = [*smoke.cells("ordering", options), *_real(RESNET20_LARGE, REAL[3:4], options)]
+        cells = [*smoke.cells("ordering", options), *trained("ordering", RESNET20_LARGE, REAL[3:4], (), options)]
         return [shortened(cell) for cell in cells]
     replayed = [(partial(scene.cells, "ordering"), scene.repeats) for scene in SCENES]
     return by_repeat([*replayed, (_real_cells, MANY)], options)
@@ -166,17 +164,7 @@ def predicted(options: Options) -> Sequence[Trial]:
 
 def _real_cells(options: Options) -> Iterator[Trial]:
     for recipe in (RESNET20_LARGE, BERT_TINY):
-        yield from _real(recipe, REAL, options)
-
-
-def _real(recipe: Recipe, strategies: Sequence[str], options: Options) -> Iterator[Trial]:
-    """Real training on two hosts: the network is small, so its sizes stand for themselves."""
-    fabric = options.fabric_spec(num_hosts=2, rate_bps=RATE_BPS)
-    own = replace(with_data(recipe.workload, options.data_path), device=options.device)
-    for text in strategies:
-        job = Job(name="job", workload=own, optimizer=recipe.optimizer, strategy=text)
-        steps, warmup = recipe.num_steps, warmup_of(job)
-        yield trial("ordering", "real", (job,), fabric, options, num_steps=steps, num_warmup=warmup)
+        yield from trained("ordering", recipe, REAL, (), options)
 
 
 SUITE = Suite(
