@@ -30,6 +30,7 @@ NOISE = 0.01  # of a step; less is no gain
 REFERENCES = {"fusion": ("fixed-buckets(bucket_bytes=26200000", "fixed-buckets"), "ordering": ("unfused",)}
 GRADIENT_BYTES = 4
 _SIZE = re.compile(r"\b(?P<name>\w+_(?P<unit>bytes|elements|mb))=(?P<value>\d+(?:\.\d+)?)")
+_TUNERS_SCALE = re.compile(r"\bsize_scale=\d+, ")
 Key = tuple[Place, str]
 
 
@@ -40,6 +41,7 @@ def in_real_sizes(label: str, size_scale: int) -> str:
         value = float(f"{float(found['value']) * size_scale:.3g}")
         return f"{found['name']}={value:.10g}" if value < 1e10 else f"{found['name']}={value:.0f}"
 
+    label = _TUNERS_SCALE.sub("", label)
     return _SIZE.sub(multiplied, label) if size_scale > 1 or _SIZE.search(label) else label
 
 

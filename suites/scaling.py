@@ -43,7 +43,8 @@ LINKS = {
 def scaled(text: str, size_scale: int) -> str:
     """`text` with every size (`…_bytes`, `…_elements`, `…_mb`) divided by `size_scale`; whole numbers stay whole.
 
-    A size of 0, which turns something off, stays 0; any other stays at least one byte or element.
+    A size of 0, which turns something off, stays 0; any other stays at least one byte or element. A tuner is told,
+    since its ranges are sizes too.
     """
 
     def divided(found: re.Match[str]) -> str:
@@ -52,7 +53,8 @@ def scaled(text: str, size_scale: int) -> str:
         number = max(1, round(value)) if whole and value else value
         return f"{found['name']}={number:.10g}"
 
-    return _SIZE.sub(divided, text)
+    own = text.replace("bayesian(", f"bayesian(size_scale={size_scale}, ") if size_scale > 1 else text
+    return _SIZE.sub(divided, own)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

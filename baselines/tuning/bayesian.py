@@ -4,7 +4,8 @@ Paper: Peng et al., ByteScheduler, SOSP 2019, section 5 (partition and credit si
 first as written, then drawn at random), a Gaussian process (Matérn 5/2) is fitted to y = −ln(step time) over the knobs,
 each scaled to 0 … 1 (its logarithm, where it says so), and the next setting maximises the expected improvement
 E[max(0, y − y_best − ξ)], ξ = 0.01: one per cent of the step time. After `trials` settings of `steps` steps, the one
-with the shortest step is kept.
+with the shortest step is kept. Where tensors are `size_scale` times smaller than what they stand for, so are
+the ranges of sizes.
 
 Nothing is remembered: the process is fitted anew from all that was tried, so the same history and `seed` propose the
 same. A proposal takes some 0.15 s, on the clock of training.
@@ -26,6 +27,7 @@ from typing import ClassVar
 from baselines.api import Card, Knob, Slot, Tried
 
 EXPECTED_GAIN = 0.01
+SIZES = ("_bytes", "_elements")  # ends of names of knobs that shrink along with the tensors
 NOISE_VARIANCE = 0.01
 LENGTH_SCALE, LENGTH_SCALES = 0.5, (0.1, 10.0)
 NUM_CANDIDATES, NUM_REFINED = 1_000, 2  # the library's defaults take half a second
@@ -43,12 +45,13 @@ class Bayesian:
     steps: int = 3
     random_trials: int = 4
     seed: int = 1
+    size_scale: int = 1
 
     def __post_init__(self) -> None:
-        if min(self.trials, self.steps, self.random_trials) < 1 or self.seed < 0:
+        if min(self.trials, self.steps, self.random_trials, self.size_scale) < 1 or self.seed < 0:
             raise ValueError(
-                f"trials is {self.trials}, steps {self.steps}, random_trials {self.random_trials}, seed {self.seed}; "
-                "use at least 1 of each and a seed from 0 on"
+                f"trials is {self.trials}, steps {self.steps}, random_trials {self.random_trials}, seed {self.seed}, "
+                f"size_scale {self.size_scale}; use at least 1 of each and a seed from 0 on"
             )
 
     @property
@@ -62,8 +65,16 @@ class Bayesian:
     def propose(self, knobs: Mapping[str, Knob], tried: Sequence[Tried]) -> Mapping[str, float]:
         if len(tried) >= self.trials:
             return min(tried, key=lambda one: one.step_s).values
-        unit = _suggest(knobs, tried, self.random_trials, 1_009 * self.seed + len(tried))
-        return {name: _from_unit(knob, unit[name]) for name, knob in knobs.items()}
+        ranges = {name: _scaled(name, knob, self.size_scale) for name, knob in knobs.items()}
+        unit = _suggest(ranges, tried, self.random_trials, 1_009 * self.seed + len(tried))
+        return {name: _from_unit(knob, unit[name]) for name, knob in ranges.items()}
+
+
+def _scaled(name: str, knob: Knob, size_scale: int) -> Knob:
+    """The range of a size where tensors are `size_scale` times smaller; other ranges stay."""
+    if size_scale == 1 or not name.endswith(SIZES):
+        return knob
+    return Knob(max(1.0, knob.low / size_scale), max(2.0, knob.high / size_scale), knob.log)
 
 
 def _suggest(knobs: Mapping[str, Knob], tried: Sequence[Tried], num_random: int, seed: int) -> dict[str, float]:

@@ -146,3 +146,11 @@ def test_every_knob_changes_what_is_sent(kind: type[Any], knob: str) -> None:
     low, high = (round(value) if whole else float(value) for value in (limits.low, limits.high))
     assert limits.low < limits.high
     assert sent_by(dataclasses.replace(plugin, **{knob: low})) != sent_by(dataclasses.replace(plugin, **{knob: high}))
+
+
+def test_ranges_of_sizes_shrink_with_the_tensors_and_others_stay() -> None:
+    knobs = {"packing.slice_elements": Knob(1_000, 1_000_000), "packing.cycle_s": Knob(0.001, 0.1)}
+    proposed = [Bayesian(size_scale=100, random_trials=8, seed=seed).propose(knobs, ()) for seed in range(8)]
+    assert all(10 <= values["packing.slice_elements"] <= 10_000 for values in proposed)
+    assert all(0.001 <= values["packing.cycle_s"] <= 0.1 for values in proposed)
+    assert len({values["packing.slice_elements"] for values in proposed}) > 1

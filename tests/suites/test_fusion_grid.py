@@ -153,6 +153,9 @@ def test_sizes_shrink_with_the_tensors_and_nothing_else_does() -> None:
         "horovod(fusion_threshold_bytes=0,"
     )
     assert scaled(text, 1) == text
+    searched = scaled("slices(slice_elements=100)+bayesian(trials=12)", 50)
+    assert searched == "slices(slice_elements=2)+bayesian(size_scale=50, trials=12)"
+    assert in_real_sizes(searched, 50) == "slices(slice_elements=100)+bayesian(trials=12)"
 
 
 def test_a_method_has_one_name_over_all_size_scales(suite: Suite) -> None:
