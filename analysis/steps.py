@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import re
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -23,26 +22,14 @@ from analysis.stats import Interval, bootstrap_interval
 from analysis.step_rows import ErrorRow, PaysRow, Place, StepRow, StudyRow
 from analysis.training import median_phases, visible_phases
 from results.record import Record
+from results.sizes import in_real_sizes
 
 SUITES = ("fusion", "ordering")
 NOISE = 0.01  # of a step; less is no gain
 # What the rates at which a method pays are taken against: the first of these that some method begins with.
 REFERENCES = {"fusion": ("fixed-buckets(bucket_bytes=26200000", "fixed-buckets"), "ordering": ("unfused",)}
 GRADIENT_BYTES = 4
-_SIZE = re.compile(r"\b(?P<name>\w+_(?P<unit>bytes|elements|mb))=(?P<value>\d+(?:\.\d+)?)")
-_TUNERS_SCALE = re.compile(r"\bsize_scale=\d+, ")
 Key = tuple[Place, str]
-
-
-def in_real_sizes(label: str, size_scale: int) -> str:
-    """`label` with its sizes times `size_scale`, to three figures: what they stand for."""
-
-    def multiplied(found: re.Match[str]) -> str:
-        value = float(f"{float(found['value']) * size_scale:.3g}")
-        return f"{found['name']}={value:.10g}" if value < 1e10 else f"{found['name']}={value:.0f}"
-
-    label = _TUNERS_SCALE.sub("", label)
-    return _SIZE.sub(multiplied, label) if size_scale > 1 or _SIZE.search(label) else label
 
 
 def step_rows(cells: Iterable[Sequence[Record]], rng: np.random.Generator) -> tuple[StepRow, ...]:

@@ -347,6 +347,11 @@ class Transfer:
     into: Tensor | None = None
     source: int | None = None
 
+    @property
+    def tensor(self) -> Tensor | None:
+        """What this rank sends or else receives."""
+        return self.into if self.send is None else self.send
+
 
 @dataclass(frozen=True, slots=True)
 class AllToAll:

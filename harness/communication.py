@@ -50,10 +50,10 @@ class Step:
     number: int
     dispatch: StaticDispatch | Negotiation
     left: dict[str, int]
-    unsent: int = field(init=False)  # elements that no started message carries
-    num_elements: int = field(init=False)
     lane_bytes: list[int]
     landed: set[str] = field(default_factory=set)
+    unsent: int = field(init=False)  # elements that no started message carries
+    num_elements: int = field(init=False)
     _next: Message | None = None
 
     def __post_init__(self) -> None:

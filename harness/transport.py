@@ -74,9 +74,9 @@ class ProcessGroupTransport:
                 self._then(dist.broadcast(tensor, src=0, group=group, async_op=True), (tensor,), done)
             case AllToAll(parts, sizes):
                 self._all_to_all(parts, sizes, group, done)
-            case Transfer(send=None, into=None):
+            case Transfer(tensor=None):
                 done(())
-            case Transfer(send, _, into, _) if (into if send is None else send).is_cuda:  # type: ignore[union-attr]
+            case Transfer(tensor=torch.Tensor(is_cuda=True)):
                 self._transfer_on_device(primitive, group, done)
             case Transfer():
                 self._waiting.submit(self._transfer, primitive, group, done)

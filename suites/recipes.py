@@ -6,6 +6,8 @@ from dataclasses import dataclass, replace
 
 from fabric.api import FabricSpec
 from harness.adaptation import settled_after
+from harness.systems import system_of
+from harness.systems.api import Warms
 from harness.trial import Job, Link, Sharing, Trial
 from models.workload import Device, WorkloadSpec
 from suites.api import Options
@@ -57,7 +59,8 @@ def trial(
 ) -> Trial:
     """One cell, named `group/workloads/label`; on a sweep the group ends with the value.
 
-    The warm-up lasts until every strategy is bound and tuned. Raises: TextError, CatalogueError for a strategy text.
+    `num_warmup` steps come after those in which its jobs settle.
+    Raises: TextError, CatalogueError, TrialError for a strategy or system that cannot be read.
     """
     own_label = label or (jobs[0].label if sharing is Sharing.NONE else sharing.value)
     workloads = "+".join(job.workload.label for job in jobs)
@@ -71,9 +74,17 @@ def trial(
         axis=axis,
         at=at,
         num_steps=options.num_steps or num_steps,
-        num_warmup=max(num_warmup, *(settled_after(job.resolve()) for job in jobs if job.system == "ours"), 0),
+        num_warmup=num_warmup + max(map(settling, jobs)),
         evaluate_every=evaluate_every,
         num_cost_steps=num_cost_steps,
         seed=options.seed,
         trace=options.trace,
     )
+
+
+def settling(job: Job) -> int:
+    """Steps until a job is what it will be: its strategy bound and tuned, its system's own search over."""
+    if job.system == "ours":
+        return settled_after(job.resolve())
+    system = system_of(job.system)
+    return system.num_warmup if isinstance(system, Warms) else 0

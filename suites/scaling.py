@@ -6,20 +6,17 @@ must then be S times smaller too, or one bucket would hold the whole network: gr
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from harness.systems import system_of
 from harness.trial import Job, Trial
 from models.workload import Device, WorkloadSpec
+from results.sizes import scaled
 from suites.api import Options
 from suites.data import with_data
 from suites.recipes import RATE_BPS, Recipe, trial
 
-_SIZE = re.compile(r"\b(?P<name>\w+_(?P<unit>bytes|elements|mb))=(?P<value>\d+(?:\.\d+)?)")
-OURS = "ours"
-NUM_WARMUP = 5  # layer times are known and a strategy is bound to them in the fourth step
+NUM_WARMUP = 2  # after those in which a job settles
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,23 +35,6 @@ LINKS = {
     25.0: Standing(500e6, 50),
     100.0: Standing(1e9, 100),
 }
-
-
-def scaled(text: str, size_scale: int) -> str:
-    """`text` with every size (`…_bytes`, `…_elements`, `…_mb`) divided by `size_scale`; whole numbers stay whole.
-
-    A size of 0, which turns something off, stays 0; any other stays at least one byte or element. A tuner is told,
-    since its ranges are sizes too.
-    """
-
-    def divided(found: re.Match[str]) -> str:
-        value = float(found["value"]) / size_scale
-        whole = found["unit"] != "mb"
-        number = max(1, round(value)) if whole and value else value
-        return f"{found['name']}={number:.10g}"
-
-    own = text.replace("bayesian(", f"bayesian(size_scale={size_scale}, ") if size_scale > 1 else text
-    return _SIZE.sub(divided, own)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +64,7 @@ class Scene:
                 fabric,
                 options,
                 num_steps=self.num_steps,
-                num_warmup=warmup_of(job),
+                num_warmup=NUM_WARMUP,
                 axis="" if gbit is None else "Gbit/s",
                 at=gbit,
             )
@@ -109,18 +89,7 @@ def trained(
     job = Job(name="job", workload=own, optimizer=recipe.optimizer)
     jobs = [replace(job, strategy=text) for text in strategies] + [replace(job, system=text) for text in systems]
     for job in jobs:
-        yield trial(suite, "real", (job,), fabric, options, num_steps=recipe.num_steps, num_warmup=warmup_of(job))
-
-
-def warmup_of(job: Job) -> int:
-    """Steps before what is measured: a tuner's search, on top of the few that every job needs.
-
-    Raises: TextError, CatalogueError, TrialError for what cannot be read.
-    """
-    if job.system != OURS:
-        return NUM_WARMUP + int(getattr(system_of(job.system), "num_warmup", 0))
-    tuning = job.resolve().tuning
-    return NUM_WARMUP + tuning.num_trials * tuning.num_steps
+        yield trial(suite, "real", (job,), fabric, options, num_steps=recipe.num_steps, num_warmup=NUM_WARMUP)
 
 
 Source = tuple[Callable[[Options], Iterator[Trial]], int]

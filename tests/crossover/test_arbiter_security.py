@@ -99,9 +99,12 @@ def test_the_turns_of_others_go_on_under_fuzz(arbiter: ArbiterProcess) -> None:
 
     thread = threading.Thread(target=shout)
     thread.start()
-    take_turns(arbiter.path, 100, "loud")
-    ended.set()
-    thread.join()
+    try:
+        take_turns(arbiter.path, 100, "loud")
+    finally:
+        ended.set()
+        thread.join()
+    assert read_status(arbiter.path).pid == arbiter.pid
 
 
 @pytest.mark.parametrize("kind", [Ask.JOIN, Ask.LOOK])

@@ -185,6 +185,7 @@ def test_a_starter_that_is_killed_takes_the_whole_family_with_it(tmp_path: Path)
     """
     with subprocess.Popen(python(code)) as process:
         pids = wait_for_numbers(tmp_path / "pids", 2)
+        assert all(is_alive(pid) for pid in pids)
         process.kill()
     wait_until_gone(pids)
 

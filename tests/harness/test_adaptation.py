@@ -15,8 +15,8 @@ from typing import Any, ClassVar
 
 import pytest
 import torch
+from engine_threads import SharedRoom
 from lab_tasks import digest, done, spec_of, task
-from test_engine import SharedRoom
 from tiny_models import awkward, loss_at
 
 from baselines.api import AllReduce, Card, Costs, Knob, Packed, Segment, Slot

@@ -12,45 +12,17 @@ from pathlib import Path
 
 import pytest
 import torch
-from tiny_models import Awkward, awkward, loss_at
+from engine_threads import NUM_STEPS, SharedRoom, train_with_engine
+from tiny_models import awkward, loss_at
 
 from baselines.api import Primitive
-from baselines.strategy import Strategy, parse_strategy
+from baselines.strategy import parse_strategy
 from harness.collectives import Room
 from harness.engine import Engine, EngineError
 from harness.launch import CHECKOUT
 from harness.lockstep import Lockstep, replicas
 from harness.trace import Recorder
 from harness.transport import CONTROL, Done
-
-NUM_STEPS = 4
-
-
-class SharedRoom(Room):
-    """A room that communication threads enter one at a time."""
-
-    def __init__(self, world: int) -> None:
-        super().__init__(world)
-        self._lock = threading.RLock()
-
-    def ask(self, rank: int, primitive: Primitive, lane: int, done: Done) -> None:
-        with self._lock:
-            super().ask(rank, primitive, lane, done)
-
-
-def train_with_engine(model: Awkward, strategy: Strategy, room: Room, rank: int) -> Engine:
-    """One rank's loop, with the update after all messages; returns its engine, closed."""
-    engine = Engine(model, strategy, room.seat(rank), recorder=Recorder(), seed=7)
-    optimizer = strategy.optimizer.build(model.parameters())
-    for step in range(NUM_STEPS):
-        engine.begin_step()
-        loss_at(step)(rank, model).backward()
-        engine.end_backward()
-        engine.wait()
-        optimizer.step()
-        optimizer.zero_grad()
-    engine.close()
-    return engine
 
 
 @pytest.mark.parametrize(

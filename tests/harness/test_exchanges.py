@@ -9,23 +9,21 @@ from typing import Any
 
 import pytest
 import torch
+from engine_threads import NUM_STEPS, SharedRoom, train_with_engine
 from lab_tasks import digest, done, spec_of, task
-from test_engine import NUM_STEPS, SharedRoom
 from tiny_models import averaged_sgd, awkward, loss_at, random_arrivals
 from torch import nn
 
 from baselines.api import AllToAll, Message, Segment, Serve, Transfer
-from baselines.strategy import Strategy, parse_strategy
+from baselines.strategy import parse_strategy
 from fabric.api import FabricKind, FabricSpec
 from fabric.paced import PacedLink
-from harness.engine import Engine
 from harness.launch import LabHandle
 from harness.lockstep import Lockstep, replicas
 from harness.messages import Task
 from harness.outcome import Background, record_of
 from harness.pacing import link_seconds
 from harness.shards import Adopt, ServingError, Shards, pieces_of
-from harness.trace import Recorder
 from harness.trial import Job, Sharing, Trial, TrialError, check
 from models.workload import WorkloadSpec
 from results.record import Environment, Status
@@ -168,24 +166,6 @@ def test_a_world_that_does_not_suit_the_exchange_is_refused_before_anything_star
 # ---- threads
 
 
-def train(model: nn.Module, strategy: Strategy, room: SharedRoom, rank: int) -> Engine:
-    """One rank's loop, as worker or as server; returns its engine, closed."""
-    engine = Engine(model, strategy, room.seat(rank), recorder=Recorder(), seed=7)
-    optimizer = (Adopt() if strategy.updates_on_servers else strategy.optimizer).build(model.parameters())
-    for step in range(NUM_STEPS):
-        if rank >= strategy.num_workers(room.world):
-            engine.exchange_once()
-            continue
-        engine.begin_step()
-        loss_at(step)(rank, model).backward()
-        engine.end_backward()
-        engine.wait()
-        optimizer.step()
-        optimizer.zero_grad()
-    engine.close()
-    return engine
-
-
 @pytest.mark.parametrize(
     "text",
     [
@@ -204,7 +184,7 @@ def test_the_engine_trains_exactly_as_lockstep_does(text: str) -> None:
     for step in range(NUM_STEPS):
         exact.step(loss_at(step))
     with ThreadPoolExecutor(world) as threads:
-        engines = list(threads.map(lambda rank: train(models[rank], strategy, room, rank), range(world)))
+        engines = list(threads.map(lambda rank: train_with_engine(models[rank], strategy, room, rank), range(world)))
     for model, other in zip(models, exact.models, strict=True):
         for name, parameter in model.named_parameters():
             assert torch.equal(parameter, other.get_parameter(name)), name

@@ -14,10 +14,10 @@ from time import sleep
 
 import pytest
 import torch
+from engine_threads import SharedRoom
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from simulated_ranks import TimedStep, negotiate, segments
-from test_engine import SharedRoom
 from tiny_models import Awkward, awkward, loss_at, random_arrivals
 
 from baselines.api import Costs, Message, NeedsCosts, Segment

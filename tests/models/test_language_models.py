@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from learning import learn
 from torch import Tensor, nn
 
 from models.flops import layer_flops, layer_parameters, meta_inputs
@@ -13,8 +14,8 @@ from models.networks import NETWORKS, build_network
 from models.profile import record_profile
 from models.text import Text, documentation_text, shift, tokenise
 from models.transformer import sinusoids
-from models.values import Batch, Evaluation, WorkloadError, WorkloadSpec
-from models.workload import Workload, open_workload
+from models.values import Batch, WorkloadError, WorkloadSpec
+from models.workload import open_workload
 
 CAUSAL = sorted(name for name, network in NETWORKS.items() if network.next_token)
 SMALL = ("gpt2_tiny", "transformer_lm", "lstm_lm", "elman_rnn")
@@ -199,26 +200,12 @@ def test_recording_gives_a_tied_head_its_own_backward_time() -> None:
     assert holders == ["embedding"]
 
 
-def train(workload: Workload, learning_rate: float, num_steps: int) -> tuple[Evaluation, Evaluation]:
-    model = workload.build_model(0)
-    before = workload.evaluate(model)
-    optimizer = torch.optim.Adam(model.parameters(), lr=learning_rate)
-    for batch in islice(workload.batches(0, 1, 0), num_steps):
-        optimizer.zero_grad()
-        workload.loss(model, batch).backward()
-        optimizer.step()
-    after = workload.evaluate(model)
-    assert before is not None
-    assert after is not None
-    return before, after
-
-
 @pytest.mark.parametrize(
     ("name", "learning_rate"), [("gpt2_tiny", 1e-2), ("transformer_lm", 3e-3), ("lstm_lm", 1e-2), ("elman_rnn", 3e-3)]
 )
 def test_a_language_model_learns_the_text(name: str, learning_rate: float) -> None:
     spec = WorkloadSpec(network=name, batch_size=8, sequence_length=16, num_evaluation=100, dropout=0.0)
-    before, after = train(open_workload(spec), learning_rate, num_steps=60)
+    before, after = learn(open_workload(spec), learning_rate, num_steps=60)
     assert before.loss > math.log(2_048) - 0.1  # as good as a guess
     assert after.loss < before.loss - 1.5
     assert after.accuracy > 20 / 2_048  # chance is one in 2,048
@@ -238,7 +225,7 @@ def test_a_language_model_learns_what_follows_what(
     spec = WorkloadSpec(
         network=name, data="textfile", data_path=str(tmp_path), batch_size=8, sequence_length=8, dropout=0.0
     )
-    before, after = train(open_workload(spec), learning_rate, num_steps)
+    before, after = learn(open_workload(spec), learning_rate, num_steps)
     assert before.accuracy < 0.5
     assert after.accuracy > 0.95
 

@@ -5,6 +5,7 @@ from itertools import islice
 
 import pytest
 import torch
+from learning import learn
 from torch import nn
 
 from models.values import Batch, Device, WorkloadError, WorkloadSpec
@@ -68,19 +69,8 @@ def test_the_catalogue_lists_all_with_a_line_each() -> None:
 def test_a_real_workload_learns(network: str, learning_rate: float, num_steps: int) -> None:
     torch.manual_seed(0)
     spec = WorkloadSpec(network=network, batch_size=8, sequence_length=16, num_evaluation=64, dropout=0.0)
-    workload = open_workload(spec)
-    model = workload.build_model(0)
-    before = workload.evaluate(model)
-    optimizer = torch.optim.Adam(model.parameters(), lr=learning_rate)
-    for batch in islice(workload.batches(0, 1, 0), num_steps):
-        optimizer.zero_grad()
-        workload.loss(model, batch).backward()
-        optimizer.step()
-    after = workload.evaluate(model)
-    assert before is not None
-    assert after is not None
+    before, after = learn(open_workload(spec), learning_rate, num_steps)
     assert after.loss < before.loss
-    assert model.training
 
 
 def test_loss_calls_the_model_once() -> None:
