@@ -7,7 +7,7 @@ groups and on a virtual clock.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import ClassVar, Protocol, Self, runtime_checkable
@@ -226,30 +226,40 @@ class HasCredit(Protocol):
 
 
 class How(StrEnum):
-    """How ranks combine payloads: element-wise sum of one tensor, or every rank's own payload."""
+    """How ranks combine payloads: element-wise sum of one tensor; every rank's own payload; to each server its own part
+    of every worker's payload; or two at a time by the compressor's own rule, up a tree."""
 
     SUM = "sum"
     CONCAT = "concat"
+    SCATTER = "scatter"
+    MERGE = "merge"
 
 
 Payload = tuple[Tensor, ...]
+Merge = Callable[[Payload, Payload], Payload]
 
 
 @dataclass(frozen=True, slots=True)
 class Aggregate:
-    """A compressor's request. SUM wants one floating-point tensor, equal in size on all ranks, and
-    may overwrite it. CONCAT takes any tensors; with `equal_sizes` the compressor promises that
-    every rank's payload has this size, and no size header travels."""
+    """A compressor's request.
+
+    SUM wants one floating-point tensor, equal in size on all ranks, and may overwrite it. CONCAT takes any tensors.
+    SCATTER takes one uint8 tensor a server, in order of servers. MERGE takes any tensors, equal in size on all ranks,
+    and `merge(own, arrived)`, which gives a payload of that size. With `equal_sizes` the compressor promises that
+    every rank's payload has this size (for SCATTER: all payloads for one server), and no size header travels.
+    """
 
     payload: Payload
     how: How
     tag: str
     equal_sizes: bool = False
+    merge: Merge | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Aggregated:
-    """The answer: for SUM one payload, the sum; for CONCAT the payloads of ranks 0 … P−1."""
+    """The answer: for SUM and MERGE one payload, the same on all ranks; for CONCAT the payloads of ranks 0 … P−1; for
+    SCATTER on a server what each worker had for it, in order of workers, and elsewhere nothing."""
 
     parts: tuple[Payload, ...]
 
@@ -265,7 +275,8 @@ class Reduced:
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What a compressor may know. `step` counts from 0; `generator` is this rank's own."""
+    """What a compressor may know. `step` counts from 0; `generator` is this rank's own; `servers` are the ranks that
+    combine what is scattered, all of them unless some only serve."""
 
     rank: int
     world: int
@@ -273,6 +284,13 @@ class Context:
     message: Message
     generator: torch.Generator
     wants_contribution: bool = False
+    num_workers: int = 0
+
+    @property
+    def servers(self) -> range:
+        """The ranks that serve: those behind the workers, or else every rank."""
+        dedicated = 0 < self.num_workers < self.world
+        return range(self.num_workers if dedicated else 0, self.world)
 
 
 class Scope(StrEnum):
@@ -300,7 +318,7 @@ class Compressor(Protocol):
 
     @property
     def how(self) -> How:
-        """SUM if every aggregate it asks for is a sum, else CONCAT."""
+        """SUM if every aggregate that it asks for is a sum, else what its gradient is combined by."""
         ...
 
     def init(self, name: str, parameter: Tensor) -> State:
@@ -315,8 +333,11 @@ class Compressor(Protocol):
         """
         ...
 
-    def wire_bytes(self, numel: int) -> float:
-        """Bytes of one rank's payload for `numel` float32 elements, for prediction."""
+    def wire_bytes(self, numel: int, world: int) -> float:
+        """Bytes of one rank's payloads for `numel` float32 elements, all of its aggregates together, for prediction.
+
+        What depends on data is estimated; what was really sent is counted by the engine.
+        """
         ...
 
 
@@ -396,10 +417,14 @@ ExchangeRun = Generator[Primitive, Payload, Aggregated]
 
 @runtime_checkable
 class Exchange(Protocol):
-    """How ranks combine an aggregate: a generator of primitives, sent each primitive's answer."""
+    """How ranks combine an aggregate: a generator of primitives, sent each primitive's answer.
+
+    `takes` says which compressors it serves. One that takes SCATTER also answers the CONCAT by which servers return
+    what they have combined.
+    """
 
     card: ClassVar[Card]
-    sums_only: ClassVar[bool]
+    takes: ClassVar[frozenset[How]]
 
     def run(self, aggregate: Aggregate, rank: int, world: int) -> ExchangeRun: ...
 

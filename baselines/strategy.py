@@ -167,8 +167,21 @@ RULES: tuple[Rule, ...] = (
         "the compressor looks at the whole model; use it with single-bucket",
     ),
     (
-        lambda s: s.exchange.sums_only and s.compression.how is How.CONCAT,
-        "the exchange only sums and the compressor's payloads cannot be summed; use all-reduce or all-gather",
+        lambda s: s.compression.how is How.MERGE and How.MERGE not in s.exchange.takes,
+        "the compressor merges two payloads at a time; use the exchange tree",
+    ),
+    (
+        lambda s: s.compression.how is How.SCATTER and How.SCATTER not in s.exchange.takes,
+        "the compressor sends each server its part; use all-reduce (every rank serves) or parameter-server",
+    ),
+    (
+        lambda s: s.compression.how is How.CONCAT and How.CONCAT not in s.exchange.takes,
+        "the exchange cannot collect payloads that are not to be summed on the way; use all-reduce or all-gather, or "
+        "put double-squeeze around the compressor for servers",
+    ),
+    (
+        lambda s: s.compression.how not in s.exchange.takes,
+        "the exchange cannot carry what the compressor asks for; use all-reduce",
     ),
     (
         lambda s: s.update_point is UpdatePoint.AT_PRE_HOOK and not s.optimizer.element_wise,

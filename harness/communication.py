@@ -196,7 +196,8 @@ class Communication:
     def _launch(self, message: Message, lane: int, step: int) -> None:
         self._streams.wait_ready(segment.name for segment in message.segments)
         flat = flatten_gradients(message, self._parameters, self._pools[lane], scale=1.0 / self._num_workers)
-        ctx = Context(self._transport.rank, self._transport.world, step, message, self._generator)
+        rank, world = self._transport.rank, self._transport.world
+        ctx = Context(rank, world, step, message, self._generator, num_workers=self._num_workers)
         run = reduce_message(self._strategy.compression, self._strategy.exchange, flat, self._states, ctx)
         self._flights[lane] = _Flight(message, run, flat, lane, perf_counter())
         self._drive(self._flights[lane], None)

@@ -225,7 +225,7 @@ class Lockstep:
         return perform(primitives)
 
     def _run(self, rank: int, message: Message, flat: Tensor) -> MessageRun:
-        ctx = Context(rank, self.world, self._num_steps, message, self._generators[rank])
+        ctx = Context(rank, self.world, self._num_steps, message, self._generators[rank], num_workers=self.num_workers)
         return reduce_message(self.strategy.compression, self.strategy.exchange, flat, self.states[rank], ctx)
 
 

@@ -63,8 +63,8 @@ class ErrorFeedback:
             residual.copy_(part)
         return Reduced(reduced.value, reduced.contributed)
 
-    def wire_bytes(self, numel: int) -> float:
-        return self.inner.wire_bytes(numel)
+    def wire_bytes(self, numel: int, world: int) -> float:
+        return self.inner.wire_bytes(numel, world)
 
 
 def _pairs(states: Mapping[str, Any], flat: Tensor, message: Message) -> Iterator[tuple[Tensor, Tensor]]:

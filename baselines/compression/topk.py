@@ -20,7 +20,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from baselines.api import Aggregate, Card, Context, How, Reduced, Reduction, Scope, Slot, State
+from baselines.api import Card, Context, How, Reduction, Scope, Slot, State
+from baselines.codec import gathered, joined, split
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,17 +51,23 @@ class TopK:
         return {}
 
     def num_kept(self, numel: int) -> int:
-        return max(1, math.ceil(self.density * numel))
+        return min(numel, max(1, math.ceil(self.density * numel)))
+
+    @property
+    def equal_sizes(self) -> bool:
+        return True
+
+    def encode(self, values: Tensor, ctx: Context) -> Tensor:
+        positions = torch.topk(values.abs(), self.num_kept(values.numel()), sorted=False).indices
+        return joined(values[positions], positions.to(torch.int32))
+
+    def add_decoded(self, data: Tensor, total: Tensor, ctx: Context) -> None:
+        num_kept = self.num_kept(total.numel())
+        values, positions = split(data, (torch.float32, num_kept), (torch.int32, num_kept))
+        total.index_add_(0, positions.long(), values)
 
     def reduce(self, grad: Tensor, states: Mapping[str, State], ctx: Context) -> Reduction:
-        positions = torch.topk(grad.abs(), self.num_kept(grad.numel()), sorted=False).indices
-        values = grad[positions]
-        gathered = yield Aggregate((positions.to(torch.int32), values), How.CONCAT, "gradient", equal_sizes=True)
-        total = torch.zeros_like(grad)
-        for part_positions, part_values in gathered.parts:
-            total.index_add_(0, part_positions.long(), part_values)
-        contributed = torch.zeros_like(grad).index_copy_(0, positions, values) if ctx.wants_contribution else None
-        return Reduced(total, contributed)
+        return gathered(self, grad, ctx)
 
-    def wire_bytes(self, numel: int) -> float:
+    def wire_bytes(self, numel: int, world: int) -> float:
         return 8.0 * self.num_kept(numel)

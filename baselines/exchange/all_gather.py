@@ -23,7 +23,7 @@ class AllGatherSum:
         summary="every rank gathers all payloads and sums in order of rank",
         paper="Thakur et al., IJHPCA 2005 (collective algorithms)",
     )
-    sums_only: ClassVar[bool] = False
+    takes: ClassVar[frozenset[How]] = frozenset({How.SUM, How.CONCAT})
 
     def run(self, aggregate: Aggregate, rank: int, world: int) -> ExchangeRun:
         data = as_bytes(aggregate.payload)

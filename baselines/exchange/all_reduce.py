@@ -2,7 +2,8 @@
 
 Ring all-reduce (Patarasuk and Yuan, JPDC 2009): reduce-scatter and all-gather, 2(P−1) steps in
 which a rank sends 2(P−1)/P · n elements. Payloads that cannot be summed on the way are gathered:
-P−1 payloads a rank, after a size header of 8 bytes where sizes may differ over ranks.
+P−1 payloads a rank, after a size header of 8 bytes where sizes may differ over ranks. What is scattered goes all to
+all, every rank being a server.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from baselines.api import (
     as_bytes,
     from_bytes,
 )
+from baselines.codec import scattered
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,15 +33,17 @@ class RingAllReduce:
     card: ClassVar[Card] = Card(
         name="all-reduce",
         slot=Slot.EXCHANGE,
-        summary="ring all-reduce; all-gather for what cannot be summed",
+        summary="ring all-reduce; all-gather or all-to-all for what cannot be summed",
         paper="Patarasuk and Yuan, JPDC 2009",
     )
-    sums_only: ClassVar[bool] = False
+    takes: ClassVar[frozenset[How]] = frozenset({How.SUM, How.CONCAT, How.SCATTER})
 
     def run(self, aggregate: Aggregate, rank: int, world: int) -> ExchangeRun:
         if aggregate.how is How.SUM:
             (tensor,) = aggregate.payload
             return Aggregated((((yield AllReduce(tensor))[0],),))
+        if aggregate.how is How.SCATTER:
+            return (yield from scattered(aggregate, rank, world, world))
         data = as_bytes(aggregate.payload)
         sizes = [data.numel()] * world
         if not aggregate.equal_sizes:

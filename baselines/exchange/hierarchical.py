@@ -35,7 +35,7 @@ class Hierarchical:
         summary="sums within a host, ring among hosts' leaders, and back (sums only)",
         paper="Jia et al., arXiv 1807.11205, 2018",
     )
-    sums_only: ClassVar[bool] = True
+    takes: ClassVar[frozenset[How]] = frozenset({How.SUM})
     ranks_per_host: int = 1
 
     def __post_init__(self) -> None:

@@ -13,7 +13,8 @@ server steps the optimizer once a version on its part, keeps its state, and repl
 parameters. That needs an element-wise optimizer, an exact reply, and the same messages every step.
 
 Differs from the paper: one global version a step (bulk synchronous), ranges by message instead of
-consistent hashing of keys, no replication. Sums only. Not verified against the paper.
+consistent hashing of keys, no replication. It sums, or takes codes in
+and sends codes back (`double-squeeze`). Not verified against the paper.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from baselines.api import Aggregate, Aggregated, AllToAll, Card, ExchangeRun, How, Serve, Slot
+from baselines.codec import returned, scattered
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,10 +31,10 @@ class ParameterServer:
     card: ClassVar[Card] = Card(
         name="parameter-server",
         slot=Slot.EXCHANGE,
-        summary="workers push to sharded servers and pull back; servers colocated or dedicated (sums only)",
+        summary="workers push to sharded servers and pull back; servers colocated or dedicated",
         paper="Li et al., OSDI 2014",
     )
-    sums_only: ClassVar[bool] = True
+    takes: ClassVar[frozenset[How]] = frozenset({How.SUM, How.SCATTER})
     servers: int = 0
     update: str = "worker"
 
@@ -61,10 +63,14 @@ class ParameterServer:
         return [0] * first + [each + (position < more) for position in range(world - first)]
 
     def run(self, aggregate: Aggregate, rank: int, world: int) -> ExchangeRun:
-        if aggregate.how is not How.SUM:
-            raise ValueError("parameter-server sums; use 'all-reduce' or 'all-gather' for what cannot be summed")
         if reason := self.why_unfit(world):
             raise ValueError(f"parameter-server: {reason}")
+        if aggregate.how is How.SCATTER:
+            return (yield from scattered(aggregate, rank, world, self.num_workers(world)))
+        if aggregate.how is How.CONCAT:
+            return (yield from returned(aggregate, rank, world, self.num_workers(world)))
+        if aggregate.how is not How.SUM:
+            raise ValueError("parameter-server does not merge; use the exchange 'tree'")
         (tensor,) = aggregate.payload
         flat, num_workers = tensor.view(-1), self.num_workers(world)
         sizes = self.shard_sizes(flat.numel(), world)

@@ -28,7 +28,7 @@ class Ring:
         summary="ring all-reduce as 2(P−1) visible neighbour steps (sums only)",
         paper="Patarasuk and Yuan, JPDC 2009",
     )
-    sums_only: ClassVar[bool] = True
+    takes: ClassVar[frozenset[How]] = frozenset({How.SUM})
 
     def run(self, aggregate: Aggregate, rank: int, world: int) -> ExchangeRun:
         if aggregate.how is not How.SUM:

@@ -30,6 +30,7 @@ from baselines.api import (
     Serve,
     Transfer,
 )
+from baselines.codec import servers_of
 from baselines.strategy import Strategy
 from harness.predict.costs import LinkCosts, PredictError
 from harness.traffic import bytes_received, bytes_sent
@@ -90,7 +91,7 @@ class Demands:
         codec_s_per_byte = self.costs.engine.codec_s_per_byte.get(compression.card.name, 0.0)
         total = Demand(engine_s=self.costs.engine.on_message_s(message.nbytes) + codec_s_per_byte * message.nbytes)
         for ask in self._asks:
-            num_bytes = ask.share * compression.wire_bytes(message.numel)
+            num_bytes = ask.share * compression.wire_bytes(message.numel, self.costs.world)
             fixed, per_byte = self._exchange(ask.how, ask.equal_sizes)
             total += fixed
             total += Demand(bytes_s=num_bytes * per_byte.bytes_s, sent_bytes=num_bytes * per_byte.sent_bytes)
@@ -115,7 +116,7 @@ class Demands:
         world = self.costs.world
         rounds: list[Demand] = []
         for rank in sorted({0, 1 % world, world // 2, world - 1}):
-            aggregate = Aggregate((torch.zeros(numel),), how, "gradient", equal_sizes)
+            aggregate = Aggregate(self._payload(how, numel), how, "gradient", equal_sizes, merge=lambda own, _: own)
             for place, primitive in enumerate(_primitives(self.strategy, aggregate, rank, world)):
                 own = self._price(primitive, rank)
                 if place == len(rounds):
@@ -123,6 +124,13 @@ class Demands:
                 elif own.alone_s > rounds[place].alone_s:
                     rounds[place] = Demand(own.alpha_s, own.bytes_s, rounds[place].sent_bytes)
         return sum(rounds, Demand())
+
+    def _payload(self, how: How, numel: int) -> Payload:
+        """Of `numel` float32 elements, all in one tensor, or a part for each server."""
+        if how is not How.SCATTER:
+            return (torch.zeros(numel),)
+        servers = servers_of(self.costs.world, self.strategy.num_workers(self.costs.world))
+        return torch.zeros(4 * numel, dtype=torch.uint8).tensor_split(len(servers))
 
     def _price(self, primitive: Primitive, rank: int) -> Demand:
         world = self.costs.world
@@ -189,10 +197,16 @@ def _probed(strategy: Strategy) -> Iterator[tuple[How, bool, int]]:
         while True:
             num_bytes = sum(tensor.numel() * tensor.element_size() for tensor in aggregate.payload)
             yield aggregate.how, aggregate.equal_sizes, num_bytes
-            ranks = 1 if aggregate.how is How.SUM else PROBE_WORLD
-            aggregate = run.send(Aggregated((aggregate.payload,) * ranks))
+            aggregate = run.send(Aggregated(_equal_answers(aggregate)))
     except StopIteration:
         return
+
+
+def _equal_answers(aggregate: Aggregate) -> tuple[Payload, ...]:
+    """What rank 0 of equal ranks is told."""
+    if aggregate.how is How.SCATTER:
+        return ((aggregate.payload[0],),) * PROBE_WORLD
+    return (aggregate.payload,) * (PROBE_WORLD if aggregate.how is How.CONCAT else 1)
 
 
 def check_world(strategy: Strategy, world: int) -> None:

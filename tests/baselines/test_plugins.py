@@ -11,6 +11,7 @@ import pytest
 from baselines.api import Compressor, Exchange, OptimizerSpec, Ordering, Packing, Slot, Tuner, UpdatePoint
 from baselines.catalogue import CatalogueError, plugin, plugins, summary_of
 from baselines.compression.half import Half
+from baselines.compression.topk import TopK
 from baselines.packing.fixed_buckets import FixedBuckets
 from baselines.packing.tensor_fusion import TensorFusion
 from baselines.strategy import DEFAULTS, StrategyError, parse_strategy
@@ -31,11 +32,11 @@ def beside(kind: type[Any]) -> str:
     """What must stand before it in a text: something to wrap, or to tune."""
     if kind.card.slot is Slot.TUNING:
         return "tensor-fusion+"
-    return "half+" if kind.card.wraps else ""
+    return "topk+" if kind.card.wraps else ""
 
 
 def make(kind: type[Any]) -> Any:
-    return kind(inner=Half()) if kind.card.wraps else kind()
+    return kind(inner=TopK()) if kind.card.wraps else kind()
 
 
 @EVERY

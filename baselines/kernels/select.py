@@ -1,0 +1,236 @@
+"""Which elements to send: exact top-k, thresholds, and thresholds estimated on a sample.
+
+Magnitudes are compared as *keys*, the bit pattern of a floating-point number without its sign: for numbers that are not
+negative the integers order as the numbers do. So denormals count whatever the processor's flush mode, −0 equals 0, and
+NaN ranks above infinity: a gradient that has diverged is sent, not hidden.
+
+The key of the k-th largest magnitude is found by a radix search from the highest bits down: a histogram of the first
+digit of all keys says in which bin it lies, a second one resolves that bin; one more pass writes positions. That is
+three reads of the tensor (65 536 bins a digit; five reads for few elements, with 256), whatever the distribution.
+
+Values are float32, float16 or bfloat16. Beside the result, and a contiguous copy where they were not contiguous, the
+CPU path holds the histogram of at most 512 KiB; the torch path holds about one more tensor of keys.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import torch
+from numba import njit
+from numpy.typing import NDArray
+from torch import Tensor
+
+Ints = NDArray[np.signedinteger]
+
+# Floating-point type: the integer type of its bit pattern, and how many bits its key has.
+_KEYS = {torch.float32: (torch.int32, 31), torch.float16: (torch.int16, 15), torch.bfloat16: (torch.int16, 15)}
+_MIN_SAMPLES = 64
+
+
+def top_k(values: Tensor, k: int) -> Tensor:
+    """Positions [k] (int64, ascending) of the k largest magnitudes; ties go to the lower position."""
+    bits, key_bits = _as_bits(values)
+    _check_k(k, bits.numel())
+    if k in (0, bits.numel()):
+        return torch.arange(k, device=values.device)
+    if not _on_cpu(values):
+        return _top_k_torch(bits, k, key_bits)
+    found = torch.empty(k, dtype=torch.int64)
+    _top_k(bits.numpy(), k, key_bits, found.numpy())
+    return found
+
+
+def kth_magnitude(values: Tensor, k: int) -> float:
+    """Magnitude of the k-th largest |v|, counted from 1; NaN if that is one."""
+    bits, key_bits = _as_bits(values)
+    _check_k(k, bits.numel(), least=1)
+    return _magnitude(_kth(bits, k, key_bits), values.dtype)
+
+
+def sampled_threshold(values: Tensor, density: float, share: float, generator: torch.Generator) -> float:
+    """The magnitude that a share `density` of the elements reaches, estimated on a random `share` of them.
+
+    At least min(n, 64) elements are looked at: one in each of equal stretches of the tensor, at a random place of it,
+    so none twice, and layers of different scale in proportion. It is the ⌈density · m⌉-th largest magnitude of the m.
+    With a share of 1 it is exact. Holds 8 bytes a sampled element; 0 for an empty tensor.
+    """
+    _check_share("density", density)
+    _check_share("share", share)
+    bits, key_bits = _as_bits(values)
+    numel = bits.numel()
+    num_samples = min(numel, max(_MIN_SAMPLES, math.ceil(share * numel)))
+    if num_samples == 0:
+        return 0.0
+    if num_samples < numel:
+        places = torch.rand(num_samples, dtype=torch.float32, generator=generator, device=generator.device)
+        bits = _sampled(bits, places)
+    return _magnitude(_kth(bits, math.ceil(density * num_samples), key_bits), values.dtype)
+
+
+def above(values: Tensor, threshold: float) -> Tensor:
+    """Positions (int64, ascending) with |v| ≥ threshold and v ≠ 0, those of NaN always among them."""
+    bits, key_bits = _as_bits(values)
+    least = max(1, _key_of(threshold, values.dtype))
+    if not _on_cpu(values):
+        return (bits & _mask(key_bits)).ge_(least).nonzero().view(-1)
+    found = torch.empty(_num_above(bits.numpy(), key_bits, least), dtype=torch.int64)
+    _write_above(bits.numpy(), key_bits, least - 1, 0, found.numpy())
+    return found
+
+
+def warm_up() -> None:
+    """Compile each kernel for each type, or load it from the cache."""
+    for dtype in _KEYS:
+        values = torch.arange(2 * _MIN_SAMPLES, dtype=dtype)
+        above(values, sampled_threshold(values, 0.1, 0.1, torch.Generator()))
+        top_k(values, 1)
+
+
+def _on_cpu(values: Tensor) -> bool:
+    return values.device.type == "cpu"
+
+
+def _as_bits(values: Tensor) -> tuple[Tensor, int]:
+    """The values' bit patterns [numel], and the number of bits of a key."""
+    if values.dtype not in _KEYS:
+        names = ", ".join(str(dtype) for dtype in _KEYS)
+        raise TypeError(f"values are {values.dtype}; selection knows {names}: convert them with .float()")
+    integer, key_bits = _KEYS[values.dtype]
+    return values.detach().reshape(-1).contiguous().view(integer), key_bits
+
+
+def _check_k(k: int, numel: int, least: int = 0) -> None:
+    if not least <= k <= numel:
+        raise ValueError(f"k is {k} for a tensor of {numel} elements; use a number from {least} to {numel}")
+
+
+def _check_share(name: str, value: float) -> None:
+    if not 0.0 < value <= 1.0:
+        raise ValueError(f"{name} is {value}; use a share above 0 and up to 1, e.g. 0.01")
+
+
+def _mask(key_bits: int) -> int:
+    return (1 << key_bits) - 1
+
+
+def _magnitude(key: int, dtype: torch.dtype) -> float:
+    """The number whose key this is."""
+    return float(torch.tensor([key], dtype=_KEYS[dtype][0]).view(dtype).item())
+
+
+def _key_of(threshold: float, dtype: torch.dtype) -> int:
+    """The least key of the magnitudes that reach `threshold`, which may lie between two numbers of `dtype`."""
+    integer, key_bits = _KEYS[dtype]
+    infinity = int(torch.tensor([math.inf], dtype=dtype).view(integer).item())
+    if math.isnan(threshold):
+        return infinity + 1
+    if threshold <= 0.0:
+        return 0
+    nearest = torch.tensor([threshold], dtype=torch.float64).to(dtype)
+    rounded_down = float(nearest.item()) < threshold
+    return int(nearest.view(integer).item()) + rounded_down
+
+
+def _kth(bits: Tensor, k: int, key_bits: int) -> int:
+    if not _on_cpu(bits):
+        return _kth_torch(bits, k, key_bits)
+    return int(_kth_key(bits.numpy(), k, key_bits)[0])
+
+
+def _sampled(bits: Tensor, places: Tensor) -> Tensor:
+    """One element of each of `places.numel()` equal stretches, at the given place (0 … 1) of it."""
+    if not _on_cpu(bits):
+        return _sampled_torch(bits, places.to(bits.device))
+    samples = torch.empty(places.numel(), dtype=bits.dtype)
+    _take_samples(bits.numpy(), places.cpu().numpy(), samples.numpy())
+    return samples
+
+
+# Vectorised torch: for any device, the same results.
+
+
+def _kth_torch(bits: Tensor, k: int, key_bits: int) -> int:
+    return int((bits & _mask(key_bits)).topk(k, sorted=False).values.min().item())
+
+
+def _top_k_torch(bits: Tensor, k: int, key_bits: int) -> Tensor:
+    keys = bits & _mask(key_bits)
+    least = keys.topk(k, sorted=False).values.min()
+    chosen = keys > least
+    num_ties = k - int(chosen.sum().item())
+    chosen[(keys == least).nonzero().view(-1)[:num_ties]] = True
+    return chosen.nonzero().view(-1)
+
+
+def _sampled_torch(bits: Tensor, places: Tensor) -> Tensor:
+    stretch = torch.arange(places.numel(), device=bits.device)
+    start = stretch * bits.numel() // places.numel()
+    width = (stretch + 1) * bits.numel() // places.numel() - start
+    return bits[start + (places.double() * width).long()]
+
+
+# Compiled, one thread. numba computes with 64-bit integers whatever the type of an array.
+
+
+@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def _kth_key(bits: Ints, k: int, key_bits: int) -> tuple[int, int]:
+    """The k-th largest key, and how many of the elements that have it belong to the k largest."""
+    digit_bits = 16 if bits.size > 65536 else 8
+    mask = (1 << key_bits) - 1
+    prefix, left = 0, key_bits
+    while left > 0:
+        taken = min(digit_bits, left)
+        left -= taken
+        digit_mask = (1 << taken) - 1
+        counts = np.zeros(1 << taken, np.int64)
+        for i in range(bits.size):
+            key = (bits[i] & mask) >> left
+            if key >> taken == prefix:
+                counts[key & digit_mask] += 1
+        digit = digit_mask
+        while counts[digit] < k:
+            k -= counts[digit]
+            digit -= 1
+        prefix = (prefix << taken) | digit
+    return prefix, k
+
+
+@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def _write_above(bits: Ints, key_bits: int, bound: int, num_ties: int, found: Ints) -> None:
+    """Positions whose key exceeds `bound`, and the first `num_ties` of those that equal it."""
+    mask = (1 << key_bits) - 1
+    written = 0
+    for i in range(bits.size):
+        key = bits[i] & mask
+        if key >= bound:
+            if key == bound:
+                if num_ties == 0:
+                    continue
+                num_ties -= 1
+            found[written] = i
+            written += 1
+
+
+@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def _top_k(bits: Ints, k: int, key_bits: int, found: Ints) -> None:
+    bound, num_ties = _kth_key(bits, k, key_bits)
+    _write_above(bits, key_bits, bound, num_ties, found)
+
+
+@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def _num_above(bits: Ints, key_bits: int, least: int) -> int:
+    mask = (1 << key_bits) - 1
+    total = 0
+    for i in range(bits.size):
+        total += (bits[i] & mask) >= least
+    return total
+
+
+@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def _take_samples(bits: Ints, places: NDArray[np.float32], samples: Ints) -> None:
+    for stretch in range(samples.size):
+        start = stretch * bits.size // samples.size
+        width = (stretch + 1) * bits.size // samples.size - start
+        samples[stretch] = bits[start + int(places[stretch] * np.float64(width))]
