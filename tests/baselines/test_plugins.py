@@ -10,7 +10,6 @@ import pytest
 
 from baselines.api import Compressor, Exchange, OptimizerSpec, Ordering, Packing, Slot, Tuner, UpdatePoint
 from baselines.catalogue import CatalogueError, plugin, plugins, summary_of
-from baselines.compression.half import Half
 from baselines.compression.topk import TopK
 from baselines.packing.fixed_buckets import FixedBuckets
 from baselines.packing.tensor_fusion import TensorFusion
