@@ -53,12 +53,17 @@ def median_curve(repeats: Sequence[Curve]) -> CurveRow | None:
     losses = [[point.loss for point in column] for column in columns]
     return CurveRow(
         step=tuple(steps),
-        time_s=tuple(statistics.median(point.time_s for point in column) for column in columns),
+        time_s=tuple(statistics.median(map(seconds, column)) for column in columns),
         loss=tuple(map(statistics.median, losses)),
         loss_low=tuple(map(min, losses)),
         loss_high=tuple(map(max, losses)),
         **_accuracies(columns),
     )
+
+
+def seconds(point: CurvePoint) -> float:
+    """The time of a point on a curve that was timed, as those of every measured record are."""
+    return math.nan if point.time_s is None else point.time_s
 
 
 def _accuracies(columns: Sequence[Sequence[CurvePoint]]) -> dict[str, tuple[float, ...]]:
@@ -84,7 +89,7 @@ def target_loss(baseline: Sequence[Curve], share: float = TARGET_SHARE) -> float
 
 def time_to_loss_s(curve: Curve, target: float) -> float:
     """Training seconds until the curve first stands at or below `target`; ∞ if it never does."""
-    return next((point.time_s for point in curve if point.loss <= target), math.inf)
+    return next((seconds(point) for point in curve if point.loss <= target), math.inf)
 
 
 def times_to_loss_s(records: Sequence[Record], target: float) -> list[float]:

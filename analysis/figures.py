@@ -13,6 +13,7 @@ from analysis.rows import PairRow, SettingRow, Summary
 from analysis.sharing_figures import sharing_drawings
 from analysis.step_figures import step_drawings
 from analysis.summary import summarise
+from analysis.target_figures import target_drawings
 from analysis.training import Baseline
 from results.record import Record
 
@@ -55,6 +56,7 @@ def drawings(summary: Summary) -> Iterator[Drawing]:
         for setting, stem in zip(summary.settings, stems, strict=True):
             yield from _setting_drawings(setting, stem, look.colours(labels, setting.baseline))
         yield from step_drawings(summary)
+        yield from target_drawings(summary.targets)
         yield from sharing_drawings(summary)
         for place, pair in enumerate(summary.pairs):
             yield from _pair_drawings(f"sharing-breakdown-{place + 1}", pair)

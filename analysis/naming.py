@@ -104,11 +104,12 @@ def _common(labels: Iterable[str]) -> Mapping[str, frozenset[tuple[str, str]]]:
 
 
 def _short(part: Part, common: Mapping[str, frozenset[tuple[str, str]]]) -> str:
-    kept = [_worded(*item) for item in part.parameters if item not in common[part.name]]
+    kept = [worded(*item) for item in part.parameters if item not in common[part.name]]
     return f"{part.name}({', '.join(kept)})" if kept else part.name
 
 
-def _worded(name: str, value: str) -> str:
+def worded(name: str, value: str) -> str:
+    """A parameter as people read it: `slice_elements=40000` is `slice=40.0 k`."""
     if value == "True":
         return name
     number = re.fullmatch(r"\d+(\.\d+)?(e[+-]?\d+)?", value)

@@ -18,6 +18,8 @@ from analysis.figures import Drawing, drawings, save
 from analysis.rows import PairRow, Summary
 from analysis.stats import FEWEST_FOR_LEVEL
 from analysis.summary import summarise
+from analysis.target_tables import price, spread
+from analysis.targets import judged
 from analysis.training import Baseline
 from results.record import Record
 
@@ -80,7 +82,7 @@ def render_page(summary: Summary, drawn: Sequence[Drawing]) -> str:
         summary=summary,
         figures=figures,
         every_pair=every_pair(summary),
-        alone=bool(summary.settings) or not summary.pairs,
+        alone=bool(summary.settings) or not (summary.pairs or summary.targets),
         thin=_thin_counts(summary),
         fewest=FEWEST_FOR_LEVEL,
         window=WINDOW,
@@ -106,8 +108,11 @@ def _environment() -> Environment:
         "size": wording.size,
         "duration": wording.duration,
         "rate": wording.rate,
+        "spread": spread,
+        "price": price,
     }
-    environment.globals |= {"plural": wording.plural, "axis_of": axis_of}
+    environment.globals |= {"plural": wording.plural, "axis_of": axis_of, "judged": judged}
+    environment.globals |= {"number": wording.number, "size": wording.size, "duration": wording.duration}
     return environment
 
 

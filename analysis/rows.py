@@ -6,12 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
+from analysis.adapting import AdaptedRow
 from analysis.cells import LOCAL, SettingKey
 from analysis.shared_rows import ClaimRow, OptimiserRow, SweepRow
 from analysis.shared_rows import PairRow as PairRow
 from analysis.shared_rows import SharingRow as SharingRow
 from analysis.stats import Interval
 from analysis.step_rows import ErrorRow, StudyRow
+from analysis.target_rows import TargetStudy
 from results.record import Environment, FabricFacts, Phases, Status
 
 
@@ -36,6 +38,7 @@ class CellRow:
     `label` says all that was run, `name` leaves out what no cell differs in. `speedup` is the
     baseline's step time over this one's, repeat by repeat: above 1 is faster. `samples_per_s`
     counts all ranks; the one-rank line `local` is multiplied by the setting's ranks.
+    `num_control_rounds` are those of a step in which ranks agreed on messages.
     `time_to_target_s` holds ∞ for repeats that did not get there. `phases` are medians over
     repeats. `repeat_samples_per_s` has one value a repeat, `steps_s` every step of the slowest
     rank of all repeats. `training` is the loss on the batches trained on (a trailing mean),
@@ -57,6 +60,7 @@ class CellRow:
     speedup: Interval | None = None
     phases: Phases
     num_messages: float | None = None
+    num_control_rounds: float | None = None
     wire_bytes: Mapping[str, float]
     interface_bytes: float | None = None
     peak_memory_bytes: int = 0
@@ -176,7 +180,7 @@ class ProvenanceRow:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
     """Everything the records say. `pairs` are the sets of sharing jobs that lie on no sweep, `studies` step times by
-    method, workers and link, `errors` how far predictions lie from them."""
+    method, workers and link, `errors` how far predictions lie from them, `adapted` what strategies chose meanwhile."""
 
     suites: tuple[str, ...]
     num_records: int
@@ -188,5 +192,7 @@ class Summary:
     claims: tuple[ClaimRow, ...] = ()
     studies: tuple[StudyRow, ...] = ()
     errors: tuple[ErrorRow, ...] = ()
+    targets: tuple[TargetStudy, ...] = ()
+    adapted: tuple[AdaptedRow, ...] = ()
     outcomes: tuple[OutcomeRow, ...]
     provenance: tuple[ProvenanceRow, ...]

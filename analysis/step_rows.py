@@ -46,6 +46,7 @@ class StepRow:
     single_s: float | None = None
     bound_s: float | None = None
     num_messages: float | None = None
+    num_control_rounds: float | None = None
     ids: tuple[str, ...] = ()
 
     @property

@@ -7,9 +7,11 @@ from collections.abc import Callable, Iterator, Sequence
 from rich.console import Group
 
 from analysis import terminal
+from analysis.adapting import AdaptedRow
+from analysis.stats import Interval
 from analysis.step_rows import ErrorRow, StepRow, StudyRow
 from analysis.terminal import Column
-from analysis.wording import NOT_KNOWN, interval, number, percent
+from analysis.wording import NOT_KNOWN, interval, number, percent, size
 
 
 def _percent(share: float | None) -> str:
@@ -30,6 +32,7 @@ COLUMNS: tuple[tuple[str, int, Callable[[StepRow], str]], ...] = (
     ("scaling\nefficiency", 4, lambda row: _percent(row.efficiency.median if row.efficiency else None)),
     ("exposed\nms", 5, lambda row: _ms(row.phases.exposed_s)),
     ("messages", 6, lambda row: number(row.num_messages)),
+    ("control\nrounds", 8, lambda row: number(row.num_control_rounds)),
     ("n", 7, lambda row: str(row.num_repeats)),
 )
 
@@ -84,3 +87,33 @@ def error_table(errors: Sequence[ErrorRow], width: int) -> Group:
     table = terminal.table("of", [row.of for row in errors], columns, width)
     note = "τ: Kendall's, over pairs of methods in one place whose measured intervals are disjoint."
     return terminal.titled("Predicted against measured step times", table, width, [note])
+
+
+def adapted_table(rows: Sequence[AdaptedRow], width: int) -> Group:
+    """What strategies were bound to and what tuners kept, a row a cell."""
+    columns = [
+        Column("α, ms\n[95 %]", tuple(interval(row.alpha_s, 1e3) for row in rows), 2),
+        Column("1/β\na second", tuple(_rate(row) for row in rows), 3),
+        Column("bound\nat", tuple(row.bound_text or NOT_KNOWN for row in rows), 4),
+        Column("again\nat most", tuple(str(row.num_rebound) if row.bound_at else NOT_KNOWN for row in rows), 5),
+        Column("tried", tuple(str(row.num_tried or NOT_KNOWN) for row in rows), 6),
+        Column("as written\nms", tuple(_median_ms(row.written_s) for row in rows), 7),
+        Column("kept\nms", tuple(_median_ms(row.kept_s) for row in rows), 1),
+        Column("settings\nkept", tuple("\n".join(row.kept_texts) or NOT_KNOWN for row in rows), 0),
+        Column("n", tuple(str(row.num_repeats) for row in rows), 8),
+    ]
+    filled = [column for column in columns if set(column.cells) != {NOT_KNOWN}]
+    labels = [f"{row.name} · {row.where}" for row in rows]
+    note = (
+        "Bound: planned with these costs from that step on. Step times are a tuner's, from its trials in the warm-up."
+    )
+    return terminal.titled("Chosen while training", terminal.table("method", labels, filled, width), width, [note])
+
+
+def _rate(row: AdaptedRow) -> str:
+    beta = row.beta_s_per_byte
+    return size(1 / beta.median) if beta is not None and beta.median else NOT_KNOWN
+
+
+def _median_ms(value: Interval | None) -> str:
+    return _ms(value.median if value is not None else None)

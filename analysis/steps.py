@@ -94,6 +94,7 @@ def _row(records: Sequence[Record], rng: np.random.Generator) -> StepRow:
         evidence=first.fabric.label,
         phases=median_phases([visible_phases(record.jobs[0]) for record in records]),
         num_messages=job.num_messages,
+        num_control_rounds=job.num_control_rounds,
         ids=tuple(record.id for record in records),
     )
     predictions = [predicted for record in records if (predicted := _predicted_s(record)) is not None]

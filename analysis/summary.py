@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from analysis.adapting import adapted_rows
 from analysis.cells import SIMULATED, cells
 from analysis.claims import SUITE as CLAIMED_BY
 from analysis.claims import claims
@@ -17,6 +18,7 @@ from analysis.sharing import pairs
 from analysis.step_claims import step_claims
 from analysis.steps import error_rows, step_rows, studies
 from analysis.sweeps import sweeps
+from analysis.targets import target_studies
 from analysis.training import Baseline, settings
 from analysis.verdict import verdicts
 from results.record import Environment, Record, Status
@@ -52,6 +54,7 @@ def summarise(
     timed = step_rows(groups, generator)
     errors = error_rows(timed)
     judged = claims(every_pair, curves, optimised, generator) if CLAIMED_BY in suites else ()
+    judged = (*judged, *step_claims(timed, errors, suites, generator))
     return Summary(
         suites=suites,
         num_records=len(everything),
@@ -60,9 +63,11 @@ def summarise(
         pairs=pair_rows,
         sweeps=curves,
         optimisers=optimised,
-        claims=(*judged, *step_claims(timed, errors, suites, generator)),
+        claims=judged,
         studies=studies(timed),
         errors=errors,
+        targets=target_studies(ran),
+        adapted=adapted_rows(ran, generator),
         outcomes=outcomes(groups),
         provenance=provenance(everything),
     )

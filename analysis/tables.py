@@ -15,7 +15,8 @@ from analysis.compare import Comparison
 from analysis.rows import CellRow, OutcomeRow, PairRow, SettingRow, SharingRow, Summary, Tone, VerdictRow
 from analysis.sharing_tables import claim_list, has_metrics, metrics_table, optimiser_table, sweep_table
 from analysis.stats import FEWEST_FOR_LEVEL
-from analysis.step_tables import step_tables
+from analysis.step_tables import adapted_table, step_tables
+from analysis.target_tables import target_tables
 from analysis.terminal import Column
 from analysis.wording import NOT_KNOWN, duration, factor, number, percent, plural, size
 from results.codec import to_jsonable
@@ -36,6 +37,10 @@ def render(summary: Summary, console: Console) -> None:
     for optimised in summary.optimisers:
         console.print(optimiser_table(optimised, console.width))
     for group in step_tables(summary.studies, summary.errors, console.width):
+        console.print(group)
+    if summary.adapted:
+        console.print(adapted_table(summary.adapted, console.width))
+    for group in target_tables(summary.targets, console.width):
         console.print(group)
     if summary.outcomes:
         console.print(outcome_list(summary.outcomes, console.width))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -26,6 +27,7 @@ from analysis.cells import (
 from analysis.rows import CellRow, SettingRow
 from analysis.stats import Interval, bootstrap_interval, paired_ratio
 from results.record import JobResult, Phases, Record
+from results.sizes import in_real_sizes
 
 FULL_SIZE_SHARE = 0.75
 Cells = Sequence[Sequence[Record]]
@@ -115,16 +117,24 @@ def _setting(
 
 
 def _named(settings: Sequence[SettingRow]) -> list[SettingRow]:
-    """Short names made over all settings, so that a system has one name in every table and figure."""
-    labels = [row.label for setting in settings for row in setting.cells]
-    short = naming.short_names(labels)
+    """Short names made over all settings, so that a system has one name in every table and figure.
+
+    Sizes in them are what they stand for, as in tables of step times; labels keep those that were run.
+    """
+    real = [[in_real_sizes(row.label, setting.fabric.size_scale) for row in setting.cells] for setting in settings]
+    everything = list(itertools.chain(*real))
+    short = naming.short_names(everything)
     return [
         replace(
             setting,
-            cells=tuple(replace(row, name=short[row.label]) for row in setting.cells),
-            left_out=naming.left_out([row.label for row in setting.cells], labels),
+            cells=tuple(
+                # Two sizes that agree to three figures keep the label that tells them apart.
+                replace(row, name=short[label] if labels.count(label) == 1 else row.label)
+                for row, label in zip(setting.cells, labels, strict=True)
+            ),
+            left_out=naming.left_out(labels, everything),
         )
-        for setting in settings
+        for setting, labels in zip(settings, real, strict=True)
     ]
 
 
@@ -167,6 +177,7 @@ def _cell(records: Sequence[Record], ranks: int, rng: np.random.Generator) -> Ce
         samples_per_s=over(lambda job: job.batch_size * counted_ranks / step_time_s(job)),
         phases=median_phases([visible_phases(job) for job in jobs]),
         num_messages=_median([job.num_messages for job in jobs]),
+        num_control_rounds=_median([job.num_control_rounds for job in jobs]),
         wire_bytes=_median_bytes([job.wire_bytes for job in jobs]),
         interface_bytes=_median([job.interface_bytes for job in jobs]),
         peak_memory_bytes=max(job.peak_memory_bytes for job in jobs),

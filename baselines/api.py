@@ -341,6 +341,37 @@ class Compressor(Protocol):
         ...
 
 
+@runtime_checkable
+class SizedByShape(Protocol):
+    """A compressor whose bytes depend on the shapes of parameters, which `wire_bytes` does not see."""
+
+    def aggregate_bytes(self, message: Message, world: int) -> tuple[float, ...]:
+        """Bytes of one rank's payload in each aggregate that it asks for with `message`, in order, for prediction."""
+        ...
+
+
+@runtime_checkable
+class KeepsResidual(Protocol):
+    """A compressor that itself feeds back what it loses, so that no `error-feedback` goes around it."""
+
+    keeps_residual: ClassVar[bool]
+
+
+@runtime_checkable
+class NeedsOptimizer(Protocol):
+    """A compressor that does part of an optimizer's work, and fits those optimizers alone that leave it to it."""
+
+    def fits(self, optimizer: OptimizerSpec) -> bool: ...
+
+
+@runtime_checkable
+class AppliesMomentum(Protocol):
+    """A compressor, or an optimizer's spec, that accumulates gradients over steps; at most one of the two may."""
+
+    @property
+    def applies_momentum(self) -> bool: ...
+
+
 @dataclass(frozen=True, slots=True)
 class AllReduce:
     """Sum `tensor` over all ranks, in place (the library's ring). Answer: (tensor,)."""
@@ -471,7 +502,8 @@ class UpdatePoint(StrEnum):
 
 def as_bytes(payload: Payload) -> Tensor:
     """The payload as one uint8 tensor; nothing is copied where it is a single tensor."""
-    flat = [part.contiguous().view(-1).view(torch.uint8) for part in payload]
+    full = (part.contiguous().view(-1) if part.numel() else torch.zeros(0, device=part.device) for part in payload)
+    flat = [part.view(torch.uint8) for part in full]  # an empty tensor of numpy's has stride 0, which has no such view
     return flat[0] if len(flat) == 1 else torch.cat(flat)
 
 

@@ -13,14 +13,17 @@ from operator import attrgetter
 from typing import Any
 
 from baselines.api import (
+    AppliesMomentum,
     Compressor,
     Costs,
     Exchange,
     HasKnobs,
     HasServers,
     How,
+    KeepsResidual,
     Knob,
     NeedsCosts,
+    NeedsOptimizer,
     OptimizerSpec,
     Ordering,
     Packing,
@@ -152,6 +155,25 @@ def _regroups(strategy: Strategy) -> bool:
     return not packing.rank_invariant or isinstance(packing, NeedsCosts) or searched
 
 
+def _innermost(compression: Any) -> Any:
+    """The compressor inside all wrappers."""
+    while (inner := getattr(compression, "inner", None)) is not None:
+        compression = inner
+    return compression
+
+
+def _wraps_warm_up(compression: Any) -> bool:
+    """Whether something goes around a warm-up."""
+    while (compression := getattr(compression, "inner", None)) is not None:
+        if compression.card.name == "warm-up":
+            return True
+    return False
+
+
+def _applies_momentum(plugin: Any) -> bool:
+    return isinstance(plugin, AppliesMomentum) and plugin.applies_momentum
+
+
 Rule = tuple[Callable[[Strategy], bool], str]
 RULES: tuple[Rule, ...] = (
     (
@@ -165,6 +187,25 @@ RULES: tuple[Rule, ...] = (
     (
         lambda s: s.compression.scope is Scope.MODEL and s.packing.card.name != "single-bucket",
         "the compressor looks at the whole model; use it with single-bucket",
+    ),
+    (
+        lambda s: s.compression.card.wraps and isinstance(_innermost(s.compression), KeepsResidual),
+        "the compressor keeps what it does not send itself, and nothing goes around it; name it alone (dgc has a "
+        "warm-up of its own, warmup_steps)",
+    ),
+    (
+        lambda s: _wraps_warm_up(s.compression),
+        "warm-up goes around everything else, so that nothing is compressed in it; write it last, e.g. "
+        "onebit+error-feedback+warm-up",
+    ),
+    (
+        lambda s: _applies_momentum(_innermost(s.compression)) and _applies_momentum(s.optimizer),
+        "the compressor applies momentum before the wire and the optimizer would apply it again; use sgd(momentum=0.0)",
+    ),
+    (
+        lambda s: isinstance(own := _innermost(s.compression), NeedsOptimizer) and not own.fits(s.optimizer),
+        "the compressor does a part of its optimizer's work: use onebit-adam with frozen-adam, freeze_after equal to "
+        "warmup_steps, and the same beta1",
     ),
     (
         lambda s: s.compression.how is How.MERGE and How.MERGE not in s.exchange.takes,

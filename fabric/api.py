@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from fabric.cluster import Cluster, Counters, FabricError, FabricKind, FabricSpec, Host
 from fabric.enclosure import check_enclosure, enclosure, leash
-from fabric.native import NativeCluster
+from fabric.native import LockstepCluster, NativeCluster
 from fabric.paced import PacedCluster
 from fabric.rates import format_rate, parse_rate
 
@@ -39,7 +39,7 @@ def command_prefix(spec: FabricSpec) -> list[str]:
     that thread ends. To stop a lab, kill the process that was started; SIGINT reaches the lab from
     the terminal. Raises FabricError if this machine cannot have the fabric.
     """
-    if spec.kind in (FabricKind.NATIVE, FabricKind.PACED):
+    if spec.kind is not FabricKind.EMULATED:
         return leash()
     check_enclosure()
     return [*leash(), *enclosure()]
@@ -51,6 +51,8 @@ def build(spec: FabricSpec) -> Cluster:
         return NativeCluster(spec)
     if spec.kind is FabricKind.PACED:
         return PacedCluster(spec)
+    if spec.kind is FabricKind.LOCKSTEP:
+        return LockstepCluster(spec)
     try:
         from fabric.emulated import EmulatedCluster
     except ImportError as error:

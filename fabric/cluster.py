@@ -29,6 +29,13 @@ class FabricKind(StrEnum):
     NATIVE = "native"
     EMULATED = "emulated"
     PACED = "paced"
+    LOCKSTEP = "lockstep"
+
+    @property
+    def has_processes(self) -> bool:
+        """Whether each rank is a process whose messages travel; in lockstep one process computes for all of them, in no
+        time of its own, and the link only says what its predicted time is that of."""
+        return self is not FabricKind.LOCKSTEP
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +47,8 @@ class FabricSpec:
     The native fabric is whatever it is, so it accepts no rate. On the paced fabric `rate_bps` is what a
     host's link carries in bit/s of payload, `alpha_s` the time a step of a collective takes beside its bytes, and
     `num_virtual`, where it is not 0, the number of ranks that the one real rank of a job pays for: itself and
-    num_virtual − 1 equal peers that do not exist. Raises FabricError.
+    num_virtual − 1 equal peers that do not exist. In lockstep `num_hosts` are the virtual ranks of one process, and
+    `rate_bps` and `alpha_s` the link for which a step's time is predicted. Raises FabricError.
     """
 
     kind: FabricKind
@@ -71,7 +79,8 @@ class FabricSpec:
 
 
 def _check_paced(spec: FabricSpec) -> None:
-    if spec.kind is not FabricKind.PACED and (spec.alpha_s or spec.num_virtual):
+    has_alpha = spec.kind in (FabricKind.PACED, FabricKind.LOCKSTEP)
+    if (spec.alpha_s and not has_alpha) or (spec.num_virtual and spec.kind is not FabricKind.PACED):
         raise FabricError(
             f"alpha_s={spec.alpha_s:g} and num_virtual={spec.num_virtual} are for the paced fabric, and this one is "
             f"{spec.kind}; leave them 0, or use the paced fabric (--fabric paced)"
@@ -97,7 +106,8 @@ def _check_rate(kind: FabricKind, rate_bps: float) -> None:
             f"the native fabric cannot be shaped to rate_bps={rate_bps:g}; "
             "ask for no rate (rate_bps=None, --rate none) or for the paced or the emulated fabric"
         )
-    highest_bps = MAX_PACED_RATE_BPS if kind is FabricKind.PACED else MAX_RATE_BPS
+    modelled = kind in (FabricKind.PACED, FabricKind.LOCKSTEP)
+    highest_bps = MAX_PACED_RATE_BPS if modelled else MAX_RATE_BPS
     if not (math.isfinite(rate_bps) and MIN_RATE_BPS <= rate_bps <= highest_bps):
         raise FabricError(
             f"rate_bps={rate_bps:g} is out of range; choose {MIN_RATE_BPS:g} to {highest_bps:g} bit/s, "

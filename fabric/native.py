@@ -49,3 +49,12 @@ class NativeCluster:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+class LockstepCluster(NativeCluster):
+    """One host, on which one process is all ranks."""
+
+    @property
+    def hosts(self) -> tuple[Host, ...]:
+        """The first host alone."""
+        return super().hosts[:1]

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from threading import Lock
 from types import TracebackType
 from typing import Self
+
+import torch
 
 from fabric.api import FabricError, FabricKind, FabricSpec
 from harness.calibrate import CALIBRATION_BYTES, LinkModel, fit_link, slowest_median_s
@@ -19,12 +22,18 @@ from harness.outcome import Background, costs_of, record_of, skipped
 from harness.pacing import link_model
 from harness.predict.calibration import Calibrated, Calibration, measure_one
 from harness.predict.costs import PredictError
+from harness.predict.layers import Layers, layers_of
+from harness.predict.lockstep import predicted_step
 from harness.predict.trial import predict_trial, why_unpredictable
 from harness.rules import with_rules
 from harness.systems import system_of
 from harness.trace import Process, write_trace
 from harness.trial import Trial, TrialError
+from models.profile import record_profile
+from models.workload import WorkloadSpec
 from results.record import JobCosts, Prediction, Record
+
+RECORDED_STEPS = 10  # of a workload that is trained in lockstep
 
 
 class Bench:
@@ -49,6 +58,8 @@ class Bench:
         self._calibrated: dict[FabricSpec, Calibrated] = {}
         self._links: dict[FabricSpec, LinkModel | None] = {}
         self._costs: dict[tuple[str, FabricSpec, int], tuple[JobCosts, ...]] = {}
+        self._layers: dict[WorkloadSpec, tuple[Layers, str]] = {}
+        self._recording = Lock()
         self._environment = describe_environment()
 
     def run(self, trial: Trial, on_event: OnEvent = lambda event: None) -> Record:
@@ -83,6 +94,8 @@ class Bench:
 
     def _foretold(self, trial: Trial) -> Prediction | None:
         """The step time before the trial is run, where it can be known. Raises: LabLost, FabricError."""
+        if not trial.fabric.kind.has_processes:
+            return predicted_step(trial, *self._recorded(trial.jobs[0].workload))
         if not self._foresees or why_unpredictable(trial):
             return None
         if trial.fabric.kind is not FabricKind.PACED and trial.fabric not in self._calibrated:
@@ -93,8 +106,21 @@ class Bench:
         foretold = predict_trial(trial, self.calibration)
         return None if isinstance(foretold, str) else foretold
 
+    def _recorded(self, workload: WorkloadSpec) -> tuple[Layers, str]:
+        """The layer times of a workload on its device, recorded once on one thread, and where they are from."""
+        with self._recording:
+            if workload not in self._layers:
+                num_threads = torch.get_num_threads()
+                torch.set_num_threads(1)
+                profile = record_profile(workload, num_steps=RECORDED_STEPS, num_warmup=2)
+                torch.set_num_threads(num_threads)
+                self._layers[workload] = layers_of(profile), f"{profile.device}, {profile.source}"
+            return self._layers[workload]
+
     def link(self, fabric: FabricSpec) -> LinkModel | None:
-        """α and β of this fabric: measured once, or as the paced fabric was asked for."""
+        """α and β of this fabric: measured once, or as the paced fabric was asked for; None in lockstep."""
+        if not fabric.kind.has_processes:
+            return None
         if fabric.kind is FabricKind.PACED:
             return link_model(fabric)
         if fabric not in self._links:

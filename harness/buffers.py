@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from baselines.api import Message
+from baselines.api import Message, Segment
 
 
 class BufferPool:
@@ -15,42 +15,55 @@ class BufferPool:
 
     def __init__(self) -> None:
         self._free: list[Tensor] = []
+        self._lent: dict[int, Tensor] = {}  # by address
 
     def take(self, numel: int, like: Tensor) -> Tensor:
         """A buffer [numel] of the type and device of `like`, contents arbitrary."""
         for position, buffer in enumerate(self._free):
             if buffer.numel() >= numel and buffer.dtype == like.dtype and buffer.device == like.device:
-                return self._free.pop(position)[:numel]
-        return torch.empty(numel, dtype=like.dtype, device=like.device)
+                whole = self._free.pop(position)
+                break
+        else:
+            whole = torch.empty(numel, dtype=like.dtype, device=like.device)
+        self._lent[whole.data_ptr()] = whole
+        return whole[:numel]
 
     def give_back(self, buffer: Tensor) -> None:
         """Return a buffer from `take`; others (a gradient's own memory) are left alone."""
-        base = buffer._base if buffer._base is not None else buffer
-        if base.dim() == 1 and not base.requires_grad:
-            self._free.append(base)
+        whole = self._lent.pop(buffer.data_ptr(), None)
+        if whole is not None:
+            self._free.append(whole)
             self._free.sort(key=torch.Tensor.numel)
 
 
 def flatten_gradients(
     message: Message, parameters: Mapping[str, nn.Parameter], pool: BufferPool, *, scale: float
 ) -> Tensor:
-    """The message's gradients times `scale`, as one flat tensor [numel] of the pool."""
-    grads = [_gradient(parameters[s.name]).reshape(-1)[s.start : s.stop] for s in message.segments]
-    flat = pool.take(message.numel, grads[0])
+    """The message's gradients times `scale`, as one flat tensor [numel]: of the pool, or for a single segment the
+    gradient's own memory, which is overwritten."""
+    grads = [_flat_part(_gradient(parameters[s.name]), s) for s in message.segments]
     if len(grads) == 1:
-        return torch.mul(grads[0], scale, out=flat)
-    return torch.cat(grads, out=flat).mul_(scale)
+        return grads[0].mul_(scale)
+    return torch.cat(grads, out=pool.take(message.numel, grads[0])).mul_(scale)
+
+
+def _flat_part(grad: Tensor, segment: Segment) -> Tensor:
+    """The segment's elements; where it is the whole gradient, that saves a view."""
+    flat = grad if grad.dim() == 1 else grad.reshape(-1)
+    return flat if segment.numel == flat.numel() else flat[segment.start : segment.stop]
 
 
 def scatter_gradients(message: Message, flat: Tensor, parameters: Mapping[str, nn.Parameter]) -> None:
     """Write a flat tensor [numel of the message] back into the parameters' gradients."""
-    parts = flat.split([segment.numel for segment in message.segments])
+    sizes = [segment.numel for segment in message.segments]
+    parts = flat.split(sizes) if len(sizes) > 1 else (flat,)
     targets, sources = [], []
     for segment, part in zip(message.segments, parts, strict=True):
         grad = _gradient(parameters[segment.name])
         if grad.is_contiguous():
-            targets.append(grad.view(-1)[segment.start : segment.stop])
-            sources.append(part)
+            if grad.data_ptr() + segment.start * grad.element_size() != part.data_ptr():
+                targets.append(grad.view(-1)[segment.start : segment.stop])
+                sources.append(part)
         else:
             whole = grad.reshape(-1)
             whole[segment.start : segment.stop] = part

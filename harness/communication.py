@@ -30,6 +30,7 @@ from harness.buffers import BufferPool, flatten_gradients, scatter_gradients
 from harness.dispatch import StaticDispatch
 from harness.link_turns import LinkTurns
 from harness.negotiate import Negotiation
+from harness.precision import Guard
 from harness.reduction import MessageRun, Tagged, reduce_message
 from harness.shards import Shards
 from harness.streams import Streams
@@ -44,13 +45,14 @@ TAIL = 0.125  # of a step's elements; with less than this on its way a job gives
 class Step:
     """One step's messages: who decides on them, and how many elements of each parameter are out.
 
-    `landed` grows under `changed`, which is notified; the main thread waits on it.
+    `landed` grows under `changed`, which is notified when what the main thread waits for has landed.
     """
 
     number: int
     dispatch: StaticDispatch | Negotiation
     left: dict[str, int]
     lane_bytes: list[int]
+    loss_scale: float = 1.0
     landed: set[str] = field(default_factory=set)
     unsent: int = field(init=False)  # elements that no started message carries
     num_elements: int = field(init=False)
@@ -111,11 +113,13 @@ class Communication:
         generator: torch.Generator,
         streams: Streams,
         link: LinkTurns | None,
+        guard: Guard | None = None,
     ) -> None:
+        self._guard = guard
         self._strategy, self._parameters, self._states = strategy, parameters, states
         self._transport, self._recorder, self._generator = transport, recorder, generator
         self._streams = streams
-        self._shards = Shards(parameters, strategy.optimizer)  # empty where no server steps
+        self.shards = Shards(parameters, strategy.optimizer)  # empty where no server steps
         self._num_workers = strategy.num_workers(transport.world)
         self._link, self._has_link, self._asked_link = link, link is None, False
         self._held: list[tuple[_Flight, Tagged]] = []
@@ -124,6 +128,7 @@ class Communication:
         self._events: SimpleQueue[tuple[Any, ...]] = SimpleQueue()
         self.traffic = Traffic()
         self.changed = threading.Condition()
+        self._awaited: Callable[[], bool] | None = None  # what the main thread waits for
         self.error: BaseException | None = None
         self._step: Step | None = None
         self._thread = threading.Thread(target=self._run, name="communication", daemon=True)
@@ -138,6 +143,13 @@ class Communication:
     def wake(self) -> None:
         """Gradients became ready and the dispatch says that this matters."""
         self._events.put(("wake",))
+
+    def wait_until(self, done: Callable[[], bool]) -> None:
+        """Block the main thread until `done()`, which depends on what has landed, or until communication has failed."""
+        with self.changed:
+            self._awaited = done
+            self.changed.wait_for(lambda: done() or self.error is not None)
+            self._awaited = None
 
     def stop(self) -> None:
         """End the thread and what it holds."""
@@ -185,7 +197,7 @@ class Communication:
         while (message := step.peek(self._flying(), perf_counter())) and (lane := step.lane()) not in self._flights:
             step.take(lane)
             with self._streams.lane(lane):
-                self._launch(message, lane, step.number)
+                self._launch(message, lane, step)
         if isinstance(step.dispatch, Negotiation):
             return step.dispatch.cycle(step.taken(self._flying()), perf_counter())
         return None
@@ -193,11 +205,14 @@ class Communication:
     def _flying(self) -> list[Message]:
         return [flight.message for flight in self._flights.values()]
 
-    def _launch(self, message: Message, lane: int, step: int) -> None:
+    def _launch(self, message: Message, lane: int, step: Step) -> None:
         self._streams.wait_ready(segment.name for segment in message.segments)
-        flat = flatten_gradients(message, self._parameters, self._pools[lane], scale=1.0 / self._num_workers)
+        scale = 1.0 / self._num_workers / step.loss_scale
+        flat = flatten_gradients(message, self._parameters, self._pools[lane], scale=scale)
+        if self._guard is not None:
+            self._guard.outgoing(flat)
         rank, world = self._transport.rank, self._transport.world
-        ctx = Context(rank, world, step, message, self._generator, num_workers=self._num_workers)
+        ctx = Context(rank, world, step.number, message, self._generator, num_workers=self._num_workers)
         run = reduce_message(self._strategy.compression, self._strategy.exchange, flat, self._states, ctx)
         self._flights[lane] = _Flight(message, run, flat, lane, perf_counter())
         self._drive(self._flights[lane], None)
@@ -232,7 +247,7 @@ class Communication:
 
     def _serve_update(self, message: Message, serve: Serve) -> Tensor:
         assert self._step is not None
-        return self._shards.step(message, serve, self._step.number)
+        return self.shards.step(message, serve, self._step.number)
 
     def _start(self, flight: _Flight, tagged: Tagged) -> None:
         if not flight.on_link and not self._has_link:
@@ -249,6 +264,8 @@ class Communication:
     def _land(self, flight: _Flight, reduced: Reduced) -> None:
         """A message is complete: hand its gradients back."""
         assert self._step is not None
+        if self._guard is not None:
+            self._guard.incoming(reduced.value)
         scatter_gradients(flight.message, reduced.value, self._parameters)
         self._streams.mark_landed(segment.name for segment in flight.message.segments)
         self._pools[flight.lane].give_back(flight.flat)
@@ -262,10 +279,11 @@ class Communication:
         for name in complete:
             left.pop(name, None)
         self._give_link_back()
-        if complete:  # a slice of a parameter concerns nobody, and waking the main thread costs as much as sending it
+        if complete:  # waking the main thread costs as much as sending: only when what it waits for is there
             with self.changed:
                 self._step.landed.update(complete)
-                self.changed.notify_all()
+                if self._awaited is not None and self._awaited():
+                    self.changed.notify_all()
 
     # ---- link turns
 

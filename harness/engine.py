@@ -4,8 +4,8 @@ The main thread's side. Autograd's hooks tell the step's dispatch which gradient
 wake the communication thread only when that lets a message go. `wait` (all messages) and
 `wait_for` (one parameter, for AT_PRE_HOOK) block until they have landed.
 
-Gradients are divided by the number of ranks before they are compressed, as DDP does. A
-parameter without a gradient in a step counts as zero.
+Gradients are divided by the number of ranks before they are compressed, as DDP does, and by the loss
+scale of mixed precision (`harness/precision.py`). A parameter without a gradient in a step counts as zero.
 
 A strategy that plans with measured costs, or is tuned, is replaced at step boundaries, when nothing is
 under way (`harness/adaptation.py`); packing and ordering may change there, lanes, compression and exchange do not.
@@ -20,14 +20,16 @@ from time import perf_counter
 import torch
 from torch import Tensor, nn
 
-from baselines.api import Broadcast, Payload, Primitive, State
+from baselines.api import AllReduce, Broadcast, Payload, Primitive, State
 from baselines.strategy import Strategy
 from harness.adaptation import Adaptation, adapts
+from harness.checkpoint import Saved, restore_states, saved_states
 from harness.communication import Communication, Step
 from harness.dispatch import StaticDispatch, make_plan
 from harness.layout import lay_out, rank_generator, trainable_parameters
 from harness.link_turns import LinkTurns
 from harness.negotiate import Negotiation
+from harness.precision import Guard
 from harness.streams import streams_for
 from harness.trace import Recorder
 from harness.traffic import Traffic, bytes_sent
@@ -51,10 +53,15 @@ class Engine:
         recorder: Recorder,
         seed: int = 0,
         link: LinkTurns | None = None,
+        scales_loss: bool = False,
     ) -> None:
         self.strategy, self.transport, self.recorder = strategy, transport, recorder
         self.parameters = trainable_parameters(model)
         self.states: dict[str, State] = {n: strategy.compression.init(n, p) for n, p in self.parameters.items()}
+        self._guard = Guard(self.states, strategy.compression.lossy) if scales_loss else None
+        self._generator = rank_generator(seed, transport.rank)
+        self._num_before = 0  # steps of the run that a checkpoint goes on from
+        self._overflowed: bool | None = None  # of the present step, None until ranks agree
         self._streams = streams_for(self.parameters, strategy.ordering.depth)
         self._communication = Communication(
             strategy,
@@ -62,9 +69,10 @@ class Engine:
             self.states,
             transport,
             recorder=recorder,
-            generator=rank_generator(seed, transport.rank),
+            generator=self._generator,
             streams=self._streams,
             link=link,
+            guard=self._guard,
         )
         self._muted = False
         self._step: Step | None = None
@@ -84,17 +92,25 @@ class Engine:
         """How the strategy was changed so far."""
         return self._adaptation.report() if self._adaptation is not None else ()
 
-    def begin_step(self) -> None:
-        """Announce a step; the gradients of its backward will be reduced.
+    @property
+    def overflowed(self) -> bool:
+        """Whether the step that was waited for is to be skipped, on all ranks: some scaled gradient was not finite."""
+        return bool(self._overflowed)
+
+    def begin_step(self, loss_scale: float = 1.0) -> None:
+        """Announce a step; the gradients of its backward, of the loss times `loss_scale`, will be reduced.
 
         Raises: EngineError if communication failed.
         """
         self._check()
         self._adapt()
         self._seen = []
-        number = 0 if self._step is None else self._step.number + 1
+        number = self._num_before if self._step is None else self._step.number + 1
         left = {segment.name: segment.numel for segment in self.segments}
-        self._step = Step(number, self._new_dispatch(), left, [0] * self.strategy.ordering.depth)
+        self._step = Step(number, self._new_dispatch(), left, [0] * self.strategy.ordering.depth, loss_scale)
+        self._overflowed = None
+        if self._guard is not None:
+            self._guard.begin()
         self._communication.begin(self._step)
         if self._adaptation is not None:
             self._adaptation.layers.begin_backward()
@@ -117,14 +133,18 @@ class Engine:
         step = self._current_step()
         self._block_until(lambda: len(step.landed) == len(self.parameters))
         self._streams.wait_landed(self.parameters)
+        if self._guard is not None and self._overflowed is None:
+            self._overflowed = self._agree_on_overflow(self._guard)
         if step.number == 0 and self._seen and not self.strategy.updates_on_servers:  # they keep parts of messages
             self._agree_on_ready_order()
 
-    def wait_for(self, name: str) -> None:
-        """Block until the gradient of one parameter is reduced. Raises: EngineError."""
+    def wait_for(self, name: str) -> bool:
+        """Block until the gradient of one parameter is reduced; whether it was not yet. Raises: EngineError."""
         step = self._current_step()
+        had_to_wait = name not in step.landed
         self._block_until(lambda: name in step.landed)
         self._streams.wait_landed((name,))
+        return had_to_wait
 
     def mute(self, muted: bool) -> None:
         """While muted, gradients stay local: for measuring compute alone."""
@@ -138,6 +158,32 @@ class Engine:
         self.wait()
         if self._adaptation is not None:
             self._adaptation.layers.end_step(keep=False)
+
+    def state_dict(self) -> Saved:
+        """This rank's compressor states and what else the next step depends on, model and optimizer apart.
+
+        Call it between two steps. Every rank has its own.
+        """
+        return {
+            "num_steps": self._num_before if self._step is None else self._step.number + 1,
+            "order": [segment.name for segment in self.segments],
+            "compression": saved_states(self.states),
+            "shards": self._communication.shards.state_dict(),
+            "generator": self._generator.get_state(),
+        }
+
+    def load_state_dict(self, saved: Saved) -> None:
+        """Go on from what `state_dict` gave on this rank, before the first step.
+
+        Raises: EngineError after a step, CheckpointError for other parameters or another compression.
+        """
+        if self._step is not None:
+            raise EngineError("a step has begun; load a checkpoint before the first one")
+        restore_states(self.states, saved["compression"], self.parameters)
+        self._communication.shards.load_state_dict(saved["shards"])
+        self._generator.set_state(saved["generator"])
+        self._num_before = saved["num_steps"]
+        self._lay_out(saved["order"])
 
     def close(self) -> None:
         """Stop the communication thread and remove the hooks."""
@@ -180,8 +226,7 @@ class Engine:
 
     def _block_until(self, done: Callable[[], bool]) -> None:
         start_s = perf_counter()
-        with self._communication.changed:
-            self._communication.changed.wait_for(lambda: done() or self._communication.error is not None)
+        self._communication.wait_until(done)
         end_s = perf_counter()
         self._waited_s += end_s - start_s
         self.recorder.add("loop", "exposed", start_s, end_s)
@@ -199,6 +244,18 @@ class Engine:
         self._carry_out(Broadcast(order), CONTROL)
         self._seen = []
         self._lay_out([names[position] for position in order.tolist()])
+
+    def _agree_on_overflow(self, guard: Guard) -> bool:
+        """Whether any rank saw a gradient that was not finite; if so, compressors forget the step."""
+        overflowed = guard.overflowed()
+        if guard.must_agree:
+            votes = torch.tensor([float(overflowed)])
+            self.traffic.count("control", bytes_sent(AllReduce(votes), self.transport.world))
+            self._carry_out(AllReduce(votes), CONTROL)
+            overflowed = bool(votes > 0)
+        if overflowed:
+            guard.undo()
+        return overflowed
 
     def _carry_out(self, primitive: Primitive, lane: int) -> Payload:
         """A primitive between two steps, when nothing else is under way."""

@@ -135,6 +135,8 @@ def _meeting(place: Place, part: Part | None) -> Place:
 
 
 def _check_seats(task: Task) -> None:
+    if task.part is not None and not task.fabric.kind.has_processes:
+        raise FabricError("lockstep is one process; start the bench without the launcher")
     if task.part is not None and task.trial is not None and task.trial.ranks_per_host > 1:
         raise FabricError(
             f"ranks_per_host={task.trial.ranks_per_host} under a launcher, whose every process is a host of one rank; "

@@ -1,9 +1,10 @@
-"""Labs on demand, one a kind of fabric."""
+"""Labs on demand, one a kind of fabric and thread that asks: a lab is ended with the thread that started it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import ExitStack
+from threading import get_ident
 from typing import Protocol
 
 from fabric.api import FabricKind
@@ -24,19 +25,20 @@ class Hands(Protocol):
 
 
 class Labs:
-    """Hands on this machine: it starts every rank itself. A lab that was lost is started anew."""
+    """Hands on this machine: it starts every rank itself. A lab that was lost is started anew. Threads may ask at the
+    same time; closing ends what they wait for."""
 
     def __init__(self) -> None:
-        self._labs: dict[FabricKind, LabHandle] = {}
+        self._labs: dict[tuple[FabricKind, int], LabHandle] = {}
 
     def ask(self, task: Task, on_event: OnEvent) -> Answer:
-        kind = task.fabric.kind
-        if kind not in self._labs or not self._labs[kind].is_running:
-            self._labs[kind] = LabHandle(task.fabric)
-        return self._labs[kind].ask(task, on_event)
+        own = (task.fabric.kind, get_ident())
+        if own not in self._labs or not self._labs[own].is_running:
+            self._labs[own] = LabHandle(task.fabric)
+        return self._labs[own].ask(task, on_event)
 
     def close(self) -> None:
         with ExitStack() as stack:
-            for lab in self._labs.values():
+            for lab in list(self._labs.values()):
                 stack.callback(lab.close)
         self._labs = {}

@@ -92,11 +92,11 @@ class LabHandle:
 
     def close(self) -> None:
         """End the lab and all in it. May be called again."""
+        self._process.kill()
+        self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None:
                 pipe.close()
-        self._process.kill()
-        self._process.wait()
         self._scratch.cleanup()
 
     @property

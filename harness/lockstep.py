@@ -15,6 +15,7 @@ Gradients may become ready in any order, another one on every rank: pass `arriva
 from __future__ import annotations
 
 import copy
+import dataclasses
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -22,13 +23,15 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from baselines.api import Context, Message, NeedsWorld, Payload, Reduced, Serve, UpdatePoint
+from baselines.api import AllReduce, Context, Message, NeedsWorld, Payload, Reduced, Serve, UpdatePoint
 from baselines.strategy import Strategy
 from harness.buffers import BufferPool, flatten_gradients, scatter_gradients
+from harness.checkpoint import CheckpointError, Saved, restore_states, saved_states
 from harness.collectives import DisagreementError, Room, perform
 from harness.dispatch import DEFAULT_CYCLE_S, PlanError, StaticDispatch, make_plan
 from harness.layout import lay_out, rank_generator, trainable_parameters
 from harness.negotiate import Negotiation
+from harness.precision import Guard, LossScale
 from harness.reduction import MessageRun, Tagged, reduce_message
 from harness.shards import Adopt, Shards
 from harness.traffic import Traffic, bytes_sent
@@ -49,11 +52,14 @@ class Lockstep:
     """Trains `models`, one a virtual rank, as `strategy` decides.
 
     `traffic_of` counts what each rank sends, as the engine does, and `traffic` is rank 0's. A parameter without a
-    gradient counts as zero. Ranks after the first `num_workers` only serve: their models stay as they are.
+    gradient counts as zero. Ranks after the first `num_workers` only serve: their models stay as they are. With a
+    `loss_scale` losses are scaled as in `harness/precision.py`, and a step that overflows on any rank is skipped.
     Raises: ValueError if the models' weights differ, or their number does not suit the exchange.
     """
 
-    def __init__(self, models: Sequence[nn.Module], strategy: Strategy, *, seed: int = 0) -> None:
+    def __init__(
+        self, models: Sequence[nn.Module], strategy: Strategy, *, seed: int = 0, loss_scale: LossScale | None = None
+    ) -> None:
         self.models, self.strategy = tuple(models), strategy
         if isinstance(strategy.exchange, NeedsWorld) and (reason := strategy.exchange.why_unfit(len(models))):
             raise ValueError(f"{strategy.text}: {reason}")
@@ -66,6 +72,10 @@ class Lockstep:
         self._optimizers = [self._build_optimizers(rank) for rank in range(self.num_workers)]
         self.shards = [Shards(own, strategy.optimizer) for own in self.parameters]
         self._generators = [rank_generator(seed, rank) for rank in range(self.world)]
+        self.loss_scale = loss_scale
+        if loss_scale is not None and _updates_early(strategy):
+            raise ValueError(f"{strategy.text}: a step that overflows cannot be skipped, parts of it are applied early")
+        self._guards = [Guard(states, strategy.compression.lossy) for states in self.states if loss_scale is not None]
         self._pools = [BufferPool() for _ in models]
         self._num_steps, self._now_s, self._look_again_s = 0, 0.0, DEFAULT_CYCLE_S
 
@@ -97,6 +107,50 @@ class Lockstep:
         self._num_steps += 1
         return list(losses)
 
+    def state_dict(self) -> Saved:
+        """All that the next step depends on, the data apart: tensors, numbers and texts, for `torch.save`."""
+        return {
+            "num_steps": self._num_steps,
+            "order": [segment.name for segment in self.segments],
+            "clock_s": [self._now_s, self._look_again_s],
+            "loss_scale": None if self.loss_scale is None else list(dataclasses.astuple(self.loss_scale)),
+            "models": [copy.deepcopy(model.state_dict()) for model in self.models],
+            "optimizers": [
+                {name: copy.deepcopy(own.state_dict()) for name, own in optimizers.items()}
+                for optimizers in self._optimizers
+            ],
+            "compression": [saved_states(states) for states in self.states],
+            "shards": [shards.state_dict() for shards in self.shards],
+            "generators": [generator.get_state() for generator in self._generators],
+        }
+
+    def load_state_dict(self, saved: Saved) -> None:
+        """Go on from what `state_dict` gave, bit for bit; packing and ordering may be others.
+
+        Raises: CheckpointError if ranks, parameters, the compression or the update point differ.
+        """
+        if len(saved["models"]) != self.world or len(saved["optimizers"]) != self.num_workers:
+            raise CheckpointError(
+                f"the checkpoint is of {len(saved['models'])} ranks, {len(saved['optimizers'])} of which train; here are "
+                f"{self.world} and {self.num_workers}"
+            )
+        if [own.keys() for own in self._optimizers] != [kept.keys() for kept in saved["optimizers"]]:
+            raise CheckpointError(f"{self.strategy.text}: the checkpoint is of another update point; use that one")
+        for states, kept, parameters in zip(self.states, saved["compression"], self.parameters, strict=True):
+            restore_states(states, kept, parameters)
+        for model, kept in zip(self.models, saved["models"], strict=True):
+            model.load_state_dict(kept)
+        for optimizers, kept in zip(self._optimizers, saved["optimizers"], strict=True):
+            for name, optimizer in optimizers.items():
+                optimizer.load_state_dict(kept[name])
+        for shards, kept in zip(self.shards, saved["shards"], strict=True):
+            shards.load_state_dict(kept)
+        for generator, kept in zip(self._generators, saved["generators"], strict=True):
+            generator.set_state(kept)
+        self.segments = lay_out(self.parameters[0], saved["order"])
+        self.loss_scale = None if saved["loss_scale"] is None else LossScale(*saved["loss_scale"])
+        self._num_steps, (self._now_s, self._look_again_s) = saved["num_steps"], saved["clock_s"]
+
     def _build_optimizers(self, rank: int) -> dict[str, torch.optim.Optimizer]:
         """One a parameter for AT_PRE_HOOK; else a single one, under the empty name."""
         build = Adopt().build if self.strategy.updates_on_servers else self.strategy.optimizer.build
@@ -113,7 +167,7 @@ class Lockstep:
             for name, parameter in parameters.items()
         ]
         value = loss(rank, self.models[rank])
-        value.backward()
+        (value if self.loss_scale is None else value * self.loss_scale.scale).backward()
         for hook in hooks:
             hook.remove()
         for name, parameter in parameters.items():
@@ -130,6 +184,8 @@ class Lockstep:
 
     def _exchange(self, arrivals: Arrivals) -> None:
         missing = {segment.name: segment.numel for segment in self.segments}
+        for guard in self._guards:
+            guard.begin()
         for message in self._messages(arrivals):
             self._reduce(message)
             for segment in message.segments:
@@ -139,7 +195,23 @@ class Lockstep:
                     self._apply(segment.name)
         if missing:
             raise PlanError(f"{self.strategy.text}: never sent as a whole: {', '.join(missing)}")
-        self._apply("")
+        if not self._skips():
+            self._apply("")
+
+    def _skips(self) -> bool:
+        """Whether the step overflowed on any rank; all ranks then forget it."""
+        if self.loss_scale is None:
+            return False
+        overflow = any(guard.overflowed() for guard in self._guards)
+        if self._guards[0].must_agree:
+            for traffic in self.traffic_of:
+                traffic.count("control", bytes_sent(AllReduce(torch.zeros(1)), self.world))
+        self.loss_scale = self.loss_scale.after(overflow=overflow)
+        if overflow:
+            for guard, model in zip(self._guards, self.models, strict=True):
+                guard.undo()
+                model.zero_grad()
+        return overflow
 
     def _apply(self, name: str) -> None:
         """Step the optimizers that wait for the parameter `name`, or for the whole model."""
@@ -201,10 +273,13 @@ class Lockstep:
         """Drive one message's generators on all ranks together, and hand the gradients back."""
         for traffic in self.traffic_of:
             traffic.num_messages += 1
+        scale = 1.0 / self.num_workers / (1.0 if self.loss_scale is None else self.loss_scale.scale)
         flats = [
-            flatten_gradients(message, own, pool, scale=1.0 / self.num_workers)
+            flatten_gradients(message, own, pool, scale=scale)
             for own, pool in zip(self.parameters, self._pools, strict=True)
         ]
+        for guard, flat in zip(self._guards, flats, strict=False):
+            guard.outgoing(flat)
         runs = [self._run(rank, message, flat) for rank, flat in enumerate(flats)]
         outcomes = [_advance(run, None) for run in runs]
         while asked := _asked(outcomes):
@@ -212,6 +287,8 @@ class Lockstep:
             outcomes = [_advance(run, answer) for run, answer in zip(runs, answers, strict=True)]
         for rank, reduced in enumerate(outcomes):
             assert isinstance(reduced, Reduced)
+            if self._guards:
+                self._guards[rank].incoming(reduced.value)
             scatter_gradients(message, reduced.value, self.parameters[rank])
             self._pools[rank].give_back(flats[rank])
 
@@ -231,6 +308,10 @@ class Lockstep:
 
 def _note(order: dict[str, None], name: str, _: Tensor) -> None:
     order[name] = None
+
+
+def _updates_early(strategy: Strategy) -> bool:
+    return strategy.update_point is UpdatePoint.AT_PRE_HOOK or strategy.updates_on_servers
 
 
 def _check_equal(parameters: Sequence[dict[str, nn.Parameter]]) -> None:

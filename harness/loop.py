@@ -47,10 +47,10 @@ class Schedule:
 
 @dataclass(frozen=True, slots=True)
 class Evaluated:
-    """Held-out loss and accuracy after `step` steps, `time_s` seconds of training in."""
+    """Held-out loss and accuracy after `step` steps, `time_s` seconds of training in (None in lockstep)."""
 
     step: int
-    time_s: float
+    time_s: float | None
     loss: float
     accuracy: float
 

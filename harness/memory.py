@@ -7,16 +7,30 @@ from functools import cache
 import psutil
 
 from harness.trial import Trial, TrialError
+from models.networks import find_network
 from models.workload import Device, WorkloadSpec, open_workload
 
 PROCESS_BYTES = 150_000_000  # a forked rank's own pages, gloo's buffers included
 HEADROOM = 0.9
+# What a virtual rank keeps of a parameter, in float32: weight, gradient, two of the optimizer, two of the compressor,
+# and the message that it becomes.
+REPLICA_BYTES = 4 * 7
 
 
 def trial_bytes(trial: Trial, num_ranks: int | None = None) -> int:
     """Estimated memory, on the CPU, of `num_ranks` ranks of every job: those on this machine, by default all."""
+    if not trial.fabric.kind.has_processes:
+        on_gpu = trial.jobs[0].workload.device is Device.CUDA
+        return PROCESS_BYTES if on_gpu else PROCESS_BYTES + replica_bytes(trial)
     per_rank = [_rank_bytes(job.workload) for job in trial.jobs if job.workload.device is not Device.CUDA]
     return (num_ranks or trial.world) * (sum(per_rank) + len(trial.jobs) * PROCESS_BYTES)
+
+
+def replica_bytes(trial: Trial) -> int:
+    """Estimated memory of a lockstep trial on its device: P replicas with their states, and the activations of one rank
+    at a time."""
+    workload = trial.jobs[0].workload
+    return trial.world * REPLICA_BYTES * find_network(workload.network).num_parameters + _rank_bytes(workload)
 
 
 @cache

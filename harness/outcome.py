@@ -37,7 +37,12 @@ STATUS = {
     Ending.TIMEOUT: Status.TIMEOUT,
     Ending.UNAVAILABLE: Status.SKIPPED,
 }
-LABELS = {FabricKind.NATIVE: "measured", FabricKind.EMULATED: "emulated", FabricKind.PACED: "paced"}
+LABELS = {
+    FabricKind.NATIVE: "measured",
+    FabricKind.EMULATED: "emulated",
+    FabricKind.PACED: "paced",
+    FabricKind.LOCKSTEP: "lockstep",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,10 +81,10 @@ def record_of(trial: Trial, answer: Answer, background: Background) -> Record:
         at=trial.at,
         fabric=fabric_facts(trial, background.link),
         jobs=tuple(
-            _job_result(trial, index, answer, [rank for rank in servers if rank.job == index])
+            _job_result(trial, index, answer, [rank for rank in servers if rank.job == index], background.prediction)
             for index in range(len(trial.jobs))
         ),
-        makespan_s=_makespan_s(trial, answer.ranks) if done else None,
+        makespan_s=_makespan_s(trial, answer.ranks) if done and trial.fabric.kind.has_processes else None,
         prediction=background.prediction
         or (_prediction(trial, background.costs or costs_of(answer.ranks), facts) if done else None),
         sharing_facts=facts,
@@ -163,8 +168,10 @@ def _verdict(trial: Trial, answer: Answer) -> tuple[Status, str]:
     return Status.OK, ""
 
 
-def _job_result(trial: Trial, index: int, answer: Answer, servers: Sequence[RankResult]) -> JobResult:
-    job = trial.jobs[index]
+def _job_result(
+    trial: Trial, index: int, answer: Answer, servers: Sequence[RankResult], prediction: Prediction | None
+) -> JobResult:
+    job, is_timed = trial.jobs[index], trial.fabric.kind.has_processes
     ranks = [rank for rank in answer.ranks if rank.job == index]
     asked = _asked(job, trial.num_steps_of(index))
     if not ranks:
@@ -173,19 +180,24 @@ def _job_result(trial: Trial, index: int, answer: Answer, servers: Sequence[Rank
     zero_s = min(rank.start_s for rank in answer.ranks)
     num_steps = trial.num_warmup + trial.num_steps_of(index)
     alone = answer.sent_bytes is not None and len(trial.jobs) == 1
+    predicted_s = prediction.step_time_s if prediction is not None and not is_timed else None
     return replace(
         asked,
         num_parameters=ranks[0].num_parameters,
-        ranks=tuple(_times(rank, trial.num_warmup) for rank in ranks),
+        ranks=tuple(_times(rank, trial.num_warmup) for rank in ranks) if is_timed else (),
         phases=slowest.phases,
         num_messages=ranks[0].num_messages,
+        num_control_rounds=ranks[0].num_control_rounds,
         wire_bytes=max((rank.wire_bytes for rank in (*ranks, *servers)), key=lambda sent: sum(sent.values())),
         num_servers=len(servers),
         interface_bytes=max(answer.sent_bytes or ()) / num_steps if alone else None,
-        curve=tuple(_curve(ranks)),
+        curve=tuple(_curve(ranks) if is_timed else _untimed_curve(ranks, predicted_s)),
+        clock="measured" if is_timed else "none" if predicted_s is None else "predicted",
         weights_digest=ranks[0].weights_digest,
         notes=ranks[0].notes,
         adaptation=ranks[0].adaptation,
+        num_skipped_steps=ranks[0].num_skipped,
+        loss_scale=ranks[0].loss_scale,
         peak_memory_bytes=max(rank.peak_memory_bytes for rank in ranks),
         gpu_allocated_bytes=max(rank.gpu_memory.peak_allocated_bytes for rank in ranks),
         gpu_reserved_bytes=max(rank.gpu_memory.peak_reserved_bytes for rank in ranks),
@@ -204,6 +216,7 @@ def _asked(job: Job, num_steps: int) -> JobResult:
         device=job.workload.device.value,
         batch_size=job.workload.batch_size,
         accumulate=job.accumulate,
+        precision=job.precision.value,
         num_steps=num_steps,
     )
 
@@ -221,6 +234,18 @@ def _curve(ranks: Sequence[RankResult]) -> list[CurvePoint]:
         points.append(CurvePoint(step=step, time_s=time_s, loss=sum(loss) / len(loss)))
     points += [CurvePoint(step=e.step, time_s=e.time_s, loss=e.loss, accuracy=e.accuracy) for e in ranks[0].evaluated]
     return points
+
+
+def _untimed_curve(ranks: Sequence[RankResult], step_s: float | None) -> list[CurvePoint]:
+    """The same in lockstep, where a step takes `step_s` or nobody knows how long."""
+    losses, sent = list(zip(*(rank.losses for rank in ranks), strict=True)), ranks[0].sent_bytes
+
+    def point(step: int, loss: float, accuracy: float | None = None) -> CurvePoint:
+        time_s = None if step_s is None else step * step_s
+        return CurvePoint(step=step, time_s=time_s, loss=loss, accuracy=accuracy, sent_bytes=sent[step - 1])
+
+    trained = [point(step, sum(loss) / len(loss)) for step, loss in enumerate(losses, start=1)]
+    return trained + [point(e.step, e.loss, e.accuracy) for e in ranks[0].evaluated]
 
 
 def _makespan_s(trial: Trial, ranks: Sequence[RankResult]) -> float:

@@ -143,8 +143,7 @@ class Guard:
         """Before a step's first message: remember the compressor's states."""
         self._sums.clear()
         for name, state in self.states.items():
-            if state:
-                self._before[name] = _copied(state, self._before.get(name, {}))
+            self._before[name] = _copied(state, self._before.get(name, {}))
 
     def outgoing(self, flat: Tensor) -> None:
         """Look at an unscaled message before its compressor, which sees no number that is not finite."""

@@ -23,6 +23,7 @@ from harness.interference import other_communication
 from harness.link_turns import LinkTurns
 from harness.loop import Evaluated, Run, Schedule, train
 from harness.pacing import pacing_of
+from harness.precision import in_precision
 from harness.serving import serve
 from harness.systems import system_of
 from harness.systems.api import Seat, Session
@@ -30,6 +31,7 @@ from harness.trace import Recorder, Span, covered_s
 from harness.trial import Link, Trial
 from harness.turns import Turn, merged
 from models.device import VirtualDevice
+from models.replay import ReplayWorkload
 from models.workload import Device, Workload, open_workload
 from results.record import Adapted, JobCosts, Phases
 
@@ -56,7 +58,8 @@ class Place:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankResult:
-    """What one rank reports; plain values."""
+    """What one rank reports; plain values. In lockstep there are no step times, and rank 0 tells the bytes that the rank
+    which sent most had sent after each step."""
 
     job: int
     rank: int
@@ -79,7 +82,11 @@ class RankResult:
     spans: tuple[Span, ...] = ()
     notes: Mapping[str, str] = field(default_factory=dict)
     adaptation: tuple[Adapted, ...] = ()
+    num_skipped: int = 0
+    loss_scale: float | None = None
     serves: bool = False
+    sent_bytes: tuple[float, ...] = ()
+    num_control_rounds: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,12 +115,17 @@ def join_group(place: Place, world: int, timeout_s: float, backend: str = "gloo"
     )
 
 
+def rank_seed(seed: int, rank: int) -> int:
+    """Of torch's global generators in a rank's process."""
+    return seed * 1_000_003 + rank
+
+
 def run_rank(trial: Trial, place: Place, signals: Signals) -> RankResult:
     """Train one job's rank of `trial` and report. The process group must be up."""
     job, num_workers = trial.jobs[place.job], trial.num_workers_of(place.job)
     if job.workload.device is Device.CUDA:
         torch.cuda.set_device(place.slot)
-    torch.manual_seed(trial.seed * 1_000_003 + place.rank)
+    torch.manual_seed(rank_seed(trial.seed, place.rank))
     workload = _open(trial, place)
     model = workload.build_model(trial.seed)
     recorder = Recorder()
@@ -127,7 +139,9 @@ def run_rank(trial: Trial, place: Place, signals: Signals) -> RankResult:
         pacing=pacing_of(trial.fabric, place.link_socket),
         accumulate=job.accumulate,
         clip_norm=job.clip_norm,
+        precision=job.precision,
         scratch=Path(place.scratch) if place.scratch else None,
+        paused=workload.device.pause if isinstance(workload, ReplayWorkload) else lambda: None,
         recorder=recorder,
     )
     session = system_of(job.system).prepare(model, seat)
@@ -173,7 +187,7 @@ def _summary(
 ) -> RankResult:
     """What the training alone left behind, before anything else is measured in its session."""
     times_s = run.step_times_s()
-    traffic = session.traffic
+    traffic, scaled = session.traffic, session.loss_scale
     return RankResult(
         job=place.job,
         rank=place.rank,
@@ -182,6 +196,7 @@ def _summary(
         evaluated=tuple(run.evaluated),
         phases=_phases(run, recorder, trial.num_steps_of(place.job), session=session),
         num_messages=traffic.num_messages / len(times_s) if traffic else None,
+        num_control_rounds=traffic.num_control_rounds / len(times_s) if traffic else None,
         wire_bytes={t: n / len(times_s) for t, n in traffic.wire_bytes.items()} if traffic else {},
         weights_digest=weights_digest(model),
         num_parameters=sum(p.numel() for p in model.parameters()),
@@ -194,6 +209,8 @@ def _summary(
         spans=tuple(recorder.spans) if trial.trace else (),
         notes=dict(session.notes),
         adaptation=session.adapted,
+        num_skipped=scaled.num_skipped if scaled else 0,
+        loss_scale=scaled.scale if scaled else None,
         serves=place.rank >= trial.num_workers_of(place.job),
     )
 
@@ -208,7 +225,8 @@ def _link_turns(trial: Trial, place: Place) -> LinkTurns | None:
 def _open(trial: Trial, place: Place) -> Workload:
     spec = trial.jobs[place.job].workload
     shared = spec.device is Device.REPLAY and place.device_socket
-    return open_workload(spec, device=VirtualDevice.connect(Path(place.device_socket)) if shared else None)
+    workload = open_workload(spec, device=VirtualDevice.connect(Path(place.device_socket)) if shared else None)
+    return in_precision(workload, trial.jobs[place.job].precision)
 
 
 def _on_lanes(recorder: Recorder) -> list[Span]:

@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic
@@ -17,6 +17,7 @@ import torch.distributed as dist
 
 from fabric.api import Cluster
 from harness.calibrate import time_all_reduces
+from harness.lockstep_trial import run_lockstep
 from harness.messages import Event, LinkTimes, Task, event_from, to_line
 from harness.predict.rows import time_rows
 from harness.rank import Place, Signals, join_group, run_rank
@@ -109,7 +110,8 @@ def _child(task: Task, place: Place, cluster: Cluster, log: Path, pipe: int, go:
         cluster.enter(place.host.index)
         _pin(task, place)
         torch.set_num_threads(1)
-        os.write(pipe, to_line(_work(task, place, pipe, go)))
+        for event in _work(task, place, pipe, go):
+            os.write(pipe, to_line(event))
         code = 0
     except BaseException as error:  # noqa: BLE001  the process ends here; the lab reports it
         traceback.print_exc()
@@ -133,11 +135,16 @@ def _pin(task: Task, place: Place) -> None:
     """With real compute a host is one core, as far as there are enough of them."""
     cores = sorted(os.sched_getaffinity(0))
     computes = task.trial is not None and any(job.workload.device is Device.CPU for job in task.trial.jobs)
-    if computes and task.world <= len(cores):
+    if computes and task.fabric.kind.has_processes and task.world <= len(cores):
         os.sched_setaffinity(0, {cores[place.slot]})
 
 
-def _work(task: Task, place: Place, pipe: int, go: int) -> Event:
+def _work(task: Task, place: Place, pipe: int, go: int) -> Iterator[Event]:
+    if not task.fabric.kind.has_processes:
+        assert task.trial is not None
+        signals = Signals(_ready_signal(pipe, go, alone=True), _step_signal(pipe))
+        yield from (Event(kind="result", result=result) for result in run_lockstep(task.trial, place, signals))
+        return
     join_group(place, task.world, JOIN_TIMEOUT_S, backends_for(_devices(task)))
     ready = _ready_signal(pipe, go)
     if task.links is not None:
@@ -146,19 +153,21 @@ def _work(task: Task, place: Place, pipe: int, go: int) -> Event:
         times_s = time_rows(task.links.rows, task.links.num_repeats) if task.links.rows else ()
         times_s += time_all_reduces(sizes, task.links.num_repeats)
         dist.barrier()
-        return Event(kind="links", links=LinkTimes(rank=place.rank, num_bytes=sizes, times_s=times_s))
+        yield Event(kind="links", links=LinkTimes(rank=place.rank, num_bytes=sizes, times_s=times_s))
+        return
     assert task.trial is not None
     result = run_rank(task.trial, place, Signals(ready, _step_signal(pipe)))
-    return Event(kind="result", result=result)
+    yield Event(kind="result", result=result)
 
 
 def _devices(task: Task) -> set[Device]:
     return {job.workload.device for job in task.trial.jobs} if task.trial is not None else set()
 
 
-def _ready_signal(pipe: int, go: int) -> Callable[[], None]:
+def _ready_signal(pipe: int, go: int, *, alone: bool = False) -> Callable[[], None]:
     def ready() -> None:
-        dist.barrier()
+        if not alone:
+            dist.barrier()
         os.write(pipe, to_line(Event(kind="ready")))
         os.read(go, 1)  # returns at end of file: the lab let everybody go
 

@@ -7,6 +7,7 @@ values and the optimizer's state of its part of each message; workers take what 
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, overload
@@ -15,6 +16,7 @@ import torch
 from torch import Tensor
 
 from baselines.api import Card, Message, OptimizerSpec, Serve, Slot
+from harness.checkpoint import Saved
 
 Piece = tuple[str, int, int]  # elements start:stop of a flattened parameter
 
@@ -72,6 +74,28 @@ class Shards:
         shard.values.grad = None
         shard.version += 1
         return shard.values
+
+    def state_dict(self) -> list[Saved]:
+        """What the server keeps, for a checkpoint."""
+        return [
+            {
+                "pieces": [list(piece) for piece in pieces],
+                "values": shard.values.clone(),
+                "optimizer": copy.deepcopy(shard.optimizer.state_dict()),
+                "version": shard.version,
+            }
+            for pieces, shard in self._shards.items()
+        ]
+
+    def load_state_dict(self, saved: Iterable[Saved]) -> None:
+        """Go on from what `state_dict` gave."""
+        self._shards.clear()
+        for one in saved:
+            pieces = tuple((name, start, stop) for name, start, stop in one["pieces"])
+            values = one["values"].to(self.parameters[pieces[0][0]].device, copy=True)
+            optimizer = self.optimizer.build([values])
+            optimizer.load_state_dict(one["optimizer"])
+            self._shards[pieces] = _Shard(values, optimizer, one["version"])
 
 
 def pieces_of(message: Message, start: int, numel: int) -> tuple[Piece, ...]:

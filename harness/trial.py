@@ -10,7 +10,9 @@ import crossover
 from baselines.api import NeedsWorld, UpdatePoint
 from baselines.strategy import Strategy, parse_strategy
 from fabric.api import FabricKind, FabricSpec
-from models.workload import WorkloadSpec
+from harness.precision import Precision
+from models.workload import Device, WorkloadSpec
+from models.workload import Precision as workload_precision
 
 
 class TrialError(ValueError):
@@ -68,7 +70,8 @@ class Job:
     `num_steps` differs from the trial's where jobs are of unequal length. `start_phase` lets the first step wait by
     this part of the job's step alone, and becomes `start_delay_s` when that is known. A step is `accumulate`
     micro-batches of the workload's batch size; before the update the L2 norm of the averaged gradient of all parameters
-    is clipped to `clip_norm`, if that is given.
+    is clipped to `clip_norm`, if that is given. Layers compute in `precision`, parameters and gradients stay float32
+    (`harness/precision.py`).
     """
 
     name: str
@@ -81,12 +84,30 @@ class Job:
     start_delay_s: float = 0.0
     accumulate: int = 1
     clip_norm: float | None = None
+    precision: Precision = Precision.FLOAT32
 
     def __post_init__(self) -> None:
         if self.accumulate < 1:
             raise TrialError(f"job {self.name}: accumulate is {self.accumulate}; a step has at least 1 micro-batch")
         if self.clip_norm is not None and not 0 < self.clip_norm < math.inf:
             raise TrialError(f"job {self.name}: clip_norm is {self.clip_norm}; give a positive norm, or leave it out")
+        if self.precision not in set(Precision):
+            raise TrialError(f"job {self.name}: precision is {self.precision!r}; use one of {', '.join(Precision)}")
+        object.__setattr__(self, "precision", Precision(self.precision))  # where a plain text was given
+        if self.precision is not Precision.FLOAT32:
+            self._check_16_bits()
+
+    def _check_16_bits(self) -> None:
+        if self.workload.device is Device.REPLAY:
+            raise TrialError(
+                f"job {self.name}: precision={self.precision} in replay, whose times are those of its profile; use "
+                "float32, or a profile recorded in that precision"
+            )
+        if self.workload.precision is not workload_precision.FP32:
+            raise TrialError(
+                f"job {self.name}: precision={self.precision}, and the workload says {self.workload.precision} itself; "
+                "name one of them"
+            )
 
     def resolve(self) -> Strategy:
         """The strategy with this job's optimizer. Raises: TextError, CatalogueError."""
@@ -98,7 +119,8 @@ class Job:
 
     @property
     def label(self) -> str:
-        return self.strategy if self.system == "ours" else self.system
+        label = self.strategy if self.system == "ours" else self.system
+        return label if self.precision is Precision.FLOAT32 else f"{label} in {self.precision}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,6 +179,11 @@ class Trial:
         """Ranks of a job, those that only serve included; rank r is on host r div `ranks_per_host`."""
         return self.fabric.num_hosts * self.ranks_per_host
 
+    @property
+    def num_processes(self) -> int:
+        """Processes of a job: a rank each, or in lockstep one for all ranks."""
+        return self.world if self.fabric.kind.has_processes else 1
+
     def num_workers_of(self, job: int) -> int:
         """Ranks of one job that train: the first ones."""
         return self.jobs[job].num_workers(self.world)
@@ -174,9 +201,11 @@ def check(trial: Trial) -> None:
     Raises: TrialError, TextError, CatalogueError, WorkloadError with value and remedy.
     """
     from harness.systems import system_of  # the systems need the values above
-    from harness.systems.api import Warms
+    from harness.systems.api import HasPrecisions, Warms
 
     _check_placement(trial)
+    if not trial.fabric.kind.has_processes:
+        _check_lockstep(trial)
     for job in trial.jobs:
         system = system_of(job.system)
         if isinstance(system, Warms) and system.num_warmup > trial.num_warmup:
@@ -184,11 +213,29 @@ def check(trial: Trial) -> None:
                 f"{trial.cell}: {job.system} needs {system.num_warmup} steps before it is what it will be, and "
                 f"num_warmup is {trial.num_warmup}; warm up longer or let it search less"
             )
+        precisions = system.precisions if isinstance(system, HasPrecisions) else frozenset({Precision.FLOAT32})
+        if job.precision not in precisions:
+            known = ", ".join(sorted(precisions))
+            raise TrialError(f"{trial.cell}: {job.system} does not train in {job.precision} here; use {known}")
         if job.system == "ours":
+            if job.precision.scales_loss:
+                _check_skipping(trial, job)
             _check_update_point(trial, job)
             _check_exchange(trial, job)
         else:
             parse_strategy(job.optimizer)
+
+
+def _check_skipping(trial: Trial, job: Job) -> None:
+    """A step is skipped as a whole, so nothing of it may be applied before all of it is known."""
+    strategy = job.resolve()
+    asked = f"{trial.cell}: precision={job.precision} skips a step in which any gradient overflows, and"
+    if strategy.update_point is UpdatePoint.AT_PRE_HOOK:
+        raise TrialError(
+            f"{asked} at-pre-hook updates a layer before the others' have arrived; update after-all, or use bfloat16"
+        )
+    if strategy.updates_on_servers:
+        raise TrialError(f"{asked} each server updates its part at once; use update='worker', or bfloat16")
 
 
 def _check_exchange(trial: Trial, job: Job) -> None:
@@ -205,6 +252,22 @@ def _check_exchange(trial: Trial, job: Job) -> None:
             f"{trial.cell}: clip_norm={job.clip_norm:g} needs the norm of all gradients, and each server has a part of "
             "them; use update='worker', or do not clip"
         )
+
+
+def _check_lockstep(trial: Trial) -> None:
+    """One process, no time: what is about either is asked of another fabric."""
+    job = trial.jobs[0]
+    reasons = (
+        (trial.sharing is not Sharing.NONE, f"jobs cannot share by {trial.sharing}"),
+        (job.system != "ours", f"{job.system} is processes of its own"),
+        (job.workload.device is Device.REPLAY, "a replayed workload learns nothing"),
+        (job.clip_norm is not None, "gradients are not clipped"),
+        (trial.num_cost_steps > 0, "there are no costs to measure"),
+        (trial.trace, "there are no moments to trace"),
+        (trial.ranks_per_host > 1, f"every rank is a host's only one, not one of {trial.ranks_per_host}"),
+    )
+    if reason := next((reason for applies, reason in reasons if applies), None):
+        raise TrialError(f"{trial.cell}: in lockstep {reason}; run it on the emulated or native fabric")
 
 
 def _check_placement(trial: Trial) -> None:

@@ -39,7 +39,7 @@ class Watch:
         self._task, self._ranks, self._go, self._say = task, ranks, go, say
         self._commands = commands
         self._num_ready = 0
-        self._results: dict[int, RankResult] = {}
+        self._results: dict[int, list[RankResult]] = {}  # in lockstep one process reports all ranks
         self._links: dict[int, LinkTimes] = {}
         self._running = set(range(len(ranks)))
         self._failures: list[Failure] = []
@@ -67,7 +67,7 @@ class Watch:
             return Answer(ending=Ending.FAILED, reason=cause.reason)
         if self._running:
             return Answer(ending=Ending.TIMEOUT, reason=self._late())
-        ranks = tuple(self._results[number] for number in sorted(self._results))
+        ranks = tuple(result for number in sorted(self._results) for result in self._results[number])
         links = tuple(self._links[number] for number in sorted(self._links))
         return Answer(ending=Ending.DONE, ranks=ranks, links=links)
 
@@ -104,7 +104,7 @@ class Watch:
                     self._say(event)
             case "result":
                 assert event.result is not None
-                self._results[number] = event.result
+                self._results.setdefault(number, []).append(event.result)
             case "links":
                 assert event.links is not None
                 self._links[number] = event.links

@@ -5,9 +5,10 @@ here, until absolute deadlines. `VirtualDevice.connect(path)` shares one device 
 of a host, which a server holds (`serve`); each progresses at 1/n while n have work.
 
 Work follows work. A real host launches ahead, so a device goes from one layer to the next without
-a pause. Here work starts where the last one ended, not when the waiting thread woke up, as long as the
-host spent less than `slack_s` between: overshoot never accumulates, but a real pause (waiting for messages)
-is one. Waiting releases the interpreter lock and uses no CPU.
+a pause. Here work starts where the last one ended, not when the waiting thread woke up or got a processor again, so
+what the host loses between two layers never accumulates. Only where computation really had to wait, for messages or
+for an update, is there a pause: a step's first layer, and whatever follows `pause`. A host that comes later
+than `slack_s` was busy with something else. Waiting releases the interpreter lock and uses no CPU.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-DEFAULT_SLACK_S = 0.0005
+DEFAULT_SLACK_S = 0.05
 
 # Seconds of work and whether it follows the last one; the answer is one byte.
 REQUEST = struct.Struct("<d?")
@@ -71,6 +72,10 @@ class VirtualDevice(ABC):
     @abstractmethod
     def close(self) -> None:
         """Leave the device; it must not be used afterwards."""
+
+    def pause(self) -> None:
+        """What comes next could not have been launched ahead: it starts when it is asked for."""
+        self._returned_at_s = -math.inf
 
     def _follows(self) -> bool:
         return time.monotonic() - self._returned_at_s < self._slack_s

@@ -100,6 +100,7 @@ class ReplayNetwork(nn.Module):
         pace: Pace | None = None,
     ) -> None:
         super().__init__()
+        self.device = device
         for entry in profile.layers:
             layer = ReplayLayer(entry, device, size_scale=size_scale, time_scale=time_scale)
             layer.weight_of_loss = 0.5 / len(profile.layers)
@@ -107,6 +108,7 @@ class ReplayNetwork(nn.Module):
             self.add_module(_attribute(entry.name), layer)
 
     def forward(self, inputs: Tensor) -> Tensor:
+        self.device.pause()  # the update came before, and the wait for messages
         signal = torch.stack((inputs.new_zeros(()), inputs.mean()))
         for layer in self.children():
             signal = layer(signal)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor, nn
@@ -58,9 +59,12 @@ class TrainingWorkload:
             per_sample = network.activation_bytes * self._source.shape.size**2 // network.image_size**2
         return network.num_parameters * _BYTES_A_PARAMETER + per_sample * spec.batch_size
 
-    def _autocast(self) -> torch.autocast:
-        """Backward must be called outside: torch has it follow what forward did."""
-        return torch.autocast(self.spec.device.value, torch.bfloat16, enabled=self.spec.precision is Precision.BF16)
+    def _autocast(self) -> AbstractContextManager[object]:
+        """Backward must be called outside: torch has it follow what forward did. At full precision the caller's own
+        autocast, if there is one, stays as it is."""
+        if self.spec.precision is Precision.FP32:
+            return nullcontext()
+        return torch.autocast(self.spec.device.value, torch.bfloat16)
 
     def _move(self, batch: Batch) -> Batch:
         if self.spec.device is Device.CPU:

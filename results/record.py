@@ -47,12 +47,14 @@ class RankTimes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CurvePoint:
-    """Training state after `step` steps and `time_s` seconds of training (evaluation excluded)."""
+    """Training state after `step` steps and `time_s` seconds of training (evaluation excluded; None where nobody knows,
+    see `JobResult.clock`), in which the rank of `JobResult.wire_bytes` sent `sent_bytes` (None: not noted by step)."""
 
     step: int
-    time_s: float
+    time_s: float | None
     loss: float
     accuracy: float | None = None
+    sent_bytes: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,12 +104,16 @@ class Adapted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobResult:
-    """One job of the trial. `wire_bytes` are bytes a rank sent a step, by tag, counted by the
-    engine (empty for systems that are not ours); `interface_bytes` are bytes a host sent a step
-    by its interface counters, TCP/IP headers included (None where the fabric has no counters). A step is
-    `accumulate` micro-batches of `batch_size`. `notes` are what the system said of itself, `adaptation` how our
-    engine changed the strategy while it trained, in order. `ranks` train; `num_servers` more only serve. Where ranks
-    send unequally, `wire_bytes` are those of the one that sent most, servers included."""
+    """One job of the trial. `wire_bytes` are bytes a rank sent a step, by tag, counted by the engine (empty for systems
+    that are not ours); `interface_bytes` are bytes a host sent a step by its interface counters, TCP/IP headers
+    included (None where the fabric has no counters). A step is `accumulate` micro-batches of `batch_size`. `notes`
+    are what the system said of itself, `adaptation` how our engine changed the strategy while it trained, in order,
+    `num_control_rounds` in how many rounds a step, warm-up included, ranks agreed on what to send (None where nobody
+    counts). `ranks` train; `num_servers` more only serve. Where ranks send unequally, `wire_bytes` are those of the
+    one that sent most, servers included. `precision` is what layers computed in where the job says so; with a loss
+    scale, `num_skipped_steps` of all steps, warm-up included, were not applied because gradients overflowed, and
+    `loss_scale` is the last one. `clock` says what the curve's times are: measured, predicted (a number of steps
+    times the predicted one) or none."""
 
     name: str
     workload: str
@@ -134,6 +140,11 @@ class JobResult:
     num_servers: int = 0
     notes: Mapping[str, str] = field(default_factory=dict)
     adaptation: tuple[Adapted, ...] = ()
+    num_control_rounds: float | None = None
+    precision: str = "float32"
+    num_skipped_steps: int = 0
+    loss_scale: float | None = None
+    clock: str = "measured"
 
     def step_times_s(self) -> tuple[float, ...]:
         """Step times of the slowest rank, step by step. Empty if nothing was measured."""
@@ -142,7 +153,8 @@ class JobResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FabricFacts:
-    """The network the ranks ran over. `label` is one of measured, emulated, paced, replay, simulated.
+    """The network the ranks ran over. `label` is one of measured, emulated, paced, replay, lockstep,
+    simulated.
 
     `equivalent_rate_bps` = size_scale · rate_bps: what the link stands for when tensors are
     `size_scale` times smaller. `alpha_s`, `beta_s_per_byte`: all-reduce time = α + β · bytes,

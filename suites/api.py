@@ -47,12 +47,14 @@ class Suite:
     """A question with the trials that answer it. Trials come in the order in which they should
     run: repeats of different cells interleaved, exclusive sharing before the others.
 
-    `predicted` is a wider grid for the predictor alone: with `predicted_worlds`, the other numbers of workers for
-    which its cells are predicted, it holds every measured cell that can be predicted."""
+    `fabric` is the only one that it is for, whatever the command line says. `predicted` is a wider grid for the
+    predictor alone: with `predicted_worlds`, the other numbers of workers for which its cells are predicted, it holds
+    every measured cell that can be predicted."""
 
     name: str
     question: str
     grid: Grid
+    fabric: FabricKind | None = None
     predicted: Grid | None = None
     predicted_worlds: tuple[int, ...] = ()
 

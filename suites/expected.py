@@ -29,14 +29,16 @@ from models.workload import Device, WorkloadSpec
 
 HOP_S = 6e-4  # α of one ring step: medians of 0.7–1.5 ms over 2 and 8 reference hosts, less what lanes overlap
 PAYLOAD = 0.95  # of the line's rate
+OVERHEAD = 1.1  # updates, copies, waking up
 UNSHAPED_BPS = 8e9  # loopback
 START_S, HOST_S = 0.15, 0.1  # of a trial, and more for each of its hosts
-OPEN_S = 2.0  # hosts and links, once a fabric
+OPEN_S = 3.0  # hosts and links, once a fabric
 BIND_S, PROPOSE_S = 1.0, 0.15  # measuring costs while training, and a tuner's thinking about a trial
 NEGOTIATED_MESSAGES = 4  # about as many a step where no plan says it, in other systems too
 SAMPLE_S = {"resnet20": 2.3e-4, "bert_tiny": 4.4e-3}  # forward and backward on one core
 OTHER_SAMPLE_S = 2e-3
-EVERYTHING_ELSE = 1.5  # rows of micro-benchmarks beside those of all-reduce, in time of these
+PASS_S = 8e-3  # of a virtual rank in lockstep, however few its samples
+EVERYTHING_ELSE = 1.7  # rows of micro-benchmarks beside those of all-reduce, in time of these
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +52,13 @@ class StepParts:
     @property
     def step_s(self) -> float:
         """Messages hide behind backward and not behind forward."""
-        return max(self.compute_s, self.forward_s + self.link_s)
+        return OVERHEAD * max(self.compute_s, self.forward_s + self.link_s)
 
 
 def expected_s(trial: Trial) -> float:
     """Seconds from the start of a trial to its record, on a fabric that is up and calibrated."""
+    if not trial.fabric.kind.has_processes:
+        return START_S + (trial.num_warmup + trial.num_steps) * trial.world * _in_lockstep_s(trial.jobs[0])
     parts = [step_parts(job, trial.fabric, trial.world) for job in trial.jobs]
     num_steps = [trial.num_warmup + trial.num_steps_of(place) for place in range(len(parts))]
     run_s = sum(num * part.step_s for num, part in zip(num_steps, parts, strict=True))
@@ -82,11 +86,16 @@ def expected_each_s(trials: Iterable[Trial], *, foresees: bool = False) -> list[
 
 def calibration_s(fabric: FabricSpec, *, foresees: bool) -> float:
     """Seconds until a fabric's hosts are up and its α and β known."""
-    if fabric.kind is FabricKind.PACED:
+    if fabric.kind is FabricKind.PACED or not fabric.kind.has_processes:
         return 0.0
     costs = _costs(fabric, fabric.num_ranks)
     each_s = [row.num_tensors * costs.of(RING_STEPS).seconds(row.num_bytes) for row in RING_ROWS]
     return OPEN_S + (1 + NUM_REPEATS) * sum(each_s) * (EVERYTHING_ELSE if foresees else 0.5)
+
+
+def _in_lockstep_s(job: Job) -> float:
+    """A virtual rank's part of a step."""
+    return job.accumulate * (PASS_S + job.workload.batch_size * SAMPLE_S.get(job.workload.network, OTHER_SAMPLE_S))
 
 
 @cache
@@ -135,8 +144,8 @@ def _link_s(job: Job, layers: Layers, costs: LinkCosts) -> float:
 
 
 def _planned(strategy: Strategy, layers: Layers) -> Sequence[Message]:
-    """The messages of a step; none where ranks agree on them only while training."""
-    return make_plan(strategy.packing, layers.segments) if strategy.rank_invariant else ()
+    """The messages of a step, in whatever order they go; none where ranks pack only as gradients come."""
+    return make_plan(strategy.packing, layers.segments) if strategy.packing.rank_invariant else ()
 
 
 def _adapting_s(job: Job) -> float:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,10 +16,12 @@ from rich.text import Text
 from harness.bench import Bench
 from harness.memory import check_memory
 from harness.messages import Event
-from harness.trial import Sharing, Trial, TrialError, check
+from harness.trial import Trial, TrialError, check
 from models.workload import Device, WorkloadSpec, open_workload
 from results.codec import to_jsonable
 from results.record import Record, RecordError, Status, read_record, write_record
+from suites.at_once import run_each
+from suites.expected import expected_each_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,28 +79,37 @@ def check_data(spec: WorkloadSpec, world: int, seed: int) -> None:
             next(batches)
 
 
-def run_trials(trials: Sequence[Trial], bench: Bench, folder: Path, console: Console, *, resume: bool) -> Outcome:
-    """Run `trials` in order and write their records to `folder`. Ctrl-C ends the trial at hand,
-    keeps what is done and returns; nothing half-written is left. Ends `bench`.
+def run_trials(
+    trials: Sequence[Trial], bench: Bench, folder: Path, console: Console, *, resume: bool, foresees: bool = False
+) -> Outcome:
+    """Run `trials` in order, those in lockstep side by side, and write their records to `folder`. Ctrl-C ends what is
+    under way, keeps what is done and returns; nothing half-written is left. Ends `bench`; `foresees`: whether that one
+    predicts.
 
     Raises: CrewLost if ranks that a launcher started are gone.
     """
     records: list[Record] = []
     try:
         with bench, _progress(console) as progress:
-            bar = Bar(progress, trials)
+            bar = Bar(progress, trials, foresees=foresees)
+            left = []
             for trial in trials:
                 record = finished_before(trial, folder) if resume else None
                 if record is None:
-                    record = bench.run(trial, bar.on_event(trial))
-                    write_record(record, folder)
-                    if record.status not in (Status.OK, Status.SKIPPED):
-                        told = Text.assemble((record.status, "yellow"), f" {trial.cell}: {record.reason}")
-                        progress.console.print(told, soft_wrap=True)
+                    left.append(trial)
                 else:
                     bench.remember(trial, record)
-                records.append(record)
-                bar.done(trial)
+                    bar.kept(trial)
+                    records.append(record)
+            for _, alike in itertools.groupby(left, key=lambda trial: trial.fabric.kind.has_processes):
+                with closing(run_each(list(alike), lambda t: bench.run(t, bar.on_event(t)), bench.close)) as ended:
+                    for trial, record in ended:
+                        write_record(record, folder)
+                        if record.status not in (Status.OK, Status.SKIPPED):
+                            told = Text.assemble((record.status, "yellow"), f" {trial.cell}: {record.reason}")
+                            progress.console.print(told, soft_wrap=True)
+                        bar.done(trial)
+                        records.append(record)
     except KeyboardInterrupt:
         return Outcome(tuple(records), len(trials), interrupted=True)
     return Outcome(tuple(records), len(trials))
@@ -115,12 +128,16 @@ def finished_before(trial: Trial, folder: Path) -> Record | None:
 
 
 class Bar:
-    """The progress bar. Its time left is scaled from how long the trials so far took, step for step."""
+    """The progress bar, in expected seconds. Its time left is scaled from how long the trials so far took over them."""
 
-    def __init__(self, progress: Progress, trials: Sequence[Trial]) -> None:
+    def __init__(self, progress: Progress, trials: Sequence[Trial], *, foresees: bool = False) -> None:
         self._progress = progress
-        self._task = progress.add_task("", total=sum(map(expected_s, trials)), left="", trials=f"0/{len(trials)}")
-        self._num_trials, self._num_done, self._weight_done = len(trials), 0, 0.0
+        expected = expected_each_s(trials, foresees=foresees)
+        self._expected_s = {trial.id: each_s for trial, each_s in zip(trials, expected, strict=True)}
+        self._num_trials, self._num_done = len(trials), 0
+        self._total_s, self._done_s = sum(expected), 0.0
+        self._under_way_s: dict[str, float] = {}  # of trials that run side by side
+        self._task = progress.add_task("", total=self._total_s, left="", trials=f"0/{len(trials)}")
 
     def on_event(self, trial: Trial) -> Callable[[Event], None]:
         """Show this trial as the present one; the result moves the bar with its steps."""
@@ -129,30 +146,42 @@ class Bar:
         def moved(event: Event) -> None:
             if event.kind == "step":
                 share = (event.step + 1) / (trial.num_steps + trial.num_warmup)
-                self._move(self._weight_done + share * expected_s(trial))
+                self._under_way_s[trial.id] = share * self._expected_s[trial.id]
+                self._move()
 
         return moved
 
     def done(self, trial: Trial) -> None:
+        """It was run."""
         self._num_done += 1
-        self._weight_done += expected_s(trial)
-        self._move(self._weight_done)
+        self._done_s += self._expected_s[trial.id]
+        self._under_way_s.pop(trial.id, None)
+        self._move()
 
-    def _move(self, completed: float) -> None:
-        task = self._progress.tasks[self._task]
-        elapsed_s = task.elapsed or 0.0
-        share = completed / task.total if task.total else 1.0
-        left = _clock(elapsed_s * (1 - share) / share) if share > 0.02 else "…"
-        self._progress.update(self._task, completed=completed, left=left, trials=f"{self._num_done}/{self._num_trials}")
+    def kept(self, trial: Trial) -> None:
+        """It needs not be run: an earlier run's record stands. What that took says nothing about the time left."""
+        self._num_done += 1
+        self._total_s -= self._expected_s[trial.id]
+        self._move()
+
+    def _move(self) -> None:
+        completed_s = self._done_s + sum(list(self._under_way_s.values()))
+        elapsed_s = self._progress.tasks[self._task].elapsed or 0.0
+        share = completed_s / self._total_s if self._total_s else 1.0
+        self._progress.update(
+            self._task,
+            completed=completed_s,
+            total=self._total_s,
+            left=time_left(share, elapsed_s, self._total_s),
+            trials=f"{self._num_done}/{self._num_trials}",
+        )
 
 
-START_S, STEP_S = 0.4, 0.11  # rough guesses, for the first estimate alone
-
-
-def expected_s(trial: Trial) -> float:
-    """A first guess of how long a trial takes; the bar scales it by what it sees."""
-    in_turn = len(trial.jobs) if trial.sharing is Sharing.EXCLUSIVE else (len(trial.jobs) + 1) / 2
-    return START_S + STEP_S * ((trial.num_steps + trial.num_warmup) * in_turn + 2 * trial.num_cost_steps)
+def time_left(share: float, elapsed_s: float, expected_s: float) -> str:
+    """What is left when this share of the work took so long: as expected at first, as it goes from a tenth on."""
+    pace = min(1.0, share / 0.1)
+    whole_s = pace * (elapsed_s / share if share else 0.0) + (1 - pace) * expected_s
+    return _clock(max(0.0, whole_s - elapsed_s))
 
 
 def _title(trial: Trial) -> str:

@@ -17,7 +17,19 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from baselines.api import Card, Compressor, Context, How, Message, Reduced, Reduction, Scope, Slot, State
+from baselines.api import (
+    Card,
+    Compressor,
+    Context,
+    How,
+    KeepsResidual,
+    Message,
+    Reduced,
+    Reduction,
+    Scope,
+    Slot,
+    State,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +47,11 @@ class ErrorFeedback:
     def __post_init__(self) -> None:
         if isinstance(self.inner, ErrorFeedback):
             raise ValueError("error-feedback is named twice; one residual keeps all that is lost")
+        if isinstance(self.inner, KeepsResidual):
+            raise ValueError(
+                f"error-feedback around {self.inner.card.name}: it keeps a residual of its own, and two would count "
+                "what is lost twice; leave error-feedback out"
+            )
         if not self.inner.lossy:
             raise ValueError(
                 f"error-feedback around {self.inner.card.name}: nothing is lost, so nothing can be fed back"

@@ -7,9 +7,12 @@ NaN ranks above infinity: a gradient that has diverged is sent, not hidden.
 The key of the k-th largest magnitude is found by a radix search from the highest bits down: a histogram of the first
 digit of all keys says in which bin it lies, a second one resolves that bin; one more pass writes positions. That is
 three reads of the tensor (65 536 bins a digit; five reads for few elements, with 256), whatever the distribution.
+`top_k` of a large tensor first guesses a bound from a sample, collects what reaches it in one read, and searches only
+there; where fewer than k or too many reach it, it searches everywhere. The result is exact either way.
 
 Values are float32, float16 or bfloat16. Beside the result, and a contiguous copy where they were not contiguous, the
-CPU path holds the histogram of at most 512 KiB; the torch path holds about one more tensor of keys.
+CPU path holds a histogram of at most 512 KiB and in `top_k` up to 24 bytes for each of the k elements, where k ≤ n/8;
+the torch path holds about one more tensor of keys, and positions.
 """
 
 from __future__ import annotations
@@ -70,13 +73,21 @@ def sampled_threshold(values: Tensor, density: float, share: float, generator: t
 
 
 def above(values: Tensor, threshold: float) -> Tensor:
-    """Positions (int64, ascending) with |v| ≥ threshold and v ≠ 0, those of NaN always among them."""
+    """Positions (int64, ascending) with |v| ≥ threshold and v ≠ 0, those of NaN always among them.
+
+    One read of the tensor where few reach the threshold (one in 32), else up to two more, to count them first.
+    """
     bits, key_bits = _as_bits(values)
     least = max(1, _key_of(threshold, values.dtype))
     if not _on_cpu(values):
         return (bits & _mask(key_bits)).ge_(least).nonzero().view(-1)
+    few = torch.empty(bits.numel() // 32 + 1024, dtype=torch.int64)
+    num_few = int(_write_above(bits.numpy(), key_bits, least, few.numpy()))
+    if num_few <= few.numel():
+        return few[:num_few].clone()
+    del few
     found = torch.empty(_num_above(bits.numpy(), key_bits, least), dtype=torch.int64)
-    _write_above(bits.numpy(), key_bits, least - 1, 0, found.numpy())
+    _write_above(bits.numpy(), key_bits, least, found.numpy())
     return found
 
 
@@ -86,6 +97,7 @@ def warm_up() -> None:
         values = torch.arange(2 * _MIN_SAMPLES, dtype=dtype)
         above(values, sampled_threshold(values, 0.1, 0.1, torch.Generator()))
         top_k(values, 1)
+        _num_above(_as_bits(values)[0].numpy(), 15, 1)
 
 
 def _on_cpu(values: Tensor) -> bool:
@@ -122,7 +134,7 @@ def _magnitude(key: int, dtype: torch.dtype) -> float:
 
 def _key_of(threshold: float, dtype: torch.dtype) -> int:
     """The least key of the magnitudes that reach `threshold`, which may lie between two numbers of `dtype`."""
-    integer, key_bits = _KEYS[dtype]
+    integer = _KEYS[dtype][0]
     infinity = int(torch.tensor([math.inf], dtype=dtype).view(integer).item())
     if math.isnan(threshold):
         return infinity + 1
@@ -174,7 +186,7 @@ def _sampled_torch(bits: Tensor, places: Tensor) -> Tensor:
 # Compiled, one thread. numba computes with 64-bit integers whatever the type of an array.
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@njit(cache=True, nogil=True)
 def _kth_key(bits: Ints, k: int, key_bits: int) -> tuple[int, int]:
     """The k-th largest key, and how many of the elements that have it belong to the k largest."""
     digit_bits = 16 if bits.size > 65536 else 8
@@ -197,9 +209,10 @@ def _kth_key(bits: Ints, k: int, key_bits: int) -> tuple[int, int]:
     return prefix, k
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
-def _write_above(bits: Ints, key_bits: int, bound: int, num_ties: int, found: Ints) -> None:
-    """Positions whose key exceeds `bound`, and the first `num_ties` of those that equal it."""
+@njit(cache=True, nogil=True)
+def _write_largest(bits: Ints, k: int, key_bits: int, found: Ints) -> None:
+    """The positions of the k largest keys, ascending."""
+    bound, num_ties = _kth_key(bits, k, key_bits)
     mask = (1 << key_bits) - 1
     written = 0
     for i in range(bits.size):
@@ -213,13 +226,52 @@ def _write_above(bits: Ints, key_bits: int, bound: int, num_ties: int, found: In
             written += 1
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@njit(cache=True, nogil=True)
+def _write_above(bits: Ints, key_bits: int, least: int, found: Ints) -> int:
+    """Positions whose key is at least `least`, until `found` is full; returns how many, one too many if it was."""
+    mask = (1 << key_bits) - 1
+    written = 0
+    for i in range(bits.size):
+        if (bits[i] & mask) >= least:
+            if written == found.size:
+                return written + 1
+            found[written] = i
+            written += 1
+    return written
+
+
+@njit(cache=True, nogil=True)
+def _guess(bits: Ints, k: int, key_bits: int) -> int:
+    """A key that about k elements reach, rather more than fewer (four standard deviations), by a sample of them.
+
+    About 512 of the sampled elements are among the k largest, or as many as one in 64 finds. The place in a stretch is
+    a multiplicative hash of its number, so that a pattern of the layer's shape does not meet the stride.
+    """
+    num_samples = min(bits.size >> 6, 512 * bits.size // k)
+    stride = bits.size // num_samples
+    sample = np.empty(num_samples, bits.dtype)
+    for i in range(num_samples):
+        sample[i] = bits[i * stride + ((((i * 2654435761) & 0xFFFFFFFF) * stride) >> 32)]
+    hits = num_samples * k / bits.size
+    return _kth_key(sample, min(num_samples, int(hits + 4.0 * np.sqrt(hits)) + 2), key_bits)[0]
+
+
+@njit(cache=True, nogil=True)
 def _top_k(bits: Ints, k: int, key_bits: int, found: Ints) -> None:
-    bound, num_ties = _kth_key(bits, k, key_bits)
-    _write_above(bits, key_bits, bound, num_ties, found)
+    """One read where the guess holds: whatever reaches it contains the k largest. Else the radix search over all."""
+    if bits.size >= 65536 and k <= bits.size // 8:
+        candidates = np.empty(2 * k + 1024, np.int64)
+        num_candidates = _write_above(bits, key_bits, _guess(bits, k, key_bits), candidates)
+        if k <= num_candidates <= candidates.size:
+            candidates = candidates[:num_candidates]
+            _write_largest(bits[candidates], k, key_bits, found)
+            for i in range(k):
+                found[i] = candidates[found[i]]
+            return
+    _write_largest(bits, k, key_bits, found)
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@njit(cache=True, nogil=True)
 def _num_above(bits: Ints, key_bits: int, least: int) -> int:
     mask = (1 << key_bits) - 1
     total = 0
@@ -228,7 +280,7 @@ def _num_above(bits: Ints, key_bits: int, least: int) -> int:
     return total
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@njit(cache=True, nogil=True)
 def _take_samples(bits: Ints, places: NDArray[np.float32], samples: Ints) -> None:
     for stretch in range(samples.size):
         start = stretch * bits.size // samples.size

@@ -70,9 +70,7 @@ def add_decoded(total: Tensor, bits: Tensor, means: Tensor, block_sizes: Sequenc
     if total.device.type != "cpu":
         add_decoded_vectorised(total, bits, means, block_sizes)
     else:
-        _add_blocks(
-            total.detach().numpy(), bits.contiguous().numpy(), means.detach().contiguous().numpy(), sizes
-        )
+        _add_blocks(total.detach().numpy(), bits.contiguous().numpy(), means.detach().contiguous().numpy(), sizes)
 
 
 def encode_vectorised(values: Tensor, block_sizes: Sequence[int]) -> tuple[Tensor, Tensor]:
@@ -174,13 +172,17 @@ def _pack_signs(values: Floats, bits: Bytes) -> None:
 
 
 @njit(cache=True, nogil=True, fastmath={"reassoc", "nsz"})
-def _sums_of_sides(values: Floats) -> tuple[float, float, int]:
-    """Sum of all negative (or NaN) elements, of all others, and how many others; reassociation lets it use vectors."""
-    below, above, num_above = 0.0, 0.0, 0
-    for value in values:
-        side = value >= 0
-        above += np.float64(value if side else np.float32(0))
-        below += np.float64(np.float32(0) if side else value)
+def _sums_of_sides(values: Floats) -> tuple[float, float, float]:
+    """Sum of the negative elements, of the others, and how many others.
+
+    Products, not branches: signs of gradients cannot be predicted. A NaN or an infinity makes a sum NaN (0·∞).
+    """
+    below, above, num_above = 0.0, 0.0, 0.0
+    for element in range(values.size):
+        value = np.float64(values[element])
+        side = np.float64(values[element] >= np.float32(0))
+        above += value * side
+        below += value * (1.0 - side)
         num_above += side
     return below, above, num_above
 
@@ -191,10 +193,10 @@ def _means_of_blocks(values: Floats, sizes: Integers, means: Floats) -> None:
     for block in range(sizes.size):
         stop = start + sizes[block]
         below, above, num_above = _sums_of_sides(values[start:stop])
-        if not np.isfinite(below) or not np.isfinite(above):
+        if not (np.isfinite(below) and np.isfinite(above)):
             below = above = np.nan
-        means[2 * block] = below / max(1, sizes[block] - num_above)
-        means[2 * block + 1] = above / max(1, num_above)
+        means[2 * block] = below / max(1.0, sizes[block] - num_above)
+        means[2 * block + 1] = above / max(1.0, num_above)
         start = stop
 
 
@@ -207,16 +209,16 @@ def _add_bits(total: Floats, bits: Bytes, start: int, stop: int, pair: Floats) -
 
 @njit(cache=True, nogil=True)
 def _add_blocks(total: Floats, bits: Bytes, means: Floats, sizes: Integers) -> None:
+    """Bytes that lie within one block go eight elements at a time; a look-up in a pair again avoids branches."""
     start = 0
     for block in range(sizes.size):
         stop = start + sizes[block]
         pair = means[2 * block : 2 * block + 2]
-        negative, positive = pair[0], pair[1]
         head, tail = min(stop, (start + 7) // 8 * 8), stop // 8 * 8
         _add_bits(total, bits, start, head, pair)
         for byte in range(head // 8, tail // 8):
             packed = bits[byte]
             for bit in range(8):
-                total[8 * byte + bit] += positive if (packed >> bit) & 1 else negative
+                total[8 * byte + bit] += pair[(packed >> bit) & 1]
         _add_bits(total, bits, max(head, tail), stop, pair)
         start = stop

@@ -27,5 +27,9 @@ class Adam:
     lr: float = 0.001
     weight_decay: float = 0.01
 
+    @property
+    def applies_momentum(self) -> bool:
+        return True
+
     def build(self, parameters: Iterable[Tensor]) -> torch.optim.Optimizer:
         return torch.optim.AdamW(parameters, lr=self.lr, weight_decay=self.weight_decay)

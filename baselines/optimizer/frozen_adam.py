@@ -55,6 +55,10 @@ class FrozenAdam:
         if self.freeze_after < 1:
             raise ValueError(f"freeze_after is {self.freeze_after}; the second moment needs at least 1 step")
 
+    @property
+    def applies_momentum(self) -> bool:
+        return True
+
     def build(self, parameters: Iterable[Tensor]) -> torch.optim.Optimizer:
         return _FreezingAdam(parameters, self)
 

@@ -25,5 +25,9 @@ class Sgd:
     momentum: float = 0.9
     weight_decay: float = 0.0
 
+    @property
+    def applies_momentum(self) -> bool:
+        return self.momentum > 0.0
+
     def build(self, parameters: Iterable[Tensor]) -> torch.optim.Optimizer:
         return torch.optim.SGD(parameters, lr=self.lr, momentum=self.momentum, weight_decay=self.weight_decay)

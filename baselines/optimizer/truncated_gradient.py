@@ -73,15 +73,16 @@ class _TruncatingSgd(torch.optim.SGD):
     @overload
     def step(self, closure: Callable[[], float]) -> float: ...
 
+    @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:
         loss: float | None = super().step(closure)
-        drawn = [parameter for group in self.param_groups for parameter in group["params"]]
-        for parameter in (own for own in drawn if own.grad is not None):
+        rule = self._rule
+        stepped = (p for group in self.param_groups for p in group["params"] if p.grad is not None)
+        for parameter in stepped:
             state = self.state[parameter]
             state["num_steps"] = state.get("num_steps", 0) + 1
-            if state["num_steps"] % self._rule.every == 0:
-                rule = self._rule
-                parameter.data = truncated(parameter.data, rule.lr * rule.every * rule.gravity, rule.threshold)
+            if state["num_steps"] % rule.every == 0:
+                parameter.copy_(truncated(parameter, rule.lr * rule.every * rule.gravity, rule.threshold))
         return loss
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import chain, repeat
 
 import torch
 
@@ -19,6 +20,7 @@ from baselines.api import (
     AllReduce,
     AllToAll,
     Broadcast,
+    Compressor,
     Context,
     Gather,
     How,
@@ -28,6 +30,7 @@ from baselines.api import (
     Primitive,
     Segment,
     Serve,
+    SizedByShape,
     Transfer,
 )
 from baselines.codec import servers_of
@@ -37,6 +40,7 @@ from harness.traffic import bytes_received, bytes_sent
 
 PROBE_ELEMENTS = 4  # a rank, so that nothing is padded
 PROBE_NUMEL = 256  # of a message, to see what a compressor asks for
+PROBE_STEP = 1_000_000  # behind any warm-up
 PROBE_WORLD = 2  # a compressor asks for the same whatever the number of ranks
 
 
@@ -90,12 +94,21 @@ class Demands:
         compression = self.strategy.compression
         codec_s_per_byte = self.costs.engine.codec_s_per_byte.get(compression.card.name, 0.0)
         total = Demand(engine_s=self.costs.engine.on_message_s(message.nbytes) + codec_s_per_byte * message.nbytes)
-        for ask in self._asks:
-            num_bytes = ask.share * compression.wire_bytes(message.numel, self.costs.world)
+        asks = chain(self._asks, repeat(self._asks[-1]))  # a probe may be too small for all that a message asks for
+        for num_bytes, ask in zip(self._payload_bytes(message), asks, strict=False):
             fixed, per_byte = self._exchange(ask.how, ask.equal_sizes)
             total += fixed
             total += Demand(bytes_s=num_bytes * per_byte.bytes_s, sent_bytes=num_bytes * per_byte.sent_bytes)
         return total
+
+    def _payload_bytes(self, message: Message) -> tuple[float, ...]:
+        """Bytes of each aggregate of `message`; a compressor that knows shapes may ask for other than a probe."""
+        compression = self.strategy.compression
+        innermost = _innermost(compression)
+        if isinstance(innermost, SizedByShape):
+            return innermost.aggregate_bytes(message, self.costs.world)
+        total = compression.wire_bytes(message.numel, self.costs.world)
+        return tuple(ask.share * total for ask in self._asks)
 
     def _exchange(self, how: How, equal_sizes: bool) -> tuple[Demand, Demand]:
         """What every aggregate of this kind asks for, and what each byte of it adds."""
@@ -177,6 +190,13 @@ def _answer(primitive: Primitive, rank: int, world: int) -> Payload:
             return (grad,)
 
 
+def _innermost(compression: Compressor) -> Compressor:
+    """What is inside all wrappers, which add no bytes but those that servers send back."""
+    while (inner := getattr(compression, "inner", None)) is not None:
+        compression = inner
+    return compression
+
+
 def _asks_of(strategy: Strategy) -> Iterator[_Ask]:
     """What the compressor asks for in a message, by the bytes that it really yields for a small one."""
     payloads = list(_probed(strategy))
@@ -190,7 +210,7 @@ def _probed(strategy: Strategy) -> Iterator[tuple[How, bool, int]]:
     shape = (PROBE_NUMEL // 16, 16)
     message = Message(0, (Segment("probe", shape, 0, PROBE_NUMEL, 0),))
     states = {"probe": compression.init("probe", torch.zeros(shape))}
-    context = Context(0, PROBE_WORLD, 0, message, torch.Generator().manual_seed(0))
+    context = Context(0, PROBE_WORLD, PROBE_STEP, message, torch.Generator().manual_seed(0))
     run = compression.reduce(torch.linspace(-1, 1, PROBE_NUMEL), states, context)
     try:
         aggregate = next(run)

@@ -74,7 +74,7 @@ def foretell(
     (job,) = trial.jobs
     try:
         own = costs or _costs(trial, calibration, world)
-        return _foretell(job, layers_of_workload(job.workload), own, slowdown)
+        return foretell_job(job, layers_of_workload(job.workload), own, slowdown)
     except (PredictError, WorkloadError) as error:
         return str(error)
 
@@ -112,7 +112,8 @@ def _costs(trial: Trial, calibration: Calibration, world: int | None) -> LinkCos
     return calibration.costs(trial.fabric.kind, ranks, trial.fabric.rate_bps)
 
 
-def _foretell(job: Job, layers: Layers, costs: LinkCosts, slowdown: float) -> Foretold:
+def foretell_job(job: Job, layers: Layers, costs: LinkCosts, slowdown: float = 0.0) -> Foretold:
+    """Predict `job` whose ranks compute `layers`, under `costs`. Raises: PredictError."""
     strategy, chosen = job.resolve(), ""
     if job.system.startswith("local"):
         costs = replace(costs, primitives={name: Cost(0.0, 0.0) for name in costs.primitives})

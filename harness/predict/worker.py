@@ -8,6 +8,7 @@ the step on which lane. Nothing here decides anything of its own.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -89,6 +90,7 @@ class Worker:
         self._flights: dict[int, _Flight] = {}
         self._step: Step | None = None
         self._num_busy, self._busy_since_s = 0, 0.0
+        self._device_free_s = 0.0
         self._slowdown, self._num_extra = slowdown, num_micro_batches - 1
         self._link = Link(clock)
         self._communication = Thread(clock, self._communicate())
@@ -120,17 +122,18 @@ class Worker:
                 yield from self._wait(lambda: not self._current.left)
             self._mark()
             yield from self._compute(self._update_s if step else 0.0)
+            self._device_free_s = self._clock.now_s
             for layer in self._layers.layers:
                 if step and self._eager:
                     for segment in layer.segments:
                         yield from self._wait(partial(self._has_landed, segment.name))
                         yield from self._compute(self._costs.engine.eager_update_s(segment.nbytes))
-                yield from self._compute(layer.forward_s)
+                yield from self._launch(layer.forward_s)
             # all but the last micro-batch send nothing, so it does not matter which one's forward came first
-            yield from self._compute(self._num_extra * (self._layers.forward_s + self._layers.backward_s))
+            yield from self._launch(self._num_extra * (self._layers.forward_s + self._layers.backward_s))
             self._begin_step()
             for layer in reversed(self._layers.layers):
-                yield from self._compute(layer.backward_s)
+                yield from self._launch(layer.backward_s)
                 self._announce(segment.index for segment in layer.segments)
 
     def _exchange(self, num_times: int) -> Routine:
@@ -157,15 +160,28 @@ class Worker:
 
     def _wait(self, done: Callable[[], bool]) -> Routine:
         start_s = self._clock.now_s
+        if done():
+            return
         while not done():
             yield PARK
         self.sums.exposed_s += self._clock.now_s - start_s
+        self._device_free_s = math.inf
 
     def _compute(self, seconds: float) -> Routine:
         start_s = self._clock.now_s
         if seconds > 0:
             yield seconds
         self.sums.compute_s += self._clock.now_s - start_s
+
+    def _launch(self, seconds: float) -> Routine:
+        """A layer on the device, which goes on where the last one ended, unless the loop had to wait: then it starts
+        now, and so does what follows. The loop is back when the device is through."""
+        now_s = self._clock.now_s
+        start_s = now_s if self._device_free_s > now_s else self._device_free_s
+        self._device_free_s = start_s + seconds
+        if (left_s := self._device_free_s - now_s) > 0:
+            yield from self._compute(left_s)
+            self._device_free_s = self._clock.now_s  # later than thought where messages slowed it
 
     def _begin_step(self) -> None:
         left = {segment.name: segment.numel for segment in self._segments}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar, Protocol, runtime_checkable
@@ -14,6 +14,7 @@ from baselines.strategy import Strategy
 from fabric.api import Host
 from harness.link_turns import LinkTurns
 from harness.pacing import Pacing
+from harness.precision import FIRST_SCALE, LossScale, Precision
 from harness.trace import Recorder
 from harness.traffic import Traffic
 from results.record import Adapted
@@ -32,8 +33,9 @@ class SystemCard:
 class Seat:
     """Where a rank sits: the default process group is up, and this is what else it may know.
 
-    A step is `accumulate` micro-batches; `clip_norm` is for the averaged gradient; `scratch` is a folder that is
-    removed after the trial.
+    A step is `accumulate` micro-batches; `clip_norm` is for the averaged gradient; `precision` is what the workload's
+    layers compute in, and says whether to scale the loss; `scratch` is a folder that is
+    removed after the trial. `paused` is to be called where a forward had to wait for messages.
     """
 
     rank: int
@@ -45,7 +47,9 @@ class Seat:
     pacing: Pacing | None = None
     accumulate: int = 1
     clip_norm: float | None = None
+    precision: Precision = Precision.FLOAT32
     scratch: Path | None = None
+    paused: Callable[[], None] = lambda: None
     recorder: Recorder = field(default_factory=Recorder)
 
 
@@ -88,6 +92,10 @@ class Session(Protocol):
     def adapted(self) -> tuple[Adapted, ...]:
         """How our engine changed its strategy while it trained."""
 
+    @property
+    def loss_scale(self) -> LossScale | None:
+        """The loss scale of the step to come and how many steps were skipped, where the loss is scaled."""
+
     def mute(self, muted: bool) -> None:
         """While muted, backward communicates nothing."""
 
@@ -125,13 +133,31 @@ class Warms(Protocol):
         ...
 
 
+@runtime_checkable
+class HasPrecisions(Protocol):
+    """A system that trains in 16 bits too; any other computes in float32 alone."""
+
+    precisions: ClassVar[frozenset[Precision]]
+
+
 class PlainSession:
-    """A session whose update is one optimizer step over the whole model, due after each step's last backward."""
+    """A session whose update is one optimizer step over the whole model, due after each step's last backward.
+
+    With `scaler` it scales the loss; its decision to skip a step is common where gradients are.
+    """
 
     separates_waiting: ClassVar[bool] = True
 
-    def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer, *, clip_norm: float | None = None) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        *,
+        clip_norm: float | None = None,
+        scaler: torch.amp.GradScaler | None = None,
+    ) -> None:
         self.model = model
+        self._scaler, self._num_skipped = scaler, 0
         self._optimizer = optimizer
         self._clip_norm = clip_norm
         self._due = False
@@ -149,22 +175,39 @@ class PlainSession:
     def adapted(self) -> tuple[Adapted, ...]:
         return ()
 
+    @property
+    def loss_scale(self) -> LossScale | None:
+        if self._scaler is None:
+            return None
+        return LossScale(self._scaler.get_scale(), num_skipped=self._num_skipped)
+
     def wait(self) -> None:
         """Nothing is under way after backward."""
 
     def update(self) -> None:
         if self._due:
+            if self._scaler is not None:
+                self._scaler.unscale_(self._optimizer)
             if self._clip_norm is not None:  # every rank has the same gradients, so it finds the same norm
                 nn.utils.clip_grad_norm_(self.model.parameters(), self._clip_norm)
-            self._optimizer.step()
+            if self._scaler is None:
+                self._optimizer.step()
+            else:
+                self._step_if_finite(self._scaler)
             self._optimizer.zero_grad()
             self._due = False
+
+    def _step_if_finite(self, scaler: torch.amp.GradScaler) -> None:
+        before = scaler.get_scale()
+        scaler.step(self._optimizer)
+        scaler.update()
+        self._num_skipped += scaler.get_scale() < before
 
     def begin_micro_batch(self, *, last: bool) -> None:
         self._last = last
 
     def backward(self, loss: Tensor) -> None:
-        loss.backward()
+        (loss if self._scaler is None else self._scaler.scale(loss)).backward()
         self._due = self._last
 
     def finish(self) -> None:
@@ -179,3 +222,9 @@ class PlainSession:
 
     def exchange_once(self) -> None:
         raise ValueError("this system cannot communicate alone; measure costs with the system 'ours'")
+
+
+def scaler_for(model: nn.Module, precision: Precision) -> torch.amp.GradScaler | None:
+    """torch's own loss scaler, where the precision wants one."""
+    device = next(model.parameters()).device.type
+    return torch.amp.GradScaler(device, init_scale=FIRST_SCALE) if precision.scales_loss else None

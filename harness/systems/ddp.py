@@ -3,21 +3,38 @@
 `find_unused_parameters` stays off and BatchNorm statistics stay local (`broadcast_buffers` off),
 as they do in Horovod and in our engine. `bucket_mb` 0 means torch's own default: 25 MiB after a
 first bucket of 1 MiB.
+
+`hook` is one of torch's own communication hooks: `fp16` and `bf16` send halves, `powersgd` matrices of
+rank `powersgd_rank` with error feedback and warm start (Vogels et al., NeurIPS 2019), where they are half
+of a tensor's size or less. It starts at step `start_iter`, 2 or later, since DDP makes new buckets after
+its first step and the hook keeps its residuals by bucket; torch's default of 1000 is for long runs. An
+overflow in float16 would stay in those residuals, so the two do not go together.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 
-from harness.systems.api import PlainSession, Seat, Session, SystemCard
+from baselines.text import TextError
+from harness.precision import Precision
+from harness.systems.api import PlainSession, Seat, Session, SystemCard, scaler_for
+
+POWERSGD = "powersgd"
+HOOKS: Mapping[str, Callable[..., Any]] = {
+    "fp16": default_hooks.fp16_compress_hook,
+    "bf16": default_hooks.bf16_compress_hook,
+    POWERSGD: powerSGD_hook,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,16 +45,43 @@ class TorchDdp:
         source="Li et al., PyTorch Distributed, VLDB 2020",
     )
     bucket_mb: float = 0.0
-    fp16: bool = False
+    hook: str = ""
+    powersgd_rank: int = 4
+    start_iter: int = 2
+
+    def __post_init__(self) -> None:
+        if self.hook and self.hook not in HOOKS:
+            raise TextError(f"torch-ddp: hook is {self.hook!r}; use one of {', '.join(HOOKS)}, or none")
+        if self.powersgd_rank < 1 or self.start_iter < 2:
+            raise TextError(
+                f"torch-ddp: powersgd_rank is {self.powersgd_rank} and start_iter {self.start_iter}; use 1 or more and "
+                "2 or more"
+            )
+
+    @property
+    def precisions(self) -> frozenset[Precision]:
+        """What layers may compute in."""
+        return frozenset(Precision) - ({Precision.FLOAT16} if self.hook == POWERSGD else set())
+
+    @property
+    def num_warmup(self) -> int:
+        """Steps until the hook has compressed once, and has its memory."""
+        return self.start_iter + 1 if self.hook == POWERSGD else 0
 
     def why_unavailable(self) -> str | None:
-        return None if dist.is_available() else "torch.distributed is not in this torch; install a build that has it"
+        if not dist.is_available():
+            return "torch.distributed is not in this torch; install a build that has it"
+        if self.hook == "bf16" and (torch.version.cuda is None or not dist.is_nccl_available()):
+            return "torch's bf16 hook needs CUDA and NCCL; use hook='fp16', or the strategy half(dtype='bfloat16')"
+        return None
 
     def prepare(self, model: nn.Module, seat: Seat) -> Session:
         wrapped = DistributedDataParallel(model, broadcast_buffers=False, bucket_cap_mb=self.bucket_mb or None)
-        if self.fp16:
-            wrapped.register_comm_hook(None, default_hooks.fp16_compress_hook)
-        return DdpSession(wrapped, seat.strategy.optimizer.build(model.parameters()), clip_norm=seat.clip_norm)
+        if self.hook:
+            state = None if self.hook != POWERSGD else PowerSGDState(None, self.powersgd_rank, self.start_iter)
+            wrapped.register_comm_hook(state, HOOKS[self.hook])
+        optimizer = seat.strategy.optimizer.build(model.parameters())
+        return DdpSession(wrapped, optimizer, clip_norm=seat.clip_norm, scaler=scaler_for(model, seat.precision))
 
 
 class DdpSession(PlainSession):
@@ -49,9 +93,14 @@ class DdpSession(PlainSession):
     separates_waiting: ClassVar[bool] = False
 
     def __init__(
-        self, model: DistributedDataParallel, optimizer: torch.optim.Optimizer, *, clip_norm: float | None = None
+        self,
+        model: DistributedDataParallel,
+        optimizer: torch.optim.Optimizer,
+        *,
+        clip_norm: float | None = None,
+        scaler: torch.amp.GradScaler | None = None,
     ) -> None:
-        super().__init__(model, optimizer, clip_norm=clip_norm)
+        super().__init__(model, optimizer, clip_norm=clip_norm, scaler=scaler)
         self._wrapped, self._local = model, ExitStack()
 
     def begin_micro_batch(self, *, last: bool) -> None:

@@ -31,6 +31,7 @@ import torch.distributed as dist
 from torch import nn
 
 from baselines.text import TextError
+from harness.precision import Precision
 from harness.systems.api import PlainSession, Seat, Session, SystemCard
 
 SAMPLES_A_TRIAL = 5  # Horovod's: the median of so many samples is what a setting scores
@@ -49,6 +50,7 @@ class Horovod:
         summary="Horovod's DistributedOptimizer: negotiated tensor fusion",
         source="Sergeev and Del Balso, arXiv 1802.05799",
     )
+    precisions: ClassVar[frozenset[Precision]] = frozenset({Precision.FLOAT32, Precision.BFLOAT16})
     fusion_threshold_bytes: int = 128 * 1024 * 1024
     cycle_s: float = 0.001
     fp16: bool = False

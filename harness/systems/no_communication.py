@@ -7,7 +7,8 @@ from typing import ClassVar
 
 from torch import nn
 
-from harness.systems.api import PlainSession, Seat, Session, SystemCard
+from harness.precision import Precision
+from harness.systems.api import PlainSession, Seat, Session, SystemCard, scaler_for
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,9 +18,11 @@ class NoCommunication:
         summary="every rank trains alone: the ideal line without communication",
         source="the same loop without exchange",
     )
+    precisions: ClassVar[frozenset[Precision]] = frozenset(Precision)
 
     def why_unavailable(self) -> str | None:
         return None
 
     def prepare(self, model: nn.Module, seat: Seat) -> Session:
-        return PlainSession(model, seat.strategy.optimizer.build(model.parameters()), clip_norm=seat.clip_norm)
+        optimizer = seat.strategy.optimizer.build(model.parameters())
+        return PlainSession(model, optimizer, clip_norm=seat.clip_norm, scaler=scaler_for(model, seat.precision))

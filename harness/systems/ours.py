@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from baselines.api import OptimizerSpec, UpdatePoint
 from harness.engine import Engine
 from harness.pacing import open_transport
+from harness.precision import LossScale, Precision
 from harness.shards import Adopt
 from harness.systems.api import PlainSession, Seat, Session, SystemCard
 from harness.traffic import Traffic
@@ -22,27 +23,48 @@ class Ours:
     card: ClassVar[SystemCard] = SystemCard(
         name="ours", summary="our engine with a strategy of plug-ins", source="harness/engine.py"
     )
+    precisions: ClassVar[frozenset[Precision]] = frozenset(Precision)
 
     def why_unavailable(self) -> str | None:
         return None
 
     def prepare(self, model: nn.Module, seat: Seat) -> Session:
         transport = open_transport(seat.strategy.ordering.depth, seat.pacing)
-        engine = Engine(model, seat.strategy, transport, recorder=seat.recorder, seed=seat.seed, link=seat.link)
+        scales_loss = seat.precision.scales_loss
+        engine = Engine(
+            model,
+            seat.strategy,
+            transport,
+            recorder=seat.recorder,
+            seed=seat.seed,
+            link=seat.link,
+            scales_loss=scales_loss,
+        )
         optimizer = Adopt() if seat.strategy.updates_on_servers else seat.strategy.optimizer
         if seat.strategy.update_point is UpdatePoint.AT_PRE_HOOK:
-            return EagerSession(model, optimizer, engine)
-        return EngineSession(model, optimizer, engine, clip_norm=seat.clip_norm)
+            return EagerSession(model, optimizer, engine, paused=seat.paused)
+        loss_scale = LossScale() if scales_loss else None
+        return EngineSession(model, optimizer, engine, clip_norm=seat.clip_norm, loss_scale=loss_scale)
 
 
 class EngineSession(PlainSession):
-    """Update after all messages are complete."""
+    """Update after all messages are complete.
+
+    The engine unscales the gradients of a scaled loss; where it is muted, the loss is not scaled.
+    """
 
     def __init__(
-        self, model: nn.Module, optimizer: OptimizerSpec, engine: Engine, *, clip_norm: float | None = None
+        self,
+        model: nn.Module,
+        optimizer: OptimizerSpec,
+        engine: Engine,
+        *,
+        clip_norm: float | None = None,
+        loss_scale: LossScale | None = None,
     ) -> None:
         super().__init__(model, optimizer.build(model.parameters()), clip_norm=clip_norm)
         self._engine = engine
+        self._loss_scale = loss_scale
         self._muted = False
         self._adopts = engine.strategy.updates_on_servers
 
@@ -54,6 +76,10 @@ class EngineSession(PlainSession):
     def adapted(self) -> tuple[Adapted, ...]:
         return self._engine.adapted
 
+    @property
+    def loss_scale(self) -> LossScale | None:
+        return self._loss_scale
+
     def wait(self) -> None:
         if self._due:
             self._engine.wait()
@@ -62,6 +88,11 @@ class EngineSession(PlainSession):
         if self._due and self._muted and self._adopts:  # a local gradient is no parameter
             self._optimizer.zero_grad()
             self._due = False
+        if self._due and not self._muted and self._loss_scale is not None:
+            self._loss_scale = self._loss_scale.after(overflow=self._engine.overflowed)
+            if self._engine.overflowed:
+                self._optimizer.zero_grad()
+                self._due = False
         super().update()
 
     def begin_micro_batch(self, *, last: bool) -> None:
@@ -69,11 +100,13 @@ class EngineSession(PlainSession):
         self._engine.mute(self._muted or not last)
 
     def backward(self, loss: Tensor) -> None:
+        scale = 1.0 if self._loss_scale is None or self._muted else self._loss_scale.scale
+        scaled = loss if scale == 1.0 else loss * scale
         if self._muted or not self._last:
-            super().backward(loss)
+            super().backward(scaled)
             return
-        self._engine.begin_step()
-        super().backward(loss)
+        self._engine.begin_step(scale)
+        super().backward(scaled)
         self._engine.end_backward()
 
     def mute(self, muted: bool) -> None:
@@ -92,11 +125,14 @@ class EagerSession(EngineSession):
 
     One optimizer a parameter, which for element-wise rules gives the same weights. A parameter
     shared by modules is updated before the first of them; what no module's forward touched is
-    updated before backward.
+    updated before backward. `paused` is called wherever a forward really had to wait.
     """
 
-    def __init__(self, model: nn.Module, optimizer: OptimizerSpec, engine: Engine) -> None:
+    def __init__(
+        self, model: nn.Module, optimizer: OptimizerSpec, engine: Engine, *, paused: Callable[[], None] = lambda: None
+    ) -> None:
         super().__init__(model, optimizer, engine)
+        self._paused = paused
         self._optimizers = {name: optimizer.build([parameter]) for name, parameter in engine.parameters.items()}
         self._pending: dict[str, None] = {}
         self._first = True
@@ -115,7 +151,8 @@ class EagerSession(EngineSession):
 
     def _apply(self, name: str) -> None:
         if name in self._pending:
-            self._engine.wait_for(name)
+            if self._engine.wait_for(name):
+                self._paused()
             if not (self._muted and self._adopts):
                 self._optimizers[name].step()
             self._optimizers[name].zero_grad()

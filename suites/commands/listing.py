@@ -24,6 +24,7 @@ FABRICS = {
     FabricKind.NATIVE: "this machine's own network, unshaped: loopback, or a real cluster under torchrun",
     FabricKind.EMULATED: "a host in a network namespace each, links shaped both ways",
     FabricKind.PACED: "loopback, every collective held back by a link model that all jobs of a host share",
+    FabricKind.LOCKSTEP: "no network and no time: one process computes for all ranks, steps are predicted",
 }
 SHARINGS = {
     Sharing.EXCLUSIVE: "one job after the other",

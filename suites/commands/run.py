@@ -28,8 +28,9 @@ from results.record import CALIBRATION, TRACES
 from suites.api import Options
 from suites.catalogue import suite_of
 from suites.commands.report import publish
+from suites.expected import expected_each_s, expected_s
 from suites.folders import prepare_folder, set_latest
-from suites.runner import Outcome, check_all, expected_s, run_trials, select
+from suites.runner import Outcome, check_all, run_trials, select
 
 
 def run_suite(arguments: argparse.Namespace, runs: Path) -> int:
@@ -39,26 +40,27 @@ def run_suite(arguments: argparse.Namespace, runs: Path) -> int:
     """
     placed = own_placement()
     suite = suite_of(arguments.suite)
-    options = options_from(arguments, placed)
+    options = options_from(arguments, placed, suite.fabric)
     trials = select(suite.grid(options), arguments.only)
     check_used(options, trials, placed.num_local if placed else None)
     if placed is not None and placed.rank > 0:
         return 0 if arguments.dry_run else _follow(placed)
     need = check_all(trials, placed.num_local if placed else None)
+    foresees = suite.predicted is not None
     if arguments.dry_run:
-        _show_grid(trials, as_json=arguments.json)
+        _show_grid(trials, foresees=foresees, as_json=arguments.json)
         return 0
     folder = _folder(arguments, runs / suite.name)
     console = Console(stderr=True)
     console.print(Text.assemble((suite.name, "bold"), f": {suite.question}"))
     console.print(
-        f"{len(trials)} trials, up to {need / 1e9:.1f} GB, about {_minutes(trials)}; records in {folder}",
+        f"{len(trials)} trials, up to {need / 1e9:.1f} GB, about {_minutes(trials, foresees)}; records in {folder}",
         highlight=False,
         markup=False,
     )
-    bench = _bench(placed, folder, foresees=suite.predicted is not None)
+    bench = _bench(placed, folder, foresees=foresees)
     try:
-        outcome = run_trials(trials, bench, folder, console, resume=arguments.resume)
+        outcome = run_trials(trials, bench, folder, console, resume=arguments.resume, foresees=foresees)
     except CrewLost as error:
         console.print(f"{error}\n{_how_to_go_on(folder)}", soft_wrap=True, highlight=False, markup=False)
         return 1
@@ -97,13 +99,18 @@ def _conclude(outcome: Outcome, folder: Path, console: Console, *, as_json: bool
     return 1 if outcome.num_failed else 0
 
 
-def options_from(arguments: argparse.Namespace, placed: Placement | None = None) -> Options:
-    """Options of the command line, checked. Raises: ValueError with value and remedy."""
+def options_from(
+    arguments: argparse.Namespace, placed: Placement | None = None, only_fabric: FabricKind | None = None
+) -> Options:
+    """Options of the command line, checked; `only_fabric` is a suite's own.
+
+    Raises: ValueError with value and remedy.
+    """
     for name in ("repeats", "steps"):
         value = getattr(arguments, name)
         if value is not None and value < 1:
             raise TrialError(f"--{name} is {value}; it must be at least 1")
-    fabric = _fabric_kind(arguments.fabric)
+    fabric = only_fabric or _fabric_kind(arguments.fabric)
     if placed is not None:
         _check_placement(placed, fabric, arguments.hosts)
     return Options(
@@ -168,7 +175,7 @@ def check_used(options: Options, trials: Sequence[Trial], num_local: int | None 
         raise TrialError(
             "--device cuda, but none of these cells computes on a GPU; choose other cells, or leave it out"
         )
-    num_ranks = max((num_local or trial.world for trial in on_gpu), default=0)
+    num_ranks = max((num_local or trial.num_processes for trial in on_gpu), default=0)
     if 0 < (num_gpus := torch.cuda.device_count()) < num_ranks:  # without any, each trial says so
         raise TrialError(f"{num_ranks} ranks here want a GPU each and there are {num_gpus}; use fewer hosts")
 
@@ -187,12 +194,12 @@ def _folder(arguments: argparse.Namespace, runs: Path) -> Path:
     return folder
 
 
-def _minutes(trials: Sequence[Trial]) -> str:
-    seconds = sum(map(expected_s, trials))
+def _minutes(trials: Sequence[Trial], foresees: bool) -> str:
+    seconds = sum(expected_each_s(trials, foresees=foresees))
     return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"
 
 
-def _show_grid(trials: Sequence[Trial], *, as_json: bool) -> None:
+def _show_grid(trials: Sequence[Trial], *, foresees: bool, as_json: bool) -> None:
     cells = {trial.cell: trial for trial in trials}
     rows = [
         {
@@ -211,7 +218,7 @@ def _show_grid(trials: Sequence[Trial], *, as_json: bool) -> None:
         print()
         return
     console = output_console()
-    console.print(f"{len(rows)} cells, {len(trials)} trials, about {_minutes(trials)}")
+    console.print(f"{len(rows)} cells, {len(trials)} trials, about {_minutes(trials, foresees)}")
     for group, of_group in itertools.groupby(rows, key=lambda row: str(row["cell"]).rsplit("/", 1)[0]):
         console.print(_grid_table(group, list(of_group), console.width), "")
 

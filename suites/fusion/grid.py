@@ -31,12 +31,10 @@ def fusion(mib: int = 128) -> str:
 
 DEFAULT = buckets(25)  # torch DDP's
 EVERY = ("unfused", buckets(2), buckets(6), DEFAULT, buckets(64), fusion(), "mg-wfbp", "optimal-merge")
-ESSENTIAL = ("unfused", DEFAULT, "mg-wfbp")
-FUSED = (DEFAULT, fusion(), "mg-wfbp", "optimal-merge")
+MERGED = (DEFAULT, "mg-wfbp")
 DDP = tuple(f"torch-ddp(bucket_mb={mib})" for mib in (2, 6, 25, 64))
 HOROVOD = (
     f"horovod(fusion_threshold_bytes={128 * MIB}, {CYCLE})",
-    f"horovod(fusion_threshold_bytes={128 * MIB}, cycle_s=0.02)",
     f"horovod(fusion_threshold_bytes={16 * MIB}, {CYCLE})",
     "horovod(autotune=True, autotune_warmup=1, autotune_steps=1, autotune_samples=12)",
 )
@@ -45,12 +43,19 @@ SYSTEMS = (*DDP, *HOROVOD, DEEPSPEED, "local")
 SCENES = (
     Scene(network="resnet50", batch_size=32, num_hosts=8, gbit=10.0, strategies=EVERY, systems=SYSTEMS, repeats=MANY),
     *(
-        Scene(network="resnet50", batch_size=32, num_hosts=4, gbit=gbit, strategies=ESSENTIAL, systems=("local",))
-        for gbit in (5.0, 10.0, 25.0, 100.0)
+        Scene(network="resnet50", batch_size=32, num_hosts=4, gbit=gbit, strategies=strategies, systems=("local",))
+        for gbit, strategies in ((5.0, ("unfused", *MERGED)), (25.0, MERGED), (100.0, MERGED))
     ),
-    Scene(network="vgg16", batch_size=32, num_hosts=4, gbit=25.0, strategies=ESSENTIAL, systems=(HOROVOD[0], "local")),
-    Scene(network="bert_base", batch_size=8, num_hosts=2, gbit=10.0, strategies=FUSED, systems=("local",)),
-    Scene(network="gpt2", batch_size=8, num_hosts=8, gbit=25.0, strategies=FUSED, systems=("local",)),
+    Scene(network="vgg16", batch_size=32, num_hosts=4, gbit=25.0, strategies=MERGED, systems=(HOROVOD[0], "local")),
+    Scene(
+        network="bert_base",
+        batch_size=8,
+        num_hosts=2,
+        gbit=10.0,
+        strategies=(*MERGED, "optimal-merge"),
+        systems=("local",),
+    ),
+    Scene(network="gpt2", batch_size=8, num_hosts=8, gbit=25.0, strategies=MERGED, systems=("local",)),
 )
 PREDICTED_NETWORKS = {
     "resnet50": 32,
@@ -73,7 +78,7 @@ def grid(options: Options) -> Sequence[Trial]:
         cells = [*_smoke().cells("fusion", options), *trained("fusion", RESNET20_LARGE, ("mg-wfbp",), (), options)]
         return [shortened(cell) for cell in cells]
     replayed = [(partial(scene.cells, "fusion"), scene.repeats) for scene in SCENES]
-    return by_repeat([*replayed, (_real_cells, MANY)], options)
+    return by_repeat([*replayed, (_real_cells, FEW)], options)
 
 
 def predicted(options: Options) -> Sequence[Trial]:

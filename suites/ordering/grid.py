@@ -18,10 +18,9 @@ from suites.scaling import LINKS, Scene, by_repeat, distinct, shortened, trained
 MANY, FEW = 5, 3  # repeats: where a claim rests on the cell, and elsewhere
 OVERLAP = "at-pre-hook"
 SERVERS = "parameter-server"
-SMALL = "slices(slice_elements=250000)"  # 1 MB
-LARGE = "slices(slice_elements=2000000)"  # 8 MB: the smallest partition that ByteScheduler searches
-PAPERS = "slices(slice_elements=40000)"  # P3's own
-CREDIT = 16_000_000  # bytes, two partitions
+LARGE = 2_000_000  # elements of a slice: 8 MB, the smallest partition that ByteScheduler searches
+SMALL, VAST = 1_000_000, 8_000_000
+PAPERS = 40_000  # P3's own
 
 
 def joined(*parts: str) -> str:
@@ -29,31 +28,36 @@ def joined(*parts: str) -> str:
     return "+".join(part for part in parts if part)
 
 
-def bytescheduler(partition: str, *rest: str, credit_bytes: int = CREDIT) -> str:
-    """Partition, credit and priority together."""
-    return joined(partition, f"bytescheduler(credit_bytes={credit_bytes})", OVERLAP, *rest)
+def slices(elements: int) -> str:
+    """Slices of at most so many elements."""
+    return f"slices(slice_elements={elements})"
+
+
+def bytescheduler(elements: int, *rest: str) -> str:
+    """Partition, a credit of two partitions, and priority together."""
+    return joined(slices(elements), f"bytescheduler(credit_bytes={2 * 4 * elements})", OVERLAP, *rest)
 
 
 TUNED = bytescheduler(LARGE, "bayesian(trials=12, steps=3)")
 
 
-def orderings(partition: str, exchange: str = "") -> tuple[str, ...]:
-    """FIFO after all messages and with overlap, then each method: what every claim is made of."""
+def orderings(elements: int, exchange: str = "") -> tuple[str, ...]:
+    """FIFO after all messages and with overlap, then each method."""
     return (
         joined("unfused", exchange),
         joined("unfused", OVERLAP, exchange),
-        joined(partition, OVERLAP, exchange),
+        joined(slices(elements), OVERLAP, exchange),
         joined('unfused+tictac(variant="tic")', OVERLAP, exchange),
         joined('unfused+tictac(variant="tac")', OVERLAP, exchange),
-        joined(partition, "p3", OVERLAP, exchange),
-        bytescheduler(partition, exchange),
+        joined(slices(elements), "p3", OVERLAP, exchange),
+        bytescheduler(elements, exchange),
     )
 
 
-def essential(partition: str, exchange: str = "") -> tuple[str, ...]:
-    """FIFO twice, P3 and ByteScheduler."""
-    every = orderings(partition, exchange)
-    return every[1], every[2], every[5], every[6]
+def essential(elements: int, exchange: str = "") -> tuple[str, ...]:
+    """FIFO with overlap, TAC, P3 and ByteScheduler."""
+    _, _, fifo, _, tac, p3, credit = orderings(elements, exchange)
+    return fifo, tac, p3, credit
 
 
 COMBINED = (
@@ -62,66 +66,73 @@ COMBINED = (
     bytescheduler(LARGE, "half"),
 )
 SCENES = (
-    Scene(
+    Scene(  # where order can help: communication takes about twice as long as computation
         network="vgg16",
         batch_size=32,
         num_hosts=4,
         gbit=25.0,
-        strategies=(*orderings(LARGE), TUNED, *orderings(LARGE, SERVERS)),
+        strategies=("unfused", *essential(LARGE), TUNED),
         systems=("local",),
         repeats=MANY,
+    ),
+    Scene(  # where none can: everything fits behind backward. TicTac's FIFO sends whole tensors, as it does
+        network="vgg16",
+        batch_size=32,
+        num_hosts=2,
+        gbit=100.0,
+        strategies=(joined("unfused", OVERLAP), *essential(VAST)),
+        systems=("local",),
+        repeats=MANY,
+    ),
+    Scene(  # P3's: four machines, parameter servers and few Gbit/s
+        network="vgg16",
+        batch_size=32,
+        num_hosts=4,
+        gbit=10.0,
+        strategies=essential(VAST, SERVERS),
+        systems=("local",),
     ),
     Scene(
         network="resnet50",
         batch_size=32,
         num_hosts=4,
         gbit=5.0,
-        strategies=(*orderings(SMALL), *essential(SMALL, SERVERS)),
+        strategies=(joined(slices(SMALL), OVERLAP, SERVERS), joined(slices(SMALL), "p3", OVERLAP, SERVERS)),
         systems=("local",),
-        repeats=MANY,
     ),
-    Scene(  # nothing to gain: the link is fast enough for all
-        network="resnet50",
-        batch_size=32,
-        num_hosts=4,
-        gbit=100.0,
-        strategies=essential(LARGE),
-        systems=("local",),
-        repeats=MANY,
-    ),
-    Scene(
+    Scene(  # its own slices: 769 messages, the one cell whose step may take longer than a second
         network="resnet50",
         batch_size=32,
         num_hosts=2,
         gbit=10.0,
-        strategies=(joined(PAPERS, "p3", OVERLAP), joined(PAPERS, "p3", OVERLAP, SERVERS)),
+        strategies=(joined(slices(PAPERS), "p3", OVERLAP),),
         systems=("local",),
+        num_steps=4,
     ),
-    Scene(  # P3's: four machines and few Gbit/s
-        network="vgg16",
-        batch_size=32,
-        num_hosts=4,
-        gbit=10.0,
-        strategies=(*essential(LARGE), *essential(LARGE, SERVERS)),
-        systems=("local",),
-    ),
-    Scene(network="gpt2", batch_size=8, num_hosts=2, gbit=10.0, strategies=COMBINED, systems=("local",)),
     Scene(
-        network="bert_base", batch_size=8, num_hosts=8, gbit=25.0, strategies=essential(LARGE)[1:], systems=("local",)
+        network="gpt2",
+        batch_size=8,
+        num_hosts=2,
+        gbit=10.0,
+        strategies=(joined(slices(LARGE), OVERLAP), joined(slices(LARGE), "p3", OVERLAP), COMBINED[2]),
+        systems=("local",),
+    ),
+    Scene(  # few messages: α is dear among eight
+        network="bert_base", batch_size=8, num_hosts=8, gbit=25.0, strategies=COMBINED[:2], systems=("local",)
     ),
 )
 PREDICTED = (*orderings(LARGE), *orderings(LARGE, SERVERS))
 PREDICTED_NETWORKS = {"resnet50": 32, "vgg16": 32, "bert_base": 8, "gpt2": 8}
 PREDICTED_HOSTS = 8
 PREDICTED_WORLDS = (2, 4, 16, 64, 256, 512, 1024)  # beside these
-SMALL_SLICES = "slices(slice_elements=65536)"
+REAL_SLICES = 65_536
 REAL = (
     joined("unfused"),
     joined("unfused", OVERLAP),
     joined('unfused+tictac(variant="tac")', OVERLAP),
-    joined(SMALL_SLICES, "p3", OVERLAP),
-    bytescheduler(SMALL_SLICES, credit_bytes=524288),
-    joined(SMALL_SLICES, "p3", OVERLAP, SERVERS),
+    joined(slices(REAL_SLICES), "p3", OVERLAP),
+    bytescheduler(REAL_SLICES),
+    joined(slices(REAL_SLICES), "p3", OVERLAP, SERVERS),
 )
 
 
@@ -139,7 +150,7 @@ def grid(options: Options) -> Sequence[Trial]:
         cells = [*smoke.cells("ordering", options), *trained("ordering", RESNET20_LARGE, REAL[3:4], (), options)]
         return [shortened(cell) for cell in cells]
     replayed = [(partial(scene.cells, "ordering"), scene.repeats) for scene in SCENES]
-    return by_repeat([*replayed, (_real_cells, MANY)], options)
+    return by_repeat([*replayed, (_real_cells, FEW)], options)
 
 
 def predicted(options: Options) -> Sequence[Trial]:

@@ -37,6 +37,8 @@ def reduce_together(
     segments: Sequence[Segment],
     *,
     exchange: Exchange | None = None,
+    step: int = 0,
+    num_workers: int = 0,
 ) -> list[Reduced]:
     """One message with `grads`, one a rank, carried through on all ranks."""
     world, message = len(grads), Message(0, tuple(segments))
@@ -46,7 +48,7 @@ def reduce_together(
             exchange or RingAllReduce(),
             grad,
             states[rank],
-            Context(rank, world, 0, message, torch.Generator().manual_seed(rank), wants_contribution=True),
+            Context(rank, world, step, message, torch.Generator().manual_seed(rank), True, num_workers),
         )
         for rank, grad in enumerate(grads)
     ]

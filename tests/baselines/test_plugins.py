@@ -26,12 +26,15 @@ PROTOCOLS = {
 }
 EVERY = pytest.mark.parametrize("kind", plugins().values(), ids=plugins().keys())
 
+# What does not go with the defaults of other slots, and what it goes with.
+NEEDS = {"dgc": "sgd(momentum=0.0)+", "gtopk": "tree+", "onebit-adam": "frozen-adam+"}
+
 
 def beside(kind: type[Any]) -> str:
-    """What must stand before it in a text: something to wrap, or to tune."""
+    """What must stand before it in a text: something to wrap, to tune, or that it does not go without."""
     if kind.card.slot is Slot.TUNING:
         return "tensor-fusion+"
-    return "topk+" if kind.card.wraps else ""
+    return "topk+" if kind.card.wraps else NEEDS.get(kind.card.name, "")
 
 
 def make(kind: type[Any]) -> Any:

@@ -130,7 +130,7 @@ def test_gradients_are_reassembled_exactly_whatever_order_slices_land_in(slice_e
     flats = [flatten_gradients(message, parameters, pool, scale=1.0) for message in messages]
     for parameter in parameters.values():
         assert parameter.grad is not None
-        parameter.grad.zero_()
+        parameter.grad = torch.zeros_like(parameter.grad)
     for message, flat in sorted(zip(messages, flats, strict=True), key=_by_size):
         scatter_gradients(message, flat, parameters)
     for name, parameter in parameters.items():

@@ -1,0 +1,111 @@
+"""Figures of methods on their way to a target. Imported only when something is drawn."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import seaborn as sns
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import LogLocator, NullLocator
+
+from analysis import look
+from analysis.step_plots import FULL_WIDTH_IN, looks
+from analysis.target_rows import ACCURACY, TargetRow, TargetStudy
+from analysis.targets import ratio
+from analysis.wording import number
+
+Value = Callable[[TargetRow], float | None]
+LEGEND_COLUMNS = 4
+NOT_REACHED = "not\nreached"
+
+
+def courses(study: TargetStudy) -> Figure | None:
+    """The metric over steps, and beside it over time where there is a clock; the target as a line, ranges as bands."""
+    rows = [row for row in study.rows if row.course is not None]
+    if not rows:
+        return None
+    timed = [row for row in rows if row.course is not None and row.course.times_s]
+    columns = 2 if timed else 1
+    legend_rows = math.ceil((len(rows) + 1) / LEGEND_COLUMNS)
+    figure = Figure(figsize=(FULL_WIDTH_IN * (0.6 + 0.2 * columns), 2.7 + 0.14 * legend_rows), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots(1, columns, sharey=True, squeeze=False)[0]
+    styles = looks([row.name for row in rows])
+    for row in rows:
+        _curve(axes[0], row, styles[row.name], lambda course: course.steps)
+    for row in timed:
+        _curve(axes[1], row, styles[row.name], lambda course: course.times_s)
+    for part in axes:
+        part.axhline(study.target, color=look.INK, linewidth=0.8, linestyle=(0, (1, 2)), zorder=0.5)
+    axes[0].set_xlabel("steps")
+    axes[0].set_ylabel(f"held-out {study.metric}")
+    if timed:
+        axes[1].set_xscale("log")
+        axes[1].xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        axes[1].xaxis.set_major_formatter("{x:g}")
+        axes[1].xaxis.set_minor_locator(NullLocator())
+        axes[1].set_xlabel(f"seconds of training ({study.clock})")
+    _limit(axes[0], study)
+    handles: list[Any] = [Line2D([], [], label=row.name, **_line(row, styles[row.name])) for row in rows]
+    handles.append(Line2D([], [], color=look.INK, linewidth=0.8, linestyle=(0, (1, 2)), label="target"))
+    figure.legend(handles=handles, loc="outside lower center", ncols=LEGEND_COLUMNS)
+    figure.suptitle(f"{study.title} ({study.evidence})", x=0.01, ha="left", fontsize=8, fontweight="bold")
+    return figure
+
+
+def _limit(axes: Axes, study: TargetStudy) -> None:
+    """A diverging loss must not flatten all others: the axis ends a little beyond where all of them start."""
+    starts = [row.course.mean[0] for row in study.rows if row.course is not None and math.isfinite(row.course.mean[0])]
+    if study.metric == ACCURACY:
+        axes.set_ylim(0, 1.02)
+    elif starts:
+        low = min(min(row.course.low) for row in study.rows if row.course is not None)
+        axes.set_ylim(low - 0.05 * (max(starts) - low), max(starts) + 0.1 * (max(starts) - low))
+
+
+def _line(row: TargetRow, style: dict[str, Any]) -> dict[str, Any]:
+    drawn = {**style, "markersize": 3.0, "linewidth": 1.1}
+    return drawn | ({"color": look.INK, "linewidth": 2.0, "linestyle": "-"} if row.is_dense else {})
+
+
+def _curve(axes: Axes, row: TargetRow, style: dict[str, Any], x: Callable[[Any], Sequence[float]]) -> None:
+    course, drawn = row.course, _line(row, style)
+    assert course is not None
+    axes.plot(x(course), course.mean, markevery=max(1, len(course.mean) // 5), **drawn)
+    axes.fill_between(x(course), course.low, course.high, color=drawn["color"], alpha=0.1, linewidth=0)
+
+
+def prices(studies: Sequence[TargetStudy], value: Value, title: str) -> Figure | None:
+    """For each method and setting the price of the target over the dense run's; blue is cheaper. None without any."""
+    names = list(dict.fromkeys(row.name for study in studies for row in study.rows if not row.is_dense))
+    found = {
+        (row.name, place): ratio(value(row), value(study.dense))
+        for place, study in enumerate(studies)
+        for row in study.rows
+    }
+    if not names or not any(known is not None for known in found.values()):
+        return None
+    shares = np.full((len(names), len(studies)), np.nan)
+    texts = np.full(shares.shape, "", dtype=object)
+    for (name, place), share in found.items():
+        if share is not None and name in names:
+            spot = names.index(name), place
+            shares[spot] = np.log2(share) if math.isfinite(share) else 3.0
+            texts[spot] = f"{number(share, 2)}×" if math.isfinite(share) else NOT_REACHED
+    figure, axes = look.canvas(1.0 + 0.26 * len(names), width_in=1.9 + 0.62 * len(studies))
+    sns.heatmap(
+        shares, ax=axes, cmap="vlag", vmin=-3, vmax=3, cbar=False, linewidths=1, linecolor="none", annot=texts, fmt="",
+        annot_kws={"fontsize": 6}, yticklabels=[look.folded(name) for name in names],
+        xticklabels=[f"{study.workload}\n{study.num_workers} ranks" for study in studies],
+    )  # fmt: skip
+    axes.grid(visible=False)
+    axes.tick_params(axis="x", rotation=0, labelsize=6)
+    axes.tick_params(axis="y", rotation=0)
+    look.label(axes, title, "")
+    return figure

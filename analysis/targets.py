@@ -1,0 +1,230 @@
+"""Which methods reach what the dense run reaches, and after how many steps, bytes and seconds.
+
+Over any records with held-out curves: in lockstep, where time is predicted, and of real runs. Per workload, fabric and
+number of workers the dense run sets the target: 95 % of its final held-out accuracy where that is above a half, else
+the held-out loss after 95 % of its way down from the first training loss. A price is what a repeat had paid at its
+first evaluation at or beyond the target, so it is exact to the distance of evaluations. What never gets there costs ∞.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from analysis.cells import FabricKey, fabric_key, is_shared, label_of, num_ranks
+from analysis.naming import short_names
+from analysis.target_rows import ACCURACY, LOSS, Course, Price, Spread, TargetRow, TargetStudy
+from analysis.wording import number, percent, plural
+from results.record import CurvePoint, JobResult, Record, Status
+
+SHARE = 0.95
+ACCURATE = 0.5  # above it accuracy is the metric; language models guess too few tokens for that
+FEWEST_POINTS = 3
+FULL_SIZE_SHARE = 0.75
+DENSE = "dense"
+Cell = Sequence[Record]
+Key = tuple[str, str, str, FabricKey, int]
+
+
+@dataclass(frozen=True, slots=True)
+class _Goal:
+    metric: str
+    value: float
+
+    def is_met(self, point: CurvePoint) -> bool:
+        if self.metric == LOSS:
+            return point.loss <= self.value
+        return point.accuracy is not None and point.accuracy >= self.value
+
+
+def target_studies(cells: Iterable[Cell]) -> tuple[TargetStudy, ...]:
+    """Every setting with a dense run and another method, all evaluated while they trained."""
+    settings: dict[Key, list[Cell]] = {}
+    for records in cells:
+        if curved := [r for r in records if _can_be_judged(r)]:
+            settings.setdefault(_key(curved[0]), []).append(records)
+    found = (_study(key, own) for key, own in settings.items())
+    return tuple(sorted((s for s in found if s), key=lambda s: (s.suite, s.workload, s.num_workers, s.where)))
+
+
+def _can_be_judged(record: Record) -> bool:
+    if not record.jobs or is_shared(record) or record.status is not Status.OK:
+        return False
+    return len(_held_out(record)) >= FEWEST_POINTS
+
+
+def _held_out(record: Record) -> list[CurvePoint]:
+    return [point for point in record.jobs[0].curve if point.accuracy is not None]
+
+
+def _key(record: Record) -> Key:
+    job = record.jobs[0]
+    ranks = num_ranks(record, job)
+    samples = job.batch_size * job.accumulate * ranks
+    return record.suite, job.workload, job.device, fabric_key(record.fabric), samples
+
+
+def _study(key: Key, cells: Sequence[Cell]) -> TargetStudy | None:
+    dense = _dense(cells)
+    if dense is None or len(cells) < 2:
+        return None
+    goal = _goal([record for record in dense if _can_be_judged(record)])
+    if goal is None:
+        return None
+    first = next(record for record in dense if _can_be_judged(record))
+    names = _names(cells)
+    rows = [_row(own, name, goal, is_dense=own is dense) for own, name in zip(cells, names, strict=True)]
+    dense_row = next(row for row in rows if row.is_dense)
+    rows = [replace(row, falls_short=_shortfall(row, dense_row, goal.metric)) for row in rows]
+    return TargetStudy(
+        suite=key[0],
+        workload=key[1],
+        where=key[3].describe().replace("host", "rank") if first.fabric.label == "lockstep" else key[3].describe(),
+        evidence=first.fabric.label,
+        num_workers=num_ranks(first, first.jobs[0]),
+        metric=goal.metric,
+        target=goal.value,
+        rule=_rule(goal),
+        rows=(dense_row, *(row for row in rows if not row.is_dense)),
+    )
+
+
+def _dense(cells: Sequence[Cell]) -> Cell | None:
+    """What the suite calls dense; else, of those that send the most bytes a step, the one that ends best."""
+    named = [records for records in cells if records[0].cell.rpartition("/")[2] == DENSE]
+    if named:
+        return named[0]
+    sent = [max((_bytes_a_step(record.jobs[0]) or 0.0) for record in records if record.jobs) for records in cells]
+    full = [own for own, size in zip(cells, sent, strict=True) if size >= FULL_SIZE_SHARE * max(sent)]
+    return min(full, key=_final_loss, default=None)
+
+
+def _final_loss(records: Cell) -> float:
+    ends = [_held_out(record)[-1].loss for record in records if _can_be_judged(record)]
+    return statistics.fmean(ends) if ends else math.inf
+
+
+def _goal(dense: Sequence[Record]) -> _Goal | None:
+    """The target that these repeats set; None where they learnt nothing."""
+    ends = [_held_out(record)[-1] for record in dense]
+    accuracy = statistics.fmean(point.accuracy or 0.0 for point in ends)
+    if accuracy > ACCURATE:
+        return _Goal(ACCURACY, SHARE * accuracy)
+    starts = [point.loss for record in dense for point in record.jobs[0].curve[:1] if point.accuracy is None]
+    last = statistics.fmean(point.loss for point in ends)
+    if not starts or not math.isfinite(last) or statistics.fmean(starts) <= last:
+        return None
+    start = statistics.fmean(starts)
+    return _Goal(LOSS, start - SHARE * (start - last))
+
+
+def _rule(goal: _Goal) -> str:
+    share = percent(SHARE)
+    if goal.metric == ACCURACY:
+        return f"held-out accuracy {number(goal.value)}, {share} of the dense run's"
+    return f"held-out loss {number(goal.value)}, after {share} of the dense run's way down"
+
+
+def _names(cells: Sequence[Cell]) -> list[str]:
+    tails = [records[0].cell.split("/", 2)[-1] for records in cells]
+    labels = [label_of(next(record.jobs[0] for record in records if record.jobs)) for records in cells]
+    short = short_names(labels)
+    return [short.get(tail, tail) for tail in tails]
+
+
+def _row(records: Cell, name: str, goal: _Goal, *, is_dense: bool) -> TargetRow:
+    ended = [record for record in records if _can_be_judged(record)]
+    diverged = [record for record in records if record.status is Status.DIVERGED]
+    ends, job = [_held_out(record)[-1] for record in ended], next(r.jobs[0] for r in records if r.jobs)
+    accuracies = Spread.of([point.accuracy for point in ends if point.accuracy is not None])
+    losses = Spread.of([point.loss for point in ends])
+    lost = Price(steps=math.inf, num_bytes=math.inf, time_s=math.inf)
+    return TargetRow(
+        name=name,
+        strategy=label_of(job),
+        optimizer=_optimizer(ended),
+        final=accuracies if goal.metric == ACCURACY else losses,
+        final_accuracy=accuracies,
+        final_loss=losses,
+        prices=(*(_price(record, goal) for record in ended), *[lost] * len(diverged)),
+        course=_course([_held_out(record) for record in ended], goal.metric),
+        clock=job.clock,
+        num_diverged=len(diverged),
+        is_dense=is_dense,
+        record_ids=tuple(record.id for record in (*ended, *diverged)),
+    )
+
+
+def _optimizer(records: Cell) -> str:
+    jobs = records[0].trial.get("jobs", ()) if records else ()
+    return str(jobs[0].get("optimizer", "")) if jobs else ""
+
+
+def _bytes_a_step(job: JobResult) -> float | None:
+    return sum(job.wire_bytes.values()) if job.wire_bytes else job.interface_bytes
+
+
+def _price(record: Record, goal: _Goal) -> Price:
+    job = record.jobs[0]
+    point = next((point for point in _held_out(record) if goal.is_met(point)), None)
+    each = _bytes_a_step(job)
+    if point is None:
+        return Price(
+            steps=math.inf,
+            num_bytes=None if each is None else math.inf,
+            time_s=None if job.clock == "none" else math.inf,
+        )
+    by_mean = None if each is None else each * point.step
+    sent = by_mean if point.sent_bytes is None else point.sent_bytes
+    return Price(steps=point.step, num_bytes=sent, time_s=point.time_s)
+
+
+def _course(repeats: Sequence[Sequence[CurvePoint]], metric: str) -> Course | None:
+    by_step = [{point.step: point for point in repeat} for repeat in repeats]
+    steps = sorted(set.intersection(*(set(points) for points in by_step))) if by_step else []
+    if not steps:
+        return None
+    columns = [[points[step] for points in by_step] for step in steps]
+    values = [[p.loss if metric == LOSS else p.accuracy or 0.0 for p in column] for column in columns]
+    times = [[p.time_s for p in column if p.time_s is not None] for column in columns]
+    timed = all(len(own) == len(column) for own, column in zip(times, columns, strict=True))
+    return Course(
+        steps=tuple(steps),
+        mean=tuple(map(statistics.fmean, values)),
+        low=tuple(map(min, values)),
+        high=tuple(map(max, values)),
+        times_s=tuple(map(statistics.median, times)) if timed else (),
+    )
+
+
+def _shortfall(row: TargetRow, dense: TargetRow, metric: str) -> float | None:
+    """By how much its final value is worse than the dense run's; below 0 it is better."""
+    if row.final is None or dense.final is None:
+        return None
+    gap = dense.final.mean - row.final.mean
+    return gap if metric == ACCURACY else -gap
+
+
+def judged(study: TargetStudy, row: TargetRow) -> str:
+    """One method's verdict in words."""
+    count = len(row.prices)
+    repeats = f"{row.num_reached} of {plural(count, 'repeat')}"
+    diverged = f", {row.num_diverged} diverged" if row.num_diverged else ""
+    end = "" if row.falls_short is None or row.is_dense else f"; ends {_gap(row.falls_short, study.metric)}"
+    if not row.reaches:
+        return f"not reached ({repeats}{diverged}){end}"
+    return f"reached ({repeats}){end}"
+
+
+def _gap(shortfall: float, metric: str) -> str:
+    size = f"{number(100 * abs(shortfall), 2)} points" if metric == ACCURACY else number(abs(shortfall), 2)
+    return f"{size} {'worse' if shortfall > 0 else 'better'} than dense"
+
+
+def ratio(value: float | None, dense: float | None) -> float | None:
+    """A price over the dense run's; ∞ where the target was not reached, None where nothing is known."""
+    if value is None or dense is None or not math.isfinite(dense) or dense <= 0:
+        return None
+    return value / dense

@@ -1,0 +1,156 @@
+"""Deep gradient compression: momentum and what was not sent are kept before the wire, a thousandth travels.
+
+Paper: Lin et al., Deep Gradient Compression, ICLR 2018. Not verified against the paper's text; read against the
+authors' code. With momentum m, velocity u and residual v of a rank, and g its mean gradient over P:
+
+    g ← g · min(1, (clip/√P) / ‖g‖)            local clipping; clip = 0: none
+    u ← m·u + g;          v ← v + u            momentum correction (Nesterov: u ← m·(u + g); v ← v + u + g)
+    M = {i: |v_i| ≥ threshold};  send v ⊙ M
+    v ← v ⊙ ¬M;           u ← u ⊙ ¬M           the latter with `masking` alone
+
+Since g comes divided by P, the sum of P gradients of independent noise has √P times its norm: hence clip/√P. The
+threshold is that of the largest `density` of a sample; where more than 1.3 · k elements reach it, the k largest of them
+are taken. Warm-up: four equal parts of `warmup_steps` with densities .25, .0625, .015625, .004, then `density`.
+
+At density 1 this is momentum SGD without masking, and plain SGD with it: u is zeroed at once. What is applied plus v is
+all of v's growth: nothing is lost, so no error feedback goes around it. The optimizer must have no momentum, which
+would apply it twice: `dgc+sgd(momentum=0.0)`. Weight decay is then added behind the wire, without momentum.
+
+Differs from the paper: the norm that is clipped is that of the message (with single-bucket of the model); warm-up
+counts steps, not epochs; samples are random, at least 64 and enough that 10 reach the threshold; a threshold that too
+few reach is not lowered. `per="message"` takes one threshold a message, not a tensor as the paper.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from baselines.api import Aggregate, Card, Context, How, Reduced, Reduction, Scope, Slot, State
+from baselines.kernels import select, sparse
+from baselines.sparsity import add_sparse_code, blocks, check_share, code_bytes, num_kept, sparse_code, standing_out
+
+SCOPES = {"message": Scope.MESSAGE, "tensor": Scope.TENSOR}
+WARM_UP = (0.25, 0.0625, 0.015625, 0.004)
+TOO_MANY = 1.3
+
+
+@dataclass(frozen=True, slots=True)
+class Dgc:
+    card: ClassVar[Card] = Card(
+        name="dgc",
+        slot=Slot.COMPRESSION,
+        summary="momentum before the wire, then the elements above a sampled threshold, gathered",
+        paper="Lin et al., Deep Gradient Compression, ICLR 2018",
+    )
+    lossy: ClassVar[bool] = True
+    keeps_residual: ClassVar[bool] = True
+    density: float = 0.001
+    momentum: float = 0.9
+    clip: float = 0.0
+    masking: bool = True
+    warmup_steps: int = 0
+    nesterov: bool = False
+    sample: float = 0.01
+    per: str = "tensor"
+
+    def __post_init__(self) -> None:
+        check_share("density", self.density)
+        check_share("sample", self.sample)
+        if not 0.0 <= self.momentum < 1.0:
+            raise ValueError(f"momentum is {self.momentum}; use 0 or more and less than 1")
+        if self.clip < 0.0 or self.warmup_steps < 0:
+            raise ValueError(
+                f"clip is {self.clip}, warmup_steps {self.warmup_steps}; neither may be negative, 0 is none"
+            )
+        if self.per not in SCOPES:
+            raise ValueError(f"per is {self.per!r}; use one of {', '.join(SCOPES)}")
+
+    @property
+    def scope(self) -> Scope:
+        return SCOPES[self.per]
+
+    @property
+    def how(self) -> How:
+        return How.CONCAT
+
+    @property
+    def applies_momentum(self) -> bool:
+        return self.momentum > 0.0
+
+    def density_at(self, step: int) -> float:
+        """The share of elements sent in step `step`, counted from 0."""
+        warming = step < self.warmup_steps
+        return max(self.density, WARM_UP[len(WARM_UP) * step // self.warmup_steps]) if warming else self.density
+
+    def init(self, name: str, parameter: Tensor) -> State:
+        zeros = torch.zeros(parameter.numel(), dtype=torch.float32, device=parameter.device)
+        return {"velocity": zeros, "residual": zeros.clone()}
+
+    def reduce(self, grad: Tensor, states: Mapping[str, State], ctx: Context) -> Reduction:
+        self._clip(grad, ctx)
+        for velocity, residual, part in _parts(states, grad, ctx):
+            self._accumulate(velocity, residual, part)
+            part.copy_(residual)
+        positions = self._chosen(grad, ctx)
+        data, contributed = sparse_code(grad, positions), None
+        for (velocity, residual, _), own in zip(_parts(states, grad, ctx), _split(positions, ctx), strict=True):
+            sparse.zero_at(residual, own)
+            if self.masking:
+                sparse.zero_at(velocity, own)
+        answer = yield Aggregate((data,), How.CONCAT, "gradient")
+        if ctx.wants_contribution:
+            add_sparse_code(data, contributed := torch.zeros_like(grad))
+        grad.zero_()
+        for (part,) in answer.parts:
+            add_sparse_code(part, grad)
+        return Reduced(grad, contributed)
+
+    def _clip(self, grad: Tensor, ctx: Context) -> None:
+        most = self.clip / math.sqrt(ctx.num_workers or ctx.world)
+        if self.clip and (norm := float(torch.linalg.vector_norm(grad))) > most:
+            grad.mul_(most / norm)
+
+    def _accumulate(self, velocity: Tensor, residual: Tensor, grad: Tensor) -> None:
+        if self.nesterov:
+            velocity.add_(grad).mul_(self.momentum)
+            residual.add_(grad)
+        else:
+            velocity.mul_(self.momentum).add_(grad)
+        residual.add_(velocity)
+
+    def _chosen(self, values: Tensor, ctx: Context) -> Tensor:
+        """Positions (ascending), one at least: an empty code would look like no answer."""
+        density, found = self.density_at(ctx.step), []
+        for start, block in blocks(values, ctx, self.per):
+            positions, k = standing_out(block, density, self.sample, ctx.generator), num_kept(block.numel(), density)
+            if positions.numel() > TOO_MANY * k:
+                positions = positions[select.top_k(sparse.gather(block, positions), k)]
+            found.append(positions + start)
+        positions = torch.cat(found)
+        return positions if positions.numel() else torch.zeros(1, dtype=torch.int64, device=values.device)
+
+    def wire_bytes(self, numel: int, world: int) -> float:
+        return code_bytes(numel, self.density)
+
+
+def _parts(states: Mapping[str, State], flat: Tensor, ctx: Context) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """Each segment's velocity and residual beside its part of the flat message."""
+    for segment, part in zip(ctx.message.segments, flat.split([s.numel for s in ctx.message.segments]), strict=True):
+        state, here = states[segment.name], slice(segment.start, segment.stop)
+        yield state["velocity"][here], state["residual"][here], part
+
+
+def _split(positions: Tensor, ctx: Context) -> Iterator[Tensor]:
+    """Ascending positions in the message as positions in each segment."""
+    start = 0
+    ends = torch.tensor([segment.numel for segment in ctx.message.segments], device=positions.device).cumsum(0)
+    bounds = torch.searchsorted(positions, ends).tolist()
+    for segment, low, high in zip(ctx.message.segments, [0, *bounds[:-1]], bounds, strict=True):
+        yield positions[low:high] - start
+        start += segment.numel

@@ -1,0 +1,156 @@
+"""1-bit Adam: after a warm-up with Adam, momenta travel as signs, both ways, with residuals on workers and servers.
+
+Paper: Tang et al., 1-bit Adam, ICML 2021. Write `onebit-adam+frozen-adam`: this is the half that communicates, the
+optimizer `frozen-adam` the half that steps, with `freeze_after` equal to `warmup_steps` and the same `beta1`. In steps
+0 … `warmup_steps`−1 mean gradients travel in float32 and m̄ ← β₁·m̄ + (1−β₁)·g is kept here too. Then, over W workers,
+
+    worker i:  a ← (β₁·m̄ + (1−β₁)·g_i)/W + e,  sends C(a),  e ← a − C(a)
+    server:    ā ← Σ C(a) + ē,                  sends C(ā),  ē ← ā − C(ā)
+    all:       m̄' ← C(ā),                       take (m̄' − β₁·m̄)/(1−β₁) for the gradient
+
+Adam's own β₁·m + (1−β₁)·gradient is then m̄' (to float32 rounding, of which each step forgets 1−β₁), so optimizer and
+loop need not know. Whoever clips that gradient changes the momentum.
+
+C(a) = s·sign(a), sign(0) = 1, with s = ‖a‖₂/√n (`scale="l2"`): the ratio of the magnitudes of what is sent and its signs
+in the paper, as DeepSpeed computes it. It makes C no contraction where a few elements are much larger than the rest;
+the mean of |a| (`scale="l1"`) always does. One s for each parameter's rows on a server (`block` > 0: for so many
+elements at most). Bytes: ⌈n/8⌉ + 4 a scale. Bits say + or −, never 0: an element whose gradient is always 0 moves.
+
+Differs from the paper: the momentum's bias correction goes on (`frozen-adam`), as Adam has it; DeepSpeed has none. A
+worker's s is for one server's rows of a parameter, DeepSpeed's for a whole one. `warmup_steps` defaults to 100, for runs
+of some hundreds of steps; the paper takes 15–20 % of all. Residuals survive a checkpoint; DeepSpeed resets them. Not
+verified against the paper's text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from baselines.api import (
+    Aggregate,
+    Card,
+    Context,
+    How,
+    Message,
+    OptimizerSpec,
+    Reduced,
+    Reduction,
+    Scope,
+    Slot,
+    State,
+)
+from baselines.codec import joined, split
+from baselines.kernels import signs
+from baselines.squeezing import squeezed
+
+ORDERS = {"l2": 2, "l1": 1}
+
+
+@dataclass(frozen=True, slots=True)
+class OnebitAdam:
+    card: ClassVar[Card] = Card(
+        name="onebit-adam",
+        slot=Slot.COMPRESSION,
+        summary="signs of momenta to servers and back, after a warm-up",
+        paper="Tang et al., 1-bit Adam, ICML 2021",
+    )
+    lossy: ClassVar[bool] = True
+    keeps_residual: ClassVar[bool] = True
+    warmup_steps: int = 100
+    beta1: float = 0.9
+    scale: str = "l2"
+    block: int = 0
+
+    def __post_init__(self) -> None:
+        if self.warmup_steps < 1:
+            raise ValueError(f"warmup_steps is {self.warmup_steps}; the second moment needs at least 1 step")
+        if not 0 <= self.beta1 < 1:
+            raise ValueError(f"beta1 is {self.beta1}; use 0 or more and less than 1")
+        if self.scale not in ORDERS:
+            raise ValueError(f"scale is {self.scale!r}; use one of {', '.join(ORDERS)}")
+        if self.block < 0:
+            raise ValueError(f"block is {self.block}; use a number of elements, or 0 for one scale a parameter")
+
+    @property
+    def scope(self) -> Scope:
+        return Scope.MESSAGE
+
+    @property
+    def how(self) -> How:
+        return How.SCATTER
+
+    def fits(self, optimizer: OptimizerSpec) -> bool:
+        own = [getattr(optimizer, field, None) for field in ("freeze_after", "beta1")]
+        return optimizer.card.name == "frozen-adam" and own == [self.warmup_steps, self.beta1]
+
+    def init(self, name: str, parameter: Tensor) -> State:
+        keys = ("momentum", "residual", "server_residual")
+        return {key: torch.zeros(parameter.numel(), dtype=torch.float32, device=parameter.device) for key in keys}
+
+    def reduce(self, grad: Tensor, states: Mapping[str, State], ctx: Context) -> Reduction:
+        momentum = _read(states, "momentum", ctx.message)
+        if ctx.step < self.warmup_steps:
+            contributed = grad.clone() if ctx.wants_contribution else None
+            ((mean,),) = (yield Aggregate((grad,), How.SUM, "gradient")).parts
+            _write(states, "momentum", ctx.message, momentum.lerp_(mean, 1 - self.beta1))
+            return Reduced(mean, contributed)
+        share = self.beta1 / (ctx.num_workers or ctx.world)
+        own = grad.mul_(1 - self.beta1).add_(momentum, alpha=share).add_(_read(states, "residual", ctx.message))
+        residual = own.clone()
+        codec = _ScaledSigns(ORDERS[self.scale], self.block)
+        servers = {s.name: states[s.name]["server_residual"] for s in ctx.message.segments}
+        squeezing = yield from squeezed(codec, own, servers, replace(ctx, wants_contribution=True))
+        assert squeezing.contributed is not None
+        _write(states, "residual", ctx.message, residual.sub_(squeezing.contributed))
+        _write(states, "momentum", ctx.message, squeezing.value)
+        sent = squeezing.contributed.sub_(momentum, alpha=share).div_(1 - self.beta1)
+        value = squeezing.value.sub_(momentum, alpha=self.beta1).div_(1 - self.beta1)
+        return Reduced(value, sent if ctx.wants_contribution else None)
+
+    def wire_bytes(self, numel: int, world: int) -> float:
+        """After the warm-up, of one parameter whose servers are all ranks: signs and scales to them, and one reply."""
+        return numel / 8 * (1 + 1 / world) + 4.0 * (world + 1)
+
+
+@dataclass(frozen=True, slots=True)
+class _ScaledSigns:
+    """The code C: float32 scales, then sign bits."""
+
+    order: int
+    block: int
+    equal_sizes: ClassVar[bool] = True
+
+    def encode(self, values: Tensor, ctx: Context) -> Tensor:
+        sizes = self._block_sizes(ctx.message)
+        norms = [
+            torch.linalg.vector_norm(part, self.order) / part.numel() ** (1 / self.order)
+            for part in values.split(sizes)
+        ]
+        bits, _ = signs.encode(values, [values.numel()] if sizes else [])
+        return joined(torch.stack(norms) if norms else values, bits)
+
+    def add_decoded(self, data: Tensor, total: Tensor, ctx: Context) -> None:
+        sizes = self._block_sizes(ctx.message)
+        scales, bits = split(data, (torch.float32, len(sizes)), (torch.uint8, (total.numel() + 7) // 8))
+        signs.add_decoded(total, bits, torch.stack([-scales, scales], dim=1).view(-1), sizes)
+
+    def _block_sizes(self, message: Message) -> list[int]:
+        """One block a segment, or as many as `block` cuts it into."""
+        longest = self.block or max((s.numel for s in message.segments), default=1)
+        return [min(longest, s.numel - start) for s in message.segments for start in range(0, s.numel, longest)]
+
+
+def _read(states: Mapping[str, State], key: str, message: Message) -> Tensor:
+    """A copy of the message's elements [numel] of one state."""
+    return torch.cat([states[s.name][key][s.start : s.stop] for s in message.segments])
+
+
+def _write(states: Mapping[str, State], key: str, message: Message, values: Tensor) -> None:
+    """Undo `_read`."""
+    for segment, part in zip(message.segments, values.split([s.numel for s in message.segments]), strict=True):
+        states[segment.name][key][segment.start : segment.stop] = part

@@ -1,0 +1,100 @@
+"""Codes to servers and codes back, with a residual on the servers: what `double-squeeze` and `onebit-adam` share.
+
+Every rank of `ctx.servers` combines its share of every parameter,
+
+    a = Σ C(workers' parts) + ē,    sends C(a) to all workers,    ē ← a − C(a)
+
+and keeps ē by parameter name. Shares are whole rows (first dimension) of each parameter, row i of R on server ⌊i·S/R⌋,
+whatever the packing: so a residual stays with its elements when messages change.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from baselines.api import Aggregate, Context, How, Message, Reduced, Reduction, Segment
+from baselines.codec import Codec, decoded
+
+Share = tuple[int, Segment]  # where a piece of the message begins, and the piece
+
+
+def squeezed(codec: Codec, values: Tensor, residuals: Mapping[str, Tensor], ctx: Context) -> Reduction:
+    """The code of the sum of all workers' codes of `values` [numel of the message], the same on all workers.
+
+    `residuals` are the servers' by parameter name, whole flattened parameters; a server changes its share of them.
+    Yields two aggregates, SCATTER and the CONCAT of replies. Overwrites `values` with what came back, except on a rank
+    that only serves.
+    """
+    num_servers = len(ctx.servers)
+    shares = [_share(ctx.message, server, num_servers) for server in range(num_servers)]
+    own = [replace(ctx, message=Message(ctx.message.index, tuple(s for _, s in share))) for share in shares]
+    codes = tuple(codec.encode(_take(values, share), part) for share, part in zip(shares, own, strict=True))
+    arrived = yield Aggregate(codes, How.SCATTER, "gradient", equal_sizes=codec.equal_sizes)
+    contributed = None
+    if ctx.wants_contribution:
+        contributed = torch.zeros_like(values)
+        for share, part, code in zip(shares, own, codes, strict=True):
+            _put(contributed, share, decoded(codec, code, _numel(share), part))
+    reply = codes[0][:0]
+    if ctx.rank in ctx.servers:
+        here = ctx.rank - ctx.servers.start
+        reply = _combine(codec, [code for (code,) in arrived.parts], shares[here], residuals, own[here])
+    replies = yield Aggregate((reply,), How.CONCAT, "gradient")
+    works = ctx.rank < (ctx.num_workers or ctx.world)
+    for server, share, part in zip(ctx.servers, shares, own, strict=True):
+        (code,) = replies.parts[server]
+        if share and works:  # a rank that only serves gets no replies
+            _put(values, share, decoded(codec, code, _numel(share), part))
+    return Reduced(values, contributed)
+
+
+def _combine(
+    codec: Codec, codes: Sequence[Tensor], share: Sequence[Share], residuals: Mapping[str, Tensor], ctx: Context
+) -> Tensor:
+    """The code of the workers' sum and this server's residual, which then keeps what that code loses."""
+    kept = [residuals[s.name][s.start : s.stop] for _, s in share]
+    total = torch.cat(kept) if kept else torch.zeros(0, device=codes[0].device)
+    for code in codes:
+        codec.add_decoded(code, total, ctx)
+    reply = codec.encode(total, ctx)
+    total.sub_(decoded(codec, reply, total.numel(), ctx))
+    for residual, part in zip(kept, total.split([r.numel() for r in kept]), strict=True):
+        residual.copy_(part)
+    return reply
+
+
+def _share(message: Message, server: int, num_servers: int) -> list[Share]:
+    """The pieces of `message` that one server combines."""
+    pieces, offset = [], 0
+    for segment in message.segments:
+        num_rows = segment.shape[0] if segment.shape else 1
+        whole = math.prod(segment.shape)
+        row = whole // max(1, num_rows)
+        low, high = (-(-num_rows * j // num_servers) * row for j in (server, server + 1))
+        low, high = max(low, segment.start), min(high, segment.stop)
+        if low < high:
+            pieces.append((offset + low - segment.start, replace(segment, start=low, stop=high)))
+        offset += segment.numel
+    return pieces
+
+
+def _numel(share: Sequence[Share]) -> int:
+    return sum(segment.numel for _, segment in share)
+
+
+def _take(flat: Tensor, share: Sequence[Share]) -> Tensor:
+    """The elements of a share, one piece behind the other."""
+    return torch.cat([flat[at : at + s.numel] for at, s in share]) if share else flat[:0].clone()
+
+
+def _put(flat: Tensor, share: Sequence[Share], values: Tensor) -> None:
+    """Undo `_take`."""
+    offset = 0
+    for at, segment in share:
+        flat[at : at + segment.numel] = values[offset : offset + segment.numel]
+        offset += segment.numel

@@ -1,0 +1,140 @@
+"""Two ranks a scenario: a small network trained with a scaled loss, one step of which overflows on rank 1 alone.
+
+    python precision_ranks.py FOLDER SCENARIO...
+
+A scenario is JSON: `{"system": …, "strategy": …, "accumulate": …, "clip_norm": …, "scaled": …}`. Scaled, all steps are
+trained, and in OVERFLOWS the last micro-batch but one (if there is one) of rank 1 has a loss that no float32 gradient
+holds; else those steps are left out. For the n-th, rank r writes FOLDER/n-r.json. Layers compute in float32, where a
+scale that is a power of two changes nothing, so that both ways can be compared bit for bit.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import traceback
+from collections.abc import Iterator
+from os import _exit, fork, waitpid
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from micro_batch_ranks import NUM_RANKS, loss_of, network, samples_of, weights_of
+from torch import Tensor, nn
+
+from baselines.strategy import parse_strategy
+from crossover import Alone
+from fabric.api import Host
+from harness.loop import Schedule, train
+from harness.precision import Precision
+from harness.systems import system_of
+from harness.systems.api import Seat
+from harness.systems.ours import EngineSession
+from harness.trace import Recorder
+from models.workload import Batch
+
+NUM_STEPS = 7
+OVERFLOWS = (2, 4)
+HUGE = 1e36  # times 2¹⁶ no float32
+
+
+class Overflowing:
+    """What of a workload the loop needs: batches of (samples, factor of the loss)."""
+
+    def __init__(self, num_parts: int, scaled: bool) -> None:
+        self.num_parts, self.scaled = num_parts, scaled
+
+    def batches(self, rank: int, world: int, seed: int) -> Iterator[Batch]:
+        step = 0
+        while True:
+            if self.scaled or step not in OVERFLOWS:
+                for number, part in enumerate(samples_of(step, rank).chunk(self.num_parts)):
+                    huge = rank == 1 and step in OVERFLOWS and number == max(0, self.num_parts - 2)
+                    yield Batch((part,), torch.tensor(HUGE if huge else 1.0))
+            step += 1
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        return loss_of(model, batch.inputs[0]) * batch.targets
+
+
+def run_rank(asked: dict[str, Any], rank: int, store: Path) -> dict[str, Any]:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", store=dist.FileStore(str(store), NUM_RANKS), rank=rank, world_size=NUM_RANKS)
+    accumulate, scaled = asked.get("accumulate", 1), asked["scaled"]
+    seat = Seat(
+        rank=rank,
+        world=NUM_RANKS,
+        host=Host(index=rank, name="localhost", address="127.0.0.1", interface="lo"),
+        seed=0,
+        strategy=parse_strategy(f"{asked.get('strategy', 'unfused')}+sgd"),
+        accumulate=accumulate,
+        clip_norm=asked.get("clip_norm"),
+        precision=Precision.FLOAT16 if scaled else Precision.FLOAT32,
+    )
+    model = network()
+    session = system_of(asked.get("system", "ours")).prepare(model, seat)
+    train(
+        session,
+        Overflowing(accumulate, scaled),  # type: ignore[arg-type]
+        Alone(),
+        Schedule(
+            num_warmup=1, num_steps=NUM_STEPS - 1 - (0 if scaled else len(OVERFLOWS)), num_micro_batches=accumulate
+        ),
+        rank=rank,
+        world=NUM_RANKS,
+        seed=0,
+        recorder=Recorder(),
+        on_step=lambda step: None,
+        evaluate=lambda: None,
+    )
+    scale = session.loss_scale
+    residuals: list[float] = []
+    if isinstance(session, EngineSession):
+        states = session._engine.states.values()
+        residuals = [float(value) for state in states for tensor in state.values() for value in tensor.view(-1)]
+    control = session.traffic.wire_bytes.get("control", 0.0) if session.traffic else 0.0
+    session.close()
+    return {
+        "weights": weights_of(model),
+        "residuals": residuals,
+        "scale": scale.scale if scale else None,
+        "num_skipped": scale.num_skipped if scale else 0,
+        "control_bytes": control,
+    }
+
+
+def import_the_rest() -> None:
+    """What torch imports at the first step, and the plug-ins: once, before the forks."""
+    model, scaler = network(), torch.amp.GradScaler("cpu")
+    optimizer = parse_strategy("unfused+sgd").optimizer.build(model.parameters())
+    scaler.scale(loss_of(model, samples_of(0, 0))).backward()
+    scaler.step(optimizer)
+
+
+def main(folder: Path, scenarios: list[str]) -> int:
+    torch.set_num_threads(1)
+    import_the_rest()
+    for number, asked in enumerate(map(json.loads, scenarios)):
+        pids = []
+        for rank in range(NUM_RANKS):
+            pid = fork()
+            if pid == 0:
+                try:
+                    told = run_rank(asked, rank, folder / f"store-{number}")
+                    (folder / f"{number}-{rank}.json").write_text(json.dumps(told))
+                except BaseException:  # noqa: BLE001  the process ends here
+                    traceback.print_exc()
+                    sys.stderr.flush()
+                    _exit(1)
+                _exit(0)
+            pids.append(pid)
+        statuses = [waitpid(pid, 0)[1] for pid in pids]
+        if any(statuses):
+            print(f"failed: {scenarios[number]}", file=sys.stderr)
+            return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1]), sys.argv[2:]))

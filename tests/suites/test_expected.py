@@ -1,0 +1,127 @@
+"""How long trials are expected to take, against records of trials that were run."""
+
+from __future__ import annotations
+
+import io
+import statistics
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from rich.progress import Progress
+
+from fabric.api import FabricKind, FabricSpec
+from harness.messages import Event
+from harness.trial import Job, Sharing, Trial
+from models.workload import Device, WorkloadSpec
+from results.codec import from_jsonable
+from results.record import Record, Status, read_record
+from suites.expected import calibration_s, expected_each_s, expected_s, step_parts
+from suites.runner import Bar, time_left
+
+REFERENCE = Path(__file__).parents[2] / "results" / "reference"
+RESNET = Job(
+    name="job",
+    workload=WorkloadSpec(network="resnet50", device=Device.REPLAY, batch_size=32, size_scale=50),
+    strategy="fixed-buckets(bucket_bytes=524288, first_bucket_bytes=20972)",
+)
+
+
+def one(job: Job = RESNET, hosts: int = 4, **changes: object) -> Trial:
+    fabric = FabricSpec(kind=FabricKind.EMULATED, num_hosts=hosts, rate_bps=200e6)
+    trial = Trial(suite="s", cell="c", jobs=(job,), fabric=fabric, num_steps=8, num_warmup=2)
+    return replace(trial, **changes)  # type: ignore[arg-type]
+
+
+@cache
+def measured() -> dict[str, Record]:
+    """The first repeat of every cell with one job."""
+    records = (read_record(path) for suite in ("quick", "parity") for path in REFERENCE.glob(f"{suite}/*.r00.json"))
+    return {record.cell: record for record in records if len(record.jobs) == 1 and record.status is Status.OK}
+
+
+def test_steps_of_reference_records_are_expected_within_a_factor_and_without_bias() -> None:
+    ratios = {}
+    for cell, record in measured().items():
+        trial = from_jsonable(Trial, record.trial)
+        step_s = statistics.fmean(record.jobs[0].step_times_s())
+        ratios[cell] = step_parts(trial.jobs[0], trial.fabric, trial.world).step_s / step_s
+    assert len(ratios) > 30
+    # Unfused real networks come out short: how many tensors they have is not known unbuilt.
+    assert all(0.4 < ratio < 2.0 for ratio in ratios.values()), ratios
+    assert 0.8 < statistics.median(ratios.values()) < 1.15
+
+
+def test_a_whole_trial_takes_its_steps_and_little_more() -> None:
+    for record in measured().values():
+        trial, job = from_jsonable(Trial, record.trial), record.jobs[0]
+        took_s = job.end_s - job.start_s
+        if trial.num_steps + trial.num_warmup > 5:
+            assert 0.35 * took_s < expected_s(trial) < 2.5 * took_s + 2.0, trial.cell
+
+
+def test_time_follows_steps_bytes_messages_and_warm_up() -> None:
+    base = expected_s(one())
+    per_step = step_parts(RESNET, one().fabric, 4).step_s
+    assert expected_s(one(num_steps=28)) == pytest.approx(base + 20 * per_step)
+    assert expected_s(one(num_warmup=40)) == pytest.approx(base + 38 * per_step)
+    slow = replace(one().fabric, rate_bps=20e6)
+    assert step_parts(RESNET, slow, 4).link_s > 5 * step_parts(RESNET, one().fabric, 4).link_s
+    sliced = replace(RESNET, strategy="slices(slice_elements=800)+p3+at-pre-hook")
+    assert step_parts(sliced, one().fabric, 4).step_s > 10 * per_step  # each of 769 messages pays α
+    local = step_parts(replace(RESNET, system="local"), one().fabric, 4)
+    assert local.link_s == 0
+    assert local.step_s < per_step
+    assert expected_s(one(replace(RESNET, strategy="mg-wfbp"))) > expected_s(one()) + 0.5  # measures its costs
+    assert step_parts(replace(RESNET, accumulate=4), one().fabric, 4).compute_s == pytest.approx(4 * local.compute_s)
+
+
+def test_jobs_one_after_the_other_take_longer_than_jobs_in_turns() -> None:
+    jobs = (RESNET, replace(RESNET, name="other"))
+    alone, after, turns = (
+        expected_s(trial)
+        for trial in (
+            one(),
+            one(jobs=jobs, sharing=Sharing.EXCLUSIVE),
+            one(jobs=jobs, sharing=Sharing.CROSSOVER),
+        )
+    )
+    assert alone < turns < after < 2 * alone
+
+
+def test_the_first_trial_on_a_fabric_calibrates_it() -> None:
+    trials = [one(), one(repeat=1), one(hosts=8), one(repeat=2)]
+    plain = [expected_s(trial) for trial in trials]
+    found = expected_each_s(trials, foresees=True)
+    first = [calibration_s(trial.fabric, foresees=True) for trial in trials]
+    assert found == pytest.approx([plain[0] + first[0], plain[1], plain[2] + first[2], plain[3]])
+    assert first[2] > first[0] > calibration_s(trials[0].fabric, foresees=False) > 0
+    paced = FabricSpec(kind=FabricKind.PACED, num_hosts=4, rate_bps=200e6)
+    assert calibration_s(paced, foresees=True) == 0
+
+
+def test_the_bar_moves_by_seconds_and_a_kept_record_shortens_the_whole() -> None:
+    kept, long, short = one(num_steps=998), one(num_steps=98, repeat=1), one(repeat=2)
+    with Progress(console=Console(file=io.StringIO())) as progress:
+        bar = Bar(progress, [kept, long, short])
+        (task,) = progress.tasks
+        expected = expected_each_s([kept, long, short])
+        assert task.total == pytest.approx(sum(expected))
+        bar.kept(kept)
+        assert task.total == pytest.approx(expected[1] + expected[2])
+        assert task.completed == 0
+        bar.on_event(long)(Event(kind="step", step=49))
+        assert task.completed == pytest.approx(expected[1] / 2)
+        bar.done(long)
+        bar.done(short)
+        assert task.completed == pytest.approx(task.total)
+        assert task.fields["trials"] == "3/3"
+
+
+def test_time_left_is_what_was_expected_and_then_what_is_seen() -> None:
+    assert time_left(0.0, 0.0, 600.0) == "10:00 left"
+    assert time_left(0.5, 600.0, 600.0) == "10:00 left"  # twice as slow as expected
+    assert time_left(1.0, 600.0, 300.0) == "0:00 left"
+    assert time_left(0.05, 60.0, 600.0) == "14:00 left"  # half of 1200 s seen, half of 600 s expected
