@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from baselines.api import Aggregate, Context, How, Message, Reduced, Reduction, Segment
-from baselines.codec import Codec, decoded
+from baselines.codec import Codec
 
 Share = tuple[int, Segment]  # where a piece of the message begins, and the piece
 
@@ -35,26 +35,32 @@ def squeezed(codec: Codec, values: Tensor, residuals: Mapping[str, Tensor], ctx:
     own = [replace(ctx, message=Message(ctx.message.index, tuple(s for _, s in share))) for share in shares]
     codes = tuple(codec.encode(_take(values, share), part) for share, part in zip(shares, own, strict=True))
     arrived = yield Aggregate(codes, How.SCATTER, "gradient", equal_sizes=codec.equal_sizes)
-    contributed = None
-    if ctx.wants_contribution:
-        contributed = torch.zeros_like(values)
+    contributed = torch.empty_like(values) if ctx.wants_contribution else None
+    scratch = values.new_empty(max(_numel(share) for share in shares))  # one for all shares: fresh memory is slow
+    if contributed is not None:
         for share, part, code in zip(shares, own, codes, strict=True):
-            _put(contributed, share, decoded(codec, code, _numel(share), part))
+            _put(contributed, share, _decoded(codec, code, scratch[: _numel(share)], part))
     reply = codes[0][:0]
     if ctx.rank in ctx.servers:
         here = ctx.rank - ctx.servers.start
-        reply = _combine(codec, [code for (code,) in arrived.parts], shares[here], residuals, own[here])
+        mine = scratch[: _numel(shares[here])]
+        reply = _combine(codec, [code for (code,) in arrived.parts], shares[here], residuals, mine, own[here])
     replies = yield Aggregate((reply,), How.CONCAT, "gradient")
     works = ctx.rank < (ctx.num_workers or ctx.world)
     for server, share, part in zip(ctx.servers, shares, own, strict=True):
         (code,) = replies.parts[server]
         if share and works:  # a rank that only serves gets no replies
-            _put(values, share, decoded(codec, code, _numel(share), part))
+            _put(values, share, _decoded(codec, code, scratch[: _numel(share)], part))
     return Reduced(values, contributed)
 
 
 def _combine(
-    codec: Codec, codes: Sequence[Tensor], share: Sequence[Share], residuals: Mapping[str, Tensor], ctx: Context
+    codec: Codec,
+    codes: Sequence[Tensor],
+    share: Sequence[Share],
+    residuals: Mapping[str, Tensor],
+    scratch: Tensor,
+    ctx: Context,
 ) -> Tensor:
     """The code of the workers' sum and this server's residual, which then keeps what that code loses."""
     kept = [residuals[s.name][s.start : s.stop] for _, s in share]
@@ -62,7 +68,7 @@ def _combine(
     for code in codes:
         codec.add_decoded(code, total, ctx)
     reply = codec.encode(total, ctx)
-    total.sub_(decoded(codec, reply, total.numel(), ctx))
+    total.sub_(_decoded(codec, reply, scratch, ctx))
     for residual, part in zip(kept, total.split([r.numel() for r in kept]), strict=True):
         residual.copy_(part)
     return reply
@@ -87,9 +93,16 @@ def _numel(share: Sequence[Share]) -> int:
     return sum(segment.numel for _, segment in share)
 
 
+def _decoded(codec: Codec, data: Tensor, into: Tensor, ctx: Context) -> Tensor:
+    """What `data` stands for, in `into`."""
+    codec.add_decoded(data, into.zero_(), ctx)
+    return into
+
+
 def _take(flat: Tensor, share: Sequence[Share]) -> Tensor:
-    """The elements of a share, one piece behind the other."""
-    return torch.cat([flat[at : at + s.numel] for at, s in share]) if share else flat[:0].clone()
+    """The elements of a share, one piece behind the other; a single piece is looked at in place."""
+    pieces = [flat[at : at + s.numel] for at, s in share]
+    return torch.cat(pieces) if len(pieces) > 1 else pieces[0] if pieces else flat[:0]
 
 
 def _put(flat: Tensor, share: Sequence[Share], values: Tensor) -> None:

@@ -31,7 +31,7 @@ from harness.dispatch import StaticDispatch
 from harness.link_turns import LinkTurns
 from harness.negotiate import Negotiation
 from harness.precision import Guard
-from harness.reduction import MessageRun, Tagged, reduce_message
+from harness.reduction import MessageRun, Reduces, Tagged, reduce_message
 from harness.shards import Shards
 from harness.streams import Streams
 from harness.trace import Recorder
@@ -114,9 +114,11 @@ class Communication:
         streams: Streams,
         link: LinkTurns | None,
         guard: Guard | None = None,
+        compressor: Reduces | None = None,
     ) -> None:
         self._guard = guard
         self._strategy, self._parameters, self._states = strategy, parameters, states
+        self._compressor = compressor or strategy.compression  # one that is charged for in replay
         self._transport, self._recorder, self._generator = transport, recorder, generator
         self._streams = streams
         self.shards = Shards(parameters, strategy.optimizer)  # empty where no server steps
@@ -213,7 +215,7 @@ class Communication:
             self._guard.outgoing(flat)
         rank, world = self._transport.rank, self._transport.world
         ctx = Context(rank, world, step.number, message, self._generator, num_workers=self._num_workers)
-        run = reduce_message(self._strategy.compression, self._strategy.exchange, flat, self._states, ctx)
+        run = reduce_message(self._compressor, self._strategy.exchange, flat, self._states, ctx)
         self._flights[lane] = _Flight(message, run, flat, lane, perf_counter())
         self._drive(self._flights[lane], None)
         self.traffic.num_messages += 1
@@ -243,7 +245,7 @@ class Communication:
             self._land(flight, end.value)
         else:
             self._start(flight, tagged)
-        self._recorder.add("codec", "codec", start_s, perf_counter())
+        self._recorder.add("codec", "encode" if answer is None else "decode", start_s, perf_counter())
 
     def _serve_update(self, message: Message, serve: Serve) -> Tensor:
         assert self._step is not None

@@ -30,6 +30,7 @@ from harness.layout import lay_out, rank_generator, trainable_parameters
 from harness.link_turns import LinkTurns
 from harness.negotiate import Negotiation
 from harness.precision import Guard
+from harness.reduction import Reduces
 from harness.streams import streams_for
 from harness.trace import Recorder
 from harness.traffic import Traffic, bytes_sent
@@ -42,7 +43,8 @@ class EngineError(RuntimeError):
 
 
 class Engine:
-    """Reduces the gradients of `model` over the ranks of `transport`, as `strategy` decides."""
+    """Reduces the gradients of `model` over the ranks of `transport`, as `strategy` decides; `compressor` does what the
+    strategy's does and takes its time for it."""
 
     def __init__(
         self,
@@ -54,6 +56,7 @@ class Engine:
         seed: int = 0,
         link: LinkTurns | None = None,
         scales_loss: bool = False,
+        compressor: Reduces | None = None,
     ) -> None:
         self.strategy, self.transport, self.recorder = strategy, transport, recorder
         self.parameters = trainable_parameters(model)
@@ -73,6 +76,7 @@ class Engine:
             streams=self._streams,
             link=link,
             guard=self._guard,
+            compressor=compressor,
         )
         self._muted = False
         self._step: Step | None = None

@@ -17,6 +17,7 @@ from typing import BinaryIO
 import torch
 from torch import nn
 
+from baselines import kernels
 from crossover import CrossoverError
 from fabric.api import Cluster, FabricError, FabricSpec, build
 from harness.gpu import keep_forkable
@@ -91,6 +92,8 @@ class Lab:
             system = system_of(job.system)
             if isinstance(system, Preloads) and job.workload.device is not Device.CUDA:
                 system.preload()
+            if job.system == "ours" and job.resolve().compression.lossy:
+                kernels.warm_up()
             if repr(job.workload) not in self._opened:
                 workload = open_workload(job.workload)
                 if job.workload.device is not Device.CUDA:
@@ -117,8 +120,12 @@ class Lab:
             watch.close()
         if before is None or after is None:
             return answer
-        sent = tuple(late.tx_bytes - early.tx_bytes for late, early in zip(after, before, strict=True))
-        return dataclasses.replace(answer, sent_bytes=sent)
+        sent = [late - early for late, early in zip(after, before, strict=True)]
+        return dataclasses.replace(
+            answer,
+            sent_bytes=tuple(crossed.tx_bytes for crossed in sent),
+            sent_packets=tuple(crossed.tx_packets for crossed in sent),
+        )
 
 
 def _meeting(place: Place, part: Part | None) -> Place:

@@ -24,9 +24,11 @@ class LinkTimes:
 
 
 class Probe(StrEnum):
-    """What a row times: messages through the engine, the engine alone, an update of all parameters or of each."""
+    """What a row times: messages through the engine, bare all-reduces one after the other, the engine alone, an update
+    of all parameters or of each."""
 
     EXCHANGE = "exchange"
+    BARE = "bare"
     ENGINE = "engine"
     UPDATE = "update"
     EAGER_UPDATE = "eager-update"
@@ -64,13 +66,15 @@ class Ending(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """The lab's answer to one task. `reason` names the rank and host where it did not end well."""
+    """The lab's answer to one task. `reason` names the rank and host where it did not end well. Each host's interface
+    sent `sent_bytes` in `sent_packets`, headers included."""
 
     ending: Ending
     reason: str = ""
     ranks: tuple[RankResult, ...] = ()
     links: tuple[LinkTimes, ...] = ()
     sent_bytes: tuple[int, ...] | None = None
+    sent_packets: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

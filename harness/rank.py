@@ -18,6 +18,7 @@ from torch import nn
 
 from crossover import Alone, Participant, Resource, TurnTaking
 from fabric.api import Host
+from harness.codecs import NOTE, Charge, Charged, charge_of
 from harness.gpu import GpuMemory, logged_turns, own_times, peak_memory, until_idle
 from harness.interference import other_communication
 from harness.link_turns import LinkTurns
@@ -143,6 +144,7 @@ def run_rank(trial: Trial, place: Place, signals: Signals) -> RankResult:
         scratch=Path(place.scratch) if place.scratch else None,
         paused=workload.device.pause if isinstance(workload, ReplayWorkload) else lambda: None,
         recorder=recorder,
+        compressor=_compressor(trial, place, workload),
     )
     session = system_of(job.system).prepare(model, seat)
     seated = Participant(place.arbiter_socket, job.name) if place.arbiter_socket else Alone()
@@ -207,12 +209,31 @@ def _summary(
         compute_times=_times_of(recorder, "compute") if place.arbiter_socket else (),
         link_times=_times_of(recorder, "lane") if place.arbiter_socket else (),
         spans=tuple(recorder.spans) if trial.trace else (),
-        notes=dict(session.notes),
+        notes=dict(session.notes) | _codec_note(trial, place.job),
         adaptation=session.adapted,
         num_skipped=scaled.num_skipped if scaled else 0,
         loss_scale=scaled.scale if scaled else None,
         serves=place.rank >= trial.num_workers_of(place.job),
     )
+
+
+def _compressor(trial: Trial, place: Place, workload: Workload) -> Charged | None:
+    """In replay the job's compressor, charged to the virtual device."""
+    job = trial.jobs[place.job]
+    charge = charge_of(job, trial.world)
+    if not isinstance(charge, Charge) or not isinstance(workload, ReplayWorkload):
+        return None
+    return Charged(job.resolve().compression, charge, workload.device)
+
+
+def _codec_note(trial: Trial, job: int) -> dict[str, str]:
+    """For the record of a replay that compresses: what was charged for it, or why nothing was."""
+    own = trial.jobs[job]
+    compresses = own.resolve().compression.lossy if own.system == "ours" else "fp16" in own.system or "hook" in own.system
+    if own.workload.device is not Device.REPLAY or not compresses:
+        return {}
+    charge = charge_of(own, trial.world)
+    return {NOTE: charge.note if isinstance(charge, Charge) else charge}
 
 
 def _link_turns(trial: Trial, place: Place) -> LinkTurns | None:
@@ -250,6 +271,7 @@ def _phases(run: Run, recorder: Recorder, num_steps: int, *, session: Session) -
         exposed_s=recorder.total_s("loop", waited, since_s) / num_steps if told else None,
         turn_wait_s=recorder.total_s("turn", "wait", since_s) / num_steps,
         compress_s=recorder.total_s("codec", since_s=since_s) / num_steps if ours else None,
+        decompress_s=recorder.total_s("codec", "decode", since_s) / num_steps if ours else None,
         cpu_s=(run.end_cpu_s - run.measured_from_cpu_s) / num_steps,
     )
 

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 from torch import Tensor
 
 from baselines.api import (
-    Compressor,
     Context,
     Exchange,
     Payload,
     Primitive,
     Reduced,
+    Reduction,
     State,
 )
 
@@ -33,8 +34,14 @@ class Tagged:
 MessageRun = Generator[Tagged, Payload, Reduced]
 
 
+class Reduces(Protocol):
+    """What a message needs of a compressor."""
+
+    def reduce(self, grad: Tensor, states: Mapping[str, State], ctx: Context) -> Reduction: ...
+
+
 def reduce_message(
-    compressor: Compressor, exchange: Exchange, grad: Tensor, states: Mapping[str, State], ctx: Context
+    compressor: Reduces, exchange: Exchange, grad: Tensor, states: Mapping[str, State], ctx: Context
 ) -> MessageRun:
     """Combine `grad` [numel of the message] over all ranks; returns what the compressor returns."""
     compression = compressor.reduce(grad, states, ctx)

@@ -70,6 +70,11 @@ class VirtualDevice(ABC):
         """Like `run`, with the body of the `with` running meanwhile: what the host does under the device's time."""
 
     @abstractmethod
+    def interrupt(self, seconds: float) -> AbstractContextManager[None]:
+        """Like `take`, by another thread and at once: for so long the device leaves the piece of work that it has, if
+        any, and that ends as much later. What a codec does beside backward."""
+
+    @abstractmethod
     def close(self) -> None:
         """Leave the device; it must not be used afterwards."""
 
@@ -93,6 +98,8 @@ class _LocalDevice(VirtualDevice):
     def __init__(self, slack_s: float) -> None:
         super().__init__(slack_s)
         self._free_at_s = -math.inf
+        self._interrupted_until_s = -math.inf
+        self._lost_s = 0.0  # to interruptions, so far
         self._lock = threading.Lock()
 
     @contextmanager
@@ -102,10 +109,26 @@ class _LocalDevice(VirtualDevice):
             now_s = time.monotonic()
             queued = self._free_at_s > now_s
             start_s = self._free_at_s if queued or self._follows() else now_s
+            start_s, lost_s = max(start_s, self._interrupted_until_s), self._lost_s
             self._free_at_s = deadline_s = start_s + seconds
         yield
         sleep_until(deadline_s)
+        while self._lost_s > lost_s:  # interrupted meanwhile, perhaps more than once
+            deadline_s, lost_s = deadline_s + self._lost_s - lost_s, self._lost_s
+            sleep_until(deadline_s)
         self._returned_at_s = time.monotonic()
+
+    @contextmanager
+    def interrupt(self, seconds: float) -> Iterator[None]:
+        _check(seconds)
+        with self._lock:
+            now_s = time.monotonic()
+            if self._free_at_s > now_s:
+                self._free_at_s += seconds
+                self._lost_s += seconds
+            self._interrupted_until_s = end_s = max(now_s, self._interrupted_until_s) + seconds
+        yield
+        sleep_until(end_s)
 
     def close(self) -> None:
         self._free_at_s = -math.inf
@@ -115,6 +138,7 @@ class _SharedDevice(VirtualDevice):
     def __init__(self, path: Path, slack_s: float) -> None:
         super().__init__(slack_s)
         self._path = path
+        self._aside: _SharedDevice | None = None
         self._lock = threading.Lock()
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
@@ -134,6 +158,14 @@ class _SharedDevice(VirtualDevice):
             self._await()
             self._returned_at_s = time.monotonic()
 
+    @contextmanager
+    def interrupt(self, seconds: float) -> Iterator[None]:
+        """As a client of its own, so the device's time is shared with whatever else has work."""
+        if self._aside is None:
+            self._aside = _SharedDevice(self._path, 0.0)
+        with self._aside.take(seconds):
+            yield
+
     def _submit(self, seconds: float) -> None:
         try:
             self._socket.sendall(REQUEST.pack(seconds, self._follows()))
@@ -152,6 +184,8 @@ class _SharedDevice(VirtualDevice):
         return DeviceError(f"the shared device at {self._path} has ended; run the trial again")
 
     def close(self) -> None:
+        if self._aside is not None:
+            self._aside.close()
         self._socket.close()
 
 

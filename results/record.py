@@ -63,8 +63,9 @@ class Phases:
 
     `compute_s` forward + backward + update; `communication_s` the time in which at least one
     message was under way; `exposed_s` the time the loop waited for messages; `turn_wait_s` the
-    time it waited for the device; `compress_s` the time spent in compressors; `cpu_s` processor
-    time of the whole process. `None` where a system does not let us see it.
+    time it waited for the device; `compress_s` the time spent in compressors, `decompress_s` the
+    part of it after the first answer; `cpu_s` processor time of the whole process. `None` where a system does not let
+    us see it.
     """
 
     compute_s: float | None = None
@@ -72,6 +73,7 @@ class Phases:
     exposed_s: float | None = None
     turn_wait_s: float | None = None
     compress_s: float | None = None
+    decompress_s: float | None = None
     cpu_s: float | None = None
 
 

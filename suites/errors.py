@@ -18,6 +18,7 @@ def _request_errors() -> tuple[type[ValueError], ...]:
     from baselines.catalogue import CatalogueError
     from baselines.text import TextError
     from fabric.api import FabricError
+    from harness.checkpoint import CheckpointError
     from harness.spmd import LaunchError
     from harness.trial import TrialError
     from models.device import DeviceError
@@ -28,6 +29,7 @@ def _request_errors() -> tuple[type[ValueError], ...]:
 
     return (
         CatalogueError,
+        CheckpointError,
         CompareError,
         DeviceError,
         FabricError,

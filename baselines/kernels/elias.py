@@ -32,8 +32,9 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 import torch
-from numba import njit
 from torch import Tensor
+
+from baselines.compiling import compiled
 
 Bytes = npt.NDArray[np.uint8]
 Levels = npt.NDArray[np.int8]
@@ -130,7 +131,7 @@ OMEGAS, OMEGA_SIZES = _windows(range(1, 256), OMEGA_CODES[1:256].tolist(), OMEGA
 LEVELS, LEVEL_SIZES = _windows(range(-128, 128), DENSE_CODES.tolist(), DENSE_LENGTHS.tolist())
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def _omega(integer: int) -> tuple[int, int]:
     """`code_of`, compiled."""
     if integer < NUM_OMEGAS:
@@ -146,7 +147,7 @@ def _omega(integer: int) -> tuple[int, int]:
     return code, length
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def _flush(stream: Bytes, at: int, register: int, held: int) -> tuple[int, int]:
     """Write the whole bytes of the `held` lowest bits of `register`; where to go on, and how many bits are left."""
     while held >= 8:
@@ -156,7 +157,7 @@ def _flush(stream: Bytes, at: int, register: int, held: int) -> tuple[int, int]:
     return at, held
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def _count(levels: Levels) -> tuple[int, int, int]:
     """Bits of the sparse form, of the dense form, and how many levels are not 0."""
     sparse, dense, num_nonzero, last = 0, 0, 0, -1
@@ -170,7 +171,7 @@ def _count(levels: Levels) -> tuple[int, int, int]:
     return sparse + _omega(num_nonzero + 1)[1], dense, num_nonzero
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def _write_sparse(levels: Levels, num_nonzero: int, stream: Bytes) -> None:
     register, held = _omega(num_nonzero + 1)
     at, held = _flush(stream, 0, register, held)
@@ -189,7 +190,7 @@ def _write_sparse(levels: Levels, num_nonzero: int, stream: Bytes) -> None:
         stream[at] = (register << (8 - held)) & 0xFF
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def _write_dense(levels: Levels, stream: Bytes) -> None:
     at, register, held = 0, 0, 0
     for element in range(levels.size):
@@ -201,7 +202,7 @@ def _write_dense(levels: Levels, stream: Bytes) -> None:
         stream[at] = (register << (8 - held)) & 0xFF
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def _peek(stream: Bytes, position: int, length: int) -> int:
     """The `length` ≤ 48 bits from `position` on; zeros beyond the end, so that no read leaves the stream."""
     register, at = 0, position >> 3
@@ -214,7 +215,7 @@ def _peek(stream: Bytes, position: int, length: int) -> int:
     return (register >> (56 - (position & 7) - length)) & ((1 << length) - 1)
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def _read_omega(stream: Bytes, position: int) -> tuple[int, int]:
     """The integer whose code starts at `position`, and where the code ends; a negative integer is a complaint."""
     window = _peek(stream, position, WINDOW)
@@ -233,7 +234,7 @@ def _read_omega(stream: Bytes, position: int) -> tuple[int, int]:
         position += size
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def _read_sparse(stream: Bytes, levels: Levels) -> int:
     """Fill `levels`, which are zeros; the bits used, or a complaint."""
     count, position = _read_omega(stream, 0)
@@ -257,7 +258,7 @@ def _read_sparse(stream: Bytes, levels: Levels) -> int:
     return position if position <= 8 * stream.size else CUT
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def _read_dense(stream: Bytes, levels: Levels) -> int:
     """A look-up of the next bits gives a level and how many of them it took; the bits used, or a complaint."""
     register, held, at = 0, 0, 0

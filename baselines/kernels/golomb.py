@@ -24,8 +24,9 @@ import math
 import numpy as np
 import numpy.typing as npt
 import torch
-from numba import njit
 from torch import Tensor
+
+from baselines.compiling import compiled
 
 Bytes = npt.NDArray[np.uint8]
 Positions = npt.NDArray[np.int64]
@@ -108,7 +109,7 @@ def _check_parameter(parameter: int) -> None:
         raise ValueError(f"Golomb parameter {parameter} must lie in 0 … {MAX_PARAMETER}; see best_parameter")
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def _count(positions: Positions, numel: int, parameter: int) -> int:
     """Bits of the code; negative if positions do not ascend in 0 … numel − 1."""
     num_bits, last = positions.size * (1 + parameter), -1
@@ -120,7 +121,7 @@ def _count(positions: Positions, numel: int, parameter: int) -> int:
     return num_bits
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def _write(positions: Positions, parameter: int, stream: Bytes) -> None:
     register, held, at, last = 0, 0, 0, -1
     for position in positions:
@@ -144,7 +145,7 @@ def _write(positions: Positions, parameter: int, stream: Bytes) -> None:
         stream[at] = (register << (8 - held)) & 0xFF
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def _read(stream: Bytes, parameter: int, numel: int, positions: Positions) -> int:
     """Fill `positions`; the bits used, or a negative complaint. Every read is within the stream."""
     register, held, at, last = 0, 0, 0, -1

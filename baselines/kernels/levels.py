@@ -28,8 +28,9 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 import torch
-from numba import njit
 from torch import Tensor
+
+from baselines.compiling import compiled
 
 Norm = Literal["l2", "max"]
 Floats = npt.NDArray[np.float32]
@@ -259,7 +260,7 @@ def _dice_vectorised(seed: int, indices: Tensor) -> Tensor:
     return ((state >> (32 * (indices % 2))) & (2**32 - 1)).double() * TO_UNIT
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def _norms_of_buckets(values: Floats, bucket: int, largest: bool, norms: Floats) -> None:
     width = min(bucket, CHUNK)
     per_bucket = (bucket + width - 1) // width
@@ -274,7 +275,7 @@ def _norms_of_buckets(values: Floats, bucket: int, largest: bool, norms: Floats)
         norms[owner] = norm if np.isfinite(norm) else np.nan
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def _largest(values: Floats) -> float:
     """The largest magnitude; bits of floats order like integers, NaN above infinity, so that neither is lost."""
     largest = np.int32(0)
@@ -284,7 +285,7 @@ def _largest(values: Floats) -> float:
     return float(np.array([largest], np.int32).view(np.float32)[0])
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def _largest_of_parts(parts: Doubles) -> float:
     largest = 0.0
     for part in parts:
@@ -293,7 +294,7 @@ def _largest_of_parts(parts: Doubles) -> float:
     return largest
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def _sum_of_squares(values: Floats, squares: Doubles) -> float:
     for element in range(values.size):
         value = np.float64(values[element])
@@ -302,7 +303,7 @@ def _sum_of_squares(values: Floats, squares: Doubles) -> float:
     return _add_halves(squares, squares.size)
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def _add_halves(terms: Doubles, width: int) -> float:
     while width > 1:
         half = (width + 1) // 2
@@ -312,7 +313,7 @@ def _add_halves(terms: Doubles, width: int) -> float:
     return float(terms[0])
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def _roll(seed: np.uint64, start: int, dice: Words) -> None:
     """32 random bits for the elements from `start`, which is even, on."""
     pairs = dice.view(np.uint64)
@@ -323,7 +324,7 @@ def _roll(seed: np.uint64, start: int, dice: Words) -> None:
         pairs[pair] = state ^ (state >> np.uint64(31))
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def _round(values: Floats, bucket: int, norms: Floats, s: int, seed: np.uint64, levels: Levels) -> None:
     dice = np.empty(TILE, np.uint32)
     for tile in range(0, values.size, TILE):
@@ -340,7 +341,7 @@ def _round(values: Floats, bucket: int, norms: Floats, s: int, seed: np.uint64, 
             start = stop
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def _round_some(values: Floats, scale: float, dice: Words, s: int, levels: Levels) -> None:
     top = np.int32(s)
     for element in range(values.size):
@@ -349,14 +350,14 @@ def _round_some(values: Floats, scale: float, dice: Words, s: int, levels: Level
         levels[element] = level * (np.int32(1) - np.int32(2) * np.int32(value < np.float32(0)))
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def _pack_pairs(levels: Levels, offset: np.uint8, codes: Bytes) -> None:
     for byte in range(codes.size):
         low, high = np.uint8(levels[2 * byte]) + offset, np.uint8(levels[2 * byte + 1]) + offset
         codes[byte] = np.uint8(low) | np.uint8(np.uint8(high) << np.uint8(4))
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def _pack_fours(levels: Levels, offset: np.uint8, codes: Bytes) -> None:
     for byte in range(codes.size):
         packed = np.uint8(0)
@@ -366,20 +367,20 @@ def _pack_fours(levels: Levels, offset: np.uint8, codes: Bytes) -> None:
         codes[byte] = packed
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def _look_up(codes: Bytes, table: npt.NDArray[np.unsignedinteger], words: npt.NDArray[np.unsignedinteger]) -> None:
     for byte in range(codes.size):
         words[byte] = table[codes[byte]]
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def _add(total: Floats, levels: Levels, units: Floats, bucket: int) -> None:
     for owner in range(units.size):
         start, stop = owner * bucket, min((owner + 1) * bucket, total.size)
         _add_scaled(total[start:stop], levels[start:stop], units[owner])
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def _add_scaled(total: Floats, levels: Levels, unit: np.float32) -> None:
     for element in range(total.size):
         total[element] += np.float32(levels[element]) * unit

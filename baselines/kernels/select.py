@@ -21,9 +21,10 @@ import math
 
 import numpy as np
 import torch
-from numba import njit
 from numpy.typing import NDArray
 from torch import Tensor
+
+from baselines.compiling import compiled
 
 Ints = NDArray[np.signedinteger]
 
@@ -186,7 +187,7 @@ def _sampled_torch(bits: Tensor, places: Tensor) -> Tensor:
 # Compiled, one thread. numba computes with 64-bit integers whatever the type of an array.
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def _kth_key(bits: Ints, k: int, key_bits: int) -> tuple[int, int]:
     """The k-th largest key, and how many of the elements that have it belong to the k largest."""
     digit_bits = 16 if bits.size > 65536 else 8
@@ -209,7 +210,7 @@ def _kth_key(bits: Ints, k: int, key_bits: int) -> tuple[int, int]:
     return prefix, k
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def _write_largest(bits: Ints, k: int, key_bits: int, found: Ints) -> None:
     """The positions of the k largest keys, ascending."""
     bound, num_ties = _kth_key(bits, k, key_bits)
@@ -226,7 +227,7 @@ def _write_largest(bits: Ints, k: int, key_bits: int, found: Ints) -> None:
             written += 1
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def _write_above(bits: Ints, key_bits: int, least: int, found: Ints) -> int:
     """Positions whose key is at least `least`, until `found` is full; returns how many, one too many if it was."""
     mask = (1 << key_bits) - 1
@@ -240,7 +241,7 @@ def _write_above(bits: Ints, key_bits: int, least: int, found: Ints) -> int:
     return written
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def _guess(bits: Ints, k: int, key_bits: int) -> int:
     """A key that about k elements reach, rather more than fewer (four standard deviations), by a sample of them.
 
@@ -256,7 +257,7 @@ def _guess(bits: Ints, k: int, key_bits: int) -> int:
     return _kth_key(sample, min(num_samples, int(hits + 4.0 * np.sqrt(hits)) + 2), key_bits)[0]
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def _top_k(bits: Ints, k: int, key_bits: int, found: Ints) -> None:
     """One read where the guess holds: whatever reaches it contains the k largest. Else the radix search over all."""
     if bits.size >= 65536 and k <= bits.size // 8:
@@ -271,7 +272,7 @@ def _top_k(bits: Ints, k: int, key_bits: int, found: Ints) -> None:
     _write_largest(bits, k, key_bits, found)
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def _num_above(bits: Ints, key_bits: int, least: int) -> int:
     mask = (1 << key_bits) - 1
     total = 0
@@ -280,7 +281,7 @@ def _num_above(bits: Ints, key_bits: int, least: int) -> int:
     return total
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def _take_samples(bits: Ints, places: NDArray[np.float32], samples: Ints) -> None:
     for stretch in range(samples.size):
         start = stretch * bits.size // samples.size

@@ -23,8 +23,9 @@ from itertools import groupby
 import numpy as np
 import numpy.typing as npt
 import torch
-from numba import njit
 from torch import Tensor
+
+from baselines.compiling import compiled
 
 Floats = npt.NDArray[np.float32]
 Doubles = npt.NDArray[np.float64]
@@ -156,7 +157,7 @@ def _unpacked(bits: Tensor) -> Tensor:
     return ((bits.unsqueeze(1) >> shifts) & 1).bool().view(-1)
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def _pack_signs(values: Floats, bits: Bytes) -> None:
     whole = values.size // 8
     for byte in range(whole):
@@ -171,7 +172,7 @@ def _pack_signs(values: Floats, bits: Bytes) -> None:
         bits[whole] = packed
 
 
-@njit(cache=True, nogil=True, fastmath={"reassoc", "nsz"})
+@compiled(fastmath={"reassoc", "nsz"})
 def _sums_of_sides(values: Floats) -> tuple[float, float, float]:
     """Sum of the negative elements, of the others, and how many others.
 
@@ -187,7 +188,7 @@ def _sums_of_sides(values: Floats) -> tuple[float, float, float]:
     return below, above, num_above
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def _means_of_blocks(values: Floats, sizes: Integers, means: Floats) -> None:
     start = 0
     for block in range(sizes.size):
@@ -200,14 +201,14 @@ def _means_of_blocks(values: Floats, sizes: Integers, means: Floats) -> None:
         start = stop
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def _add_bits(total: Floats, bits: Bytes, start: int, stop: int, pair: Floats) -> None:
     """Elements start … stop one by one."""
     for element in range(start, stop):
         total[element] += pair[(bits[element >> 3] >> (element & 7)) & 1]
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def _add_blocks(total: Floats, bits: Bytes, means: Floats, sizes: Integers) -> None:
     """Bytes that lie within one block go eight elements at a time; a look-up in a pair again avoids branches."""
     start = 0

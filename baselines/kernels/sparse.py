@@ -15,9 +15,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from numba import njit
 from numpy.typing import NDArray
 from torch import Tensor
+
+from baselines.compiling import compiled
 
 Positions = NDArray[np.integer]
 Floats = NDArray[np.float32]
@@ -102,7 +103,7 @@ def _check_inside(positions: Tensor, numel: int) -> None:
 # Compiled, one thread; without bounds checks, so positions are checked before.
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def _range(positions: Positions) -> tuple[int, int]:
     least, most = positions[0], positions[0]
     for position in positions:
@@ -110,19 +111,19 @@ def _range(positions: Positions) -> tuple[int, int]:
     return least, most
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def _add_at(total: Floats, positions: Positions, values: Floats) -> None:
     for i in range(positions.size):
         total[positions[i]] += values[i]
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def _gather(values: Floats, positions: Positions, taken: Floats) -> None:
     for i in range(positions.size):
         taken[i] = values[positions[i]]
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def _zero_at(values: Floats, positions: Positions) -> None:
     for position in positions:
         values[position] = 0.0

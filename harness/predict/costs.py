@@ -46,7 +46,9 @@ class Cost:
 class EngineCosts:
     """What the engine's thread and the optimizer do on a rank, in seconds: `message_s` and `message_s_per_byte` a
     message, `wake_s` a wake-up; a step's update is `update_s + update_s_per_tensor · tensors + update_s_per_byte ·
-    bytes`, and `eager_s_per_tensor` stands for the first two where each parameter is updated by itself."""
+    bytes`, and `eager_s_per_tensor` stands for the first two where each parameter is updated by itself.
+    `device_codec_s_per_byte` is what is charged for compression before and after the way, in which the device computes
+    nothing else (`harness/codecs.py`)."""
 
     message_s: float = 0.0
     message_s_per_byte: float = 0.0
@@ -56,6 +58,7 @@ class EngineCosts:
     update_s_per_byte: float = 0.0
     eager_s_per_tensor: float = 0.0
     codec_s_per_byte: Mapping[str, float] = field(default_factory=dict)
+    device_codec_s_per_byte: tuple[float, float] = (0.0, 0.0)
 
     def on_message_s(self, num_bytes: float) -> float:
         """The engine's thread for one message, there and back."""
@@ -73,10 +76,12 @@ class EngineCosts:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkCosts:
     """All costs among `world` ranks. `primitives` holds what is known by the primitive's class name; others follow from
-    the all-reduce as `ring_theory` has them. `residual` is the largest relative error over the micro-benchmarks."""
+    the all-reduce as `ring_theory` has them. `planning` is what a strategy that plans would measure of its link, if that
+    is known. `residual` is the largest relative error over the micro-benchmarks."""
 
     world: int
     primitives: Mapping[str, Cost]
+    planning: Cost | None = None
     occupied: float = 0.0
     overlap: float = 1.0
     engine: EngineCosts = field(default_factory=EngineCosts)

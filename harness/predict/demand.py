@@ -46,13 +46,16 @@ PROBE_WORLD = 2  # a compressor asks for the same whatever the number of ranks
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """Of one message: start-up and transfer in seconds alone on the link, bytes that a rank sends, and the seconds
-    that the engine's thread needs for it."""
+    """Of one message: start-up and transfer in seconds alone on the link, bytes that a rank sends, the seconds
+    that the engine's thread needs for it, and those of compression before and after its way, if they are charged to the
+    device."""
 
     alpha_s: float = 0.0
     bytes_s: float = 0.0
     sent_bytes: float = 0.0
     engine_s: float = 0.0
+    before_s: float = 0.0
+    after_s: float = 0.0
 
     def __add__(self, other: Demand) -> Demand:
         return Demand(
@@ -60,12 +63,14 @@ class Demand:
             self.bytes_s + other.bytes_s,
             self.sent_bytes + other.sent_bytes,
             self.engine_s + other.engine_s,
+            self.before_s + other.before_s,
+            self.after_s + other.after_s,
         )
 
     @property
     def alone_s(self) -> float:
         """From the message's making to its landing with nothing beside."""
-        return self.alpha_s + self.bytes_s + self.engine_s
+        return self.alpha_s + self.bytes_s + self.engine_s + self.before_s + self.after_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,13 +97,17 @@ class Demands:
     def of(self, message: Message) -> Demand:
         """What `message` asks for."""
         compression = self.strategy.compression
-        codec_s_per_byte = self.costs.engine.codec_s_per_byte.get(compression.card.name, 0.0)
-        total = Demand(engine_s=self.costs.engine.on_message_s(message.nbytes) + codec_s_per_byte * message.nbytes)
+        engine, num_bytes = self.costs.engine, message.nbytes
+        own_s = engine.codec_s_per_byte.get(compression.card.name, 0.0) * num_bytes
+        total = Demand(engine_s=engine.on_message_s(num_bytes) + own_s)
+        if any(engine.device_codec_s_per_byte):  # its own work is done meanwhile
+            before_s, after_s = (max(own_s / 2, each * num_bytes) for each in engine.device_codec_s_per_byte)
+            total = Demand(engine_s=engine.on_message_s(num_bytes), before_s=before_s, after_s=after_s)
         asks = chain(self._asks, repeat(self._asks[-1]))  # a probe may be too small for all that a message asks for
-        for num_bytes, ask in zip(self._payload_bytes(message), asks, strict=False):
+        for sent_bytes, ask in zip(self._payload_bytes(message), asks, strict=False):
             fixed, per_byte = self._exchange(ask.how, ask.equal_sizes)
             total += fixed
-            total += Demand(bytes_s=num_bytes * per_byte.bytes_s, sent_bytes=num_bytes * per_byte.sent_bytes)
+            total += Demand(bytes_s=sent_bytes * per_byte.bytes_s, sent_bytes=sent_bytes * per_byte.sent_bytes)
         return total
 
     def _payload_bytes(self, message: Message) -> tuple[float, ...]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from baselines.api import Tried
 from baselines.strategy import Strategy
 from fabric.api import FabricKind
+from harness.codecs import with_charge
 from harness.predict.bounds import Bounds, bounds
 from harness.predict.calibration import Calibration, paced_costs
 from harness.predict.costs import Cost, LinkCosts, PredictError
@@ -73,7 +74,7 @@ def foretell(
         return reason
     (job,) = trial.jobs
     try:
-        own = costs or _costs(trial, calibration, world)
+        own = with_charge(costs or _costs(trial, calibration, world), job, world or trial.world)
         return foretell_job(job, layers_of_workload(job.workload), own, slowdown)
     except (PredictError, WorkloadError) as error:
         return str(error)

@@ -20,12 +20,13 @@ from harness.communication import Step
 from harness.dispatch import StaticDispatch, make_plan
 from harness.negotiate import Negotiation
 from harness.predict.clock import PARK, Clock, Link, Routine, Thread
-from harness.predict.costs import LinkCosts, PredictError
+from harness.predict.costs import Cost, LinkCosts, PredictError
 from harness.predict.demand import Demand, Demands
 from harness.predict.layers import Layers
 from harness.traffic import Traffic
 from harness.transport import Done
 
+STALLED = 1e12  # by what computation takes longer while a codec has the device
 LEAST_PAUSE_S = 1e-9  # the clock must move, whatever rounding does
 
 
@@ -90,8 +91,9 @@ class Worker:
         self._flights: dict[int, _Flight] = {}
         self._step: Step | None = None
         self._num_busy, self._busy_since_s = 0, 0.0
-        self._device_free_s = 0.0
+        self._device_free_s = self._interpreter_free_s = 0.0
         self._slowdown, self._num_extra = slowdown, num_micro_batches - 1
+        self._in_codec = False
         self._link = Link(clock)
         self._communication = Thread(clock, self._communicate())
         self._main: Thread | None = None
@@ -114,6 +116,8 @@ class Worker:
             raise PredictError(f"{self._strategy.text}: never sent as a whole: {', '.join(missing[:5])}")
 
     def _slowed(self) -> float:
+        if self._in_codec:
+            return STALLED
         return 1.0 + self._slowdown if self._num_busy else 1.0
 
     def _train(self, num_steps: int) -> Routine:
@@ -127,7 +131,7 @@ class Worker:
                 if step and self._eager:
                     for segment in layer.segments:
                         yield from self._wait(partial(self._has_landed, segment.name))
-                        yield from self._compute(self._costs.engine.eager_update_s(segment.nbytes))
+                        yield from self._compute(self._interpreted(self._costs.engine.eager_update_s(segment.nbytes)))
                 yield from self._launch(layer.forward_s)
             # all but the last micro-batch send nothing, so it does not matter which one's forward came first
             yield from self._launch(self._num_extra * (self._layers.forward_s + self._layers.backward_s))
@@ -154,6 +158,12 @@ class Worker:
     def _current(self) -> Step:
         assert self._step is not None
         return self._step
+
+    def _interpreted(self, seconds: float) -> float:
+        """How long it takes a thread to do so much of what only one of them can do at a time."""
+        start_s = max(self._clock.now_s, self._interpreter_free_s)
+        self._interpreter_free_s = start_s + seconds
+        return self._interpreter_free_s - self._clock.now_s
 
     def _has_landed(self, name: str) -> bool:
         return name not in self._current.left
@@ -239,7 +249,8 @@ class Worker:
                 yield PARK
             event = self._events.popleft()
             if isinstance(event, _Flight):
-                yield event.demand.engine_s / 2
+                yield from self._codec(event.demand.after_s)
+                yield self._interpreted(event.demand.engine_s / 2)
                 self._land(event)
             elif event is not None:
                 assert isinstance(self._current.dispatch, Negotiation)
@@ -254,13 +265,27 @@ class Worker:
             step.take(lane)
             flight = self._flights[lane] = _Flight(message, lane, self._demands.of(message))
             self._change_busy(1)
-            yield flight.demand.engine_s / 2
+            yield self._interpreted(flight.demand.engine_s / 2)
+            yield from self._codec(flight.demand.before_s)
             phases = self._costs.phases(flight.demand.alpha_s, flight.demand.bytes_s)
             self._link.carry(*phases, partial(self._post, flight))
         if isinstance(step.dispatch, Negotiation):
             pause_s = step.dispatch.cycle(step.taken(self._flying()), self._clock.now_s)
             if pause_s is not None:
                 self._clock.after(pause_s + LEAST_PAUSE_S, lambda: self._post(None))
+
+    def _codec(self, seconds: float) -> Routine:
+        """The device compresses and computes nothing else."""
+        if seconds > 0:
+            self._in_codec = True
+            self._respeed()
+            yield seconds
+            self._in_codec = False
+            self._respeed()
+
+    def _respeed(self) -> None:
+        if self._main is not None:
+            self._main.respeed()
 
     def _flying(self) -> list[Message]:
         return [flight.message for flight in self._flights.values()]
@@ -318,4 +343,5 @@ def bound(strategy: Strategy, layers: Layers, costs: LinkCosts) -> Strategy:
     """The strategy with its planning policies bound to these costs, as the engine binds them."""
     if not strategy.needs_costs:
         return strategy
-    return strategy.bound(layers.costs(costs.alpha_s, costs.beta_s_per_byte))
+    link = costs.planning or Cost(costs.alpha_s, costs.beta_s_per_byte)
+    return strategy.bound(layers.costs(link.alpha_s, link.beta_s_per_byte))

@@ -15,6 +15,7 @@ from fabric.api import Host
 from harness.link_turns import LinkTurns
 from harness.pacing import Pacing
 from harness.precision import FIRST_SCALE, LossScale, Precision
+from harness.reduction import Reduces
 from harness.trace import Recorder
 from harness.traffic import Traffic
 from results.record import Adapted
@@ -35,7 +36,8 @@ class Seat:
 
     A step is `accumulate` micro-batches; `clip_norm` is for the averaged gradient; `precision` is what the workload's
     layers compute in, and says whether to scale the loss; `scratch` is a folder that is
-    removed after the trial. `paused` is to be called where a forward had to wait for messages.
+    removed after the trial. `paused` is to be called where a forward had to wait for messages. `compressor` does what
+    the strategy's does and is charged for in replay.
     """
 
     rank: int
@@ -51,6 +53,7 @@ class Seat:
     scratch: Path | None = None
     paused: Callable[[], None] = lambda: None
     recorder: Recorder = field(default_factory=Recorder)
+    compressor: Reduces | None = None
 
 
 class Session(Protocol):

@@ -39,6 +39,7 @@ class Ours:
             seed=seat.seed,
             link=seat.link,
             scales_loss=scales_loss,
+            compressor=seat.compressor,
         )
         optimizer = Adopt() if seat.strategy.updates_on_servers else seat.strategy.optimizer
         if seat.strategy.update_point is UpdatePoint.AT_PRE_HOOK:

@@ -168,7 +168,7 @@ def skipped_methods() -> Mapping[str, str]:
     found = {}
     for method in METHODS:
         try:
-            _resolved(method, DIGITS, DIGITS.num_steps)
+            resolved(method, DIGITS, DIGITS.num_steps)
         except (TextError, CatalogueError) as error:
             found[method.name] = str(error)
     return found
@@ -208,9 +208,9 @@ def _jobs(task: Task, world: int, num_steps: int, options: Options) -> Iterator[
     for method in methods:
         if options.smoke and not options.strategies and method.name not in SMOKE:
             continue
-        resolved = _resolved(method, task, num_steps)
-        if resolved is not None:
-            text, optimizer = resolved
+        found = resolved(method, task, num_steps)
+        if found is not None:
+            text, optimizer = found
             yield (
                 method.name,
                 Job(
@@ -224,7 +224,7 @@ def _jobs(task: Task, world: int, num_steps: int, options: Options) -> Iterator[
             )
 
 
-def _resolved(method: Method, task: Task, num_steps: int) -> tuple[str, str] | None:
+def resolved(method: Method, task: Task, num_steps: int) -> tuple[str, str] | None:
     """Strategy and optimizer of a method on a task; None where the task's optimizer is not one of the method's kind.
 
     Raises: TextError, CatalogueError.

@@ -15,6 +15,8 @@ from torch import Tensor
 
 from baselines.kernels import elias, golomb, levels, signs
 
+pytestmark = pytest.mark.timeout(180)  # the first call of all compiles
+
 SEEDS = st.integers(0, 2**31 - 1)
 BAD = [math.nan, math.inf, -math.inf]
 

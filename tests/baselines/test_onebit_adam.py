@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -87,7 +88,7 @@ def reference(world: int, num_steps: int, order: int = 2) -> dict[str, Array]:
             else:
                 local = [BETA1 * momentum[n] + (1 - BETA1) * g[n] for g in each]
                 bounds = [math.ceil(ROWS * server / world) for server in range(world + 1)]
-                for low, high in zip(bounds, bounds[1:], strict=False):
+                for low, high in pairwise(bounds):
                     total = np.zeros_like(momentum[n][low:high])
                     for rank in range(world):
                         wanted = local[rank][low:high] + worker_error[rank][n][low:high]
@@ -119,16 +120,18 @@ def test_weights_are_those_of_the_algorithm_written_out(world: int, scale: str, 
         assert_near(model, reference(world, 20, order), 1e-5)
 
 
-@pytest.mark.parametrize("surroundings", ["single-bucket", "fixed-buckets(bucket_bytes=64)", "tensor-fusion", "slices"])
+@pytest.mark.parametrize(
+    "surroundings", ["single-bucket", "fixed-buckets(bucket_bytes=64)", "tensor-fusion", "slices(slice_elements=15)"]
+)
 @pytest.mark.parametrize("servers", [0, 1, 2])
 def test_packings_and_servers_do_as_well(surroundings: str, servers: int) -> None:
     """Replicas identical, and the loss as low as with plain Adam, within a tenth."""
     exchange = f"+parameter-server(servers={servers})"
-    ranks = trained(f"{method()}+{surroundings}{exchange}", 4, 40)
+    ranks = trained(f"{method()}+{surroundings}{exchange}", 4, 25)
     first, *others = ranks.models[: ranks.num_workers]
     for other in others:
         assert all(torch.equal(p, other.get_parameter(name)) for name, p in first.named_parameters())
-    exact = trained(f"frozen-adam(lr={LR}, freeze_after={WARM_UP}){exchange}", 4, 40).models[0]
+    exact = trained(f"frozen-adam(lr={LR}, freeze_after={WARM_UP}){exchange}", 4, 25).models[0]
     assert loss_of(first) <= 1.1 * loss_of(exact)
 
 
@@ -165,12 +168,9 @@ def segments() -> tuple[Segment, ...]:
     )
 
 
-@pytest.mark.parametrize("world", [1, 2, 3, 5])
-@pytest.mark.parametrize("servers", [0, 1])
+@pytest.mark.parametrize(("world", "servers"), [(1, 0), (2, 0), (3, 0), (5, 0), (2, 1), (4, 1), (4, 2)])
 def test_momentum_and_residuals_of_workers_and_servers_are_what_was_given(world: int, servers: int) -> None:
     """With δ the sum of all residuals: m̄' + δ' = β₁·m̄ + (1−β₁)·g + δ in every step, to 1e-5 of the largest."""
-    if servers >= world:
-        pytest.skip("no worker is left")
     compressor, layout, numel = OnebitAdam(warmup_steps=1), segments(), sum(s.numel for s in segments())
     states = [{s.name: compressor.init(s.name, torch.zeros(s.shape)) for s in layout} for _ in range(world)]
     exchange = ParameterServer(servers=servers) if servers else None

@@ -159,7 +159,7 @@ def test_every_rank_draws_the_same_and_every_name_its_own() -> None:
     assert torch.equal(drawn, PowerSgd(rank=1).init("layer.weight", torch.ones(8, 8))["q"])
     assert not torch.equal(drawn, PowerSgd(rank=1).init("other.weight", torch.zeros(8, 8))["q"])
     assert not torch.equal(drawn, PowerSgd(rank=1, seed=1).init("layer.weight", torch.zeros(8, 8))["q"])
-    expected = torch.randn(8, 1, generator=torch.Generator().manual_seed(3_936_099_695))
+    expected = torch.randn(1, 8, generator=torch.Generator().manual_seed(3_936_099_695))
     assert torch.equal(drawn, expected)
 
 

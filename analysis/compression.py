@@ -1,0 +1,280 @@
+"""Compression from records: bits and seconds of each method, the links on which it pays, and time to the target."""
+
+from __future__ import annotations
+
+import math
+import re
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from analysis.cells import LOCAL, SIMULATED, is_measured, is_shared, label_of, step_time_s
+from analysis.compression_bits import FLOAT, theory_bits
+from analysis.compression_rows import DENSE, CompressionStudy, MethodRow, PaysBelow, SoonerRow, Threshold
+from analysis.stats import Interval, bootstrap_interval
+from analysis.step_rows import Place
+from analysis.steps import paying_ranges, place_of
+from analysis.target_rows import Price, TargetRow, TargetStudy
+from analysis.training import median_phases, visible_phases
+from results.record import JobResult, Record
+from results.sizes import in_real_sizes
+
+SUITE = "compression"
+NOTE = "compression in replay"  # what a record's notes call it
+FEWEST_RATES = 2
+_RAMPS = "dgc("  # a method whose warm-up sends less and less, and not everything
+_WARM_UP = re.compile(r"(?:warm-up\(steps|warmup_steps)=(\d+)")
+Rows = Sequence[MethodRow]
+ByRepeat = Mapping[int, float]
+
+
+def compression_study(
+    groups: Iterable[Sequence[Record]], targets: Sequence[TargetStudy], rng: np.random.Generator
+) -> CompressionStudy:
+    """Everything of the suite; empty where there are no records of it."""
+    rows = _rows(groups, rng)
+    return CompressionStudy(rows=rows, pays=_pays(rows, rng), sooner=_sooner(rows, targets, rng))
+
+
+def _rows(groups: Iterable[Sequence[Record]], rng: np.random.Generator) -> tuple[MethodRow, ...]:
+    found: dict[tuple[Place, str], MethodRow] = {}
+    for records in groups:
+        own = [record for record in records if record.suite == SUITE and _is_usable(record)]
+        if own:
+            row = _row(own, rng)
+            key = row.place, row.name
+            found[key] = _merged(found[key], row) if key in found else row
+    return tuple(sorted(found.values(), key=_order))
+
+
+def _is_usable(record: Record) -> bool:
+    if is_shared(record) or len(record.jobs) != 1 or record.jobs[0].system == LOCAL:
+        return False
+    return is_measured(record)
+
+
+def _row(records: Sequence[Record], rng: np.random.Generator) -> MethodRow:
+    first = records[0]
+    job = first.jobs[0]
+    method = in_real_sizes(label_of(job), first.fabric.size_scale)
+    warm_ups, ramps = [int(steps) for steps in _WARM_UP.findall(method)], _RAMPS in method
+    told = [r.prediction.step_time_s for r in records if r.prediction and r.prediction.step_time_s is not None]
+    by_repeat = tuple((record.repeat, step_time_s(record.jobs[0])) for record in records)
+    is_foretold = first.fabric.label == SIMULATED
+    return MethodRow(
+        place=place_of(first),
+        name=first.cell.split("/")[2] if first.cell.count("/") > 1 else method,
+        method=method,
+        system=job.system,
+        evidence=first.fabric.label,
+        phases=median_phases([visible_phases(record.jobs[0]) for record in records]),
+        step_time_s=None if is_foretold else bootstrap_interval([step_s for _, step_s in by_repeat], rng),
+        by_repeat=() if is_foretold else by_repeat,
+        predicted_s=statistics.median(told) if told else by_repeat[0][1] if is_foretold else None,
+        bits=_bits([record.jobs[0] for record in records], 0 if ramps else max(warm_ups, default=0)),
+        mean_bits=_bits([record.jobs[0] for record in records], 0),
+        bits_with_warm_up=ramps and any(warm_ups),
+        theory_bits=theory_bits(method),
+        charge=job.notes.get(NOTE, ""),
+        warm_up_steps=max(warm_ups, default=0),
+        ids=tuple(record.id for record in records),
+    )
+
+
+def _bits(jobs: Sequence[JobResult], num_dense: int) -> float | None:
+    """Bits a parameter and step of one rank, but for the first `num_dense` steps, whose all-reduce sends everything."""
+    sent = [sum(job.wire_bytes.values()) if job.wire_bytes else job.interface_bytes for job in jobs]
+    known, job = [size for size in sent if size is not None], jobs[0]
+    if not known or not job.num_parameters:
+        return None
+    bits = 8 * statistics.median(known) / job.num_parameters
+    num_steps = len(job.ranks[0].warmup_s) + len(job.ranks[0].steps_s)
+    if not job.wire_bytes or not 0 < num_dense < num_steps:
+        return bits
+    dense = FLOAT * 2 * (len(job.ranks) - 1) / len(job.ranks)
+    return max(0.0, (num_steps * bits - num_dense * dense) / (num_steps - num_dense))
+
+
+def _merged(a: MethodRow, b: MethodRow) -> MethodRow:
+    """The measured half with the prediction of either."""
+    measured, other = (a, b) if a.step_time_s is not None else (b, a)
+    known = measured.predicted_s if measured.predicted_s is not None else other.predicted_s
+    return replace(measured, predicted_s=known, ids=tuple(dict.fromkeys((*measured.ids, *other.ids))))
+
+
+def _order(row: MethodRow) -> tuple[object, ...]:
+    place = row.place
+    gbit = math.inf if place.gbit is None else place.gbit
+    return place.workload, place.batch_size, place.num_workers, gbit, row.name != DENSE, not row.is_rival, row.name
+
+
+# ---- where a method pays
+
+
+def _pays(rows: Rows, rng: np.random.Generator) -> tuple[PaysBelow, ...]:
+    found = []
+    for here in _by_work(rows):
+        for name in dict.fromkeys(row.name for row in here if row.name != DENSE):
+            own = [row for row in here if row.name == name]
+            curves = _measured_gains(own, here) or _predicted_gains(own, here)
+            threshold = _threshold(curves, "measured" if _measured_gains(own, here) else "predicted", rng)
+            if threshold is not None:
+                place = own[0].place
+                found.append(
+                    PaysBelow(
+                        name=name,
+                        workload=place.workload,
+                        num_workers=place.num_workers,
+                        threshold=threshold,
+                        unshaped=_unshaped(own, here, rng),
+                    )
+                )
+    return tuple(found)
+
+
+def _by_work(rows: Rows) -> list[list[MethodRow]]:
+    """Rows that differ in the method and the link alone."""
+    groups: dict[tuple[str, int, int], list[MethodRow]] = {}
+    for row in rows:
+        groups.setdefault((row.place.workload, row.place.batch_size, row.place.num_workers), []).append(row)
+    return list(groups.values())
+
+
+def rivals_of(row: MethodRow, rows: Rows) -> list[MethodRow]:
+    """What a method has to beat in its place: float32 and half, of which a half has to beat float32."""
+    allowed = [other for other in rows if other.place == row.place and other.is_rival and other.name != row.name]
+    return [other for other in allowed if other.name == DENSE] if row.is_rival else allowed
+
+
+def gains_of(row: MethodRow, rows: Rows) -> dict[int, float]:
+    """By repeat, the shortest of the rivals' steps over this one's."""
+    rivals = [dict(other.by_repeat) for other in rivals_of(row, rows) if other.by_repeat]
+    return {
+        repeat: min(rival[repeat] for rival in rivals) / step_s
+        for repeat, step_s in row.by_repeat
+        if rivals and all(repeat in rival for rival in rivals)
+    }
+
+
+def _measured_gains(own: Rows, here: Rows) -> list[list[tuple[float, float]]]:
+    """A curve a repeat: (Gbit/s, gain), for repeats that were run at every rate."""
+    by_rate = {row.place.gbit: gains_of(row, here) for row in own if row.place.gbit is not None and row.by_repeat}
+    return _curves({gbit: gains for gbit, gains in by_rate.items() if gbit is not None and gains})
+
+
+def _curves(by_rate: Mapping[float, ByRepeat]) -> list[list[tuple[float, float]]]:
+    if len(by_rate) < FEWEST_RATES:
+        return []
+    repeats = set.intersection(*(set(gains) for gains in by_rate.values()))
+    return [[(gbit, by_rate[gbit][repeat]) for gbit in sorted(by_rate)] for repeat in sorted(repeats)]
+
+
+def _predicted_gains(own: Rows, here: Rows) -> list[list[tuple[float, float]]]:
+    curve = []
+    for row in own:
+        known = [other.predicted_s for other in rivals_of(row, here)]
+        rivals = [step_s for step_s in known if step_s is not None]
+        if row.place.gbit is not None and row.predicted_s and rivals:
+            curve.append((row.place.gbit, min(rivals) / row.predicted_s))
+    return [sorted(curve)] if len(curve) >= FEWEST_RATES else []
+
+
+def _threshold(
+    curves: Sequence[Sequence[tuple[float, float]]], basis: str, rng: np.random.Generator
+) -> Threshold | None:
+    """The end of the lowest rates at which a curve's gain is above 1 by more than noise, repeat by repeat."""
+    if not curves:
+        return None
+    ranges = [paying_ranges(curve) for curve in curves]
+    ends = [_end(own) for own in ranges]
+    return Threshold(
+        gbit=bootstrap_interval(ends, rng),
+        lowest=curves[0][0][0],
+        highest=curves[0][-1][0],
+        basis=basis,
+        again=any(low is not None for own in ranges for low, _ in own),
+    )
+
+
+def _end(ranges: Sequence[tuple[float | None, float | None]]) -> float:
+    if not ranges or ranges[0][0] is not None:
+        return 0.0
+    return math.inf if ranges[0][1] is None else ranges[0][1]
+
+
+def _unshaped(own: Rows, here: Rows, rng: np.random.Generator) -> Interval | None:
+    gains = [gain for row in own if row.place.gbit is None for gain in gains_of(row, here).values()]
+    return bootstrap_interval(gains, rng) if gains else None
+
+
+# ---- time to the target
+
+
+def _sooner(rows: Rows, targets: Sequence[TargetStudy], rng: np.random.Generator) -> tuple[SoonerRow, ...]:
+    found = []
+    for study in targets:
+        if study.suite != SUITE:
+            continue
+        here = [r for r in rows if r.place.workload == study.workload and r.place.num_workers == study.num_workers]
+        home = _home(here, study)
+        if home is not None:
+            found += [_sooner_row(row, study, here, home, rng) for row in study.rows if not row.is_dense]
+    return tuple(found)
+
+
+def _home(rows: Rows, study: TargetStudy) -> float | None:
+    """The rate at which the study's records were trained."""
+    ids = set(study.dense.record_ids)
+    return next((row.place.gbit for row in rows if ids & set(row.ids)), None)
+
+
+def _sooner_row(
+    row: TargetRow, study: TargetStudy, here: Rows, home: float, rng: np.random.Generator
+) -> SoonerRow:
+    dense, complete = study.dense, row.reaches and study.dense.reaches
+    by_rate: dict[float, ByRepeat] = {}
+    if complete:
+        rates = sorted({own.place.gbit for own in here if own.place.gbit is not None})
+        for gbit in rates:
+            times = [_times_s(method, here, gbit, home) for method in (dense, row)]
+            gains = {repeat: times[0][repeat] / times[1][repeat] for repeat in times[0].keys() & times[1].keys()}
+            if gains:
+                by_rate[gbit] = gains
+    name = row.name
+    return SoonerRow(
+        name=name,
+        workload=study.workload,
+        home_gbit=home,
+        gains=tuple((gbit, bootstrap_interval(list(gains.values()), rng)) for gbit, gains in by_rate.items()),
+        threshold=_threshold(_curves(by_rate), "measured steps", rng) if by_rate else None,
+        is_sparse=any(own.is_sparse for own in here if own.name == name),
+        num_reached=row.num_reached,
+        num_repeats=len(row.prices),
+    )
+
+
+def _times_s(row: TargetRow, here: Rows, gbit: float, home: float) -> dict[int, float]:
+    """Seconds to the target by repeat: as measured at home, else steps times the step there, a warm-up's dense ones."""
+    if gbit == home:
+        return {place: price.time_s for place, price in enumerate(row.prices) if price.time_s is not None}
+    own = _at(here, row.name, gbit)
+    dense = _at(here, DENSE, gbit)
+    if own is None or dense is None:
+        return {}
+    steps, full = dict(own.by_repeat), dict(dense.by_repeat)
+    return {
+        place: _steps_s(price, own.warm_up_steps, steps[place], full[place])
+        for place, price in enumerate(row.prices)
+        if place in steps and place in full
+    }
+
+
+def _steps_s(price: Price, warm_up: int, step_s: float, dense_s: float) -> float:
+    warm = min(price.steps, warm_up)
+    return warm * dense_s + (price.steps - warm) * step_s
+
+
+def _at(rows: Rows, name: str, gbit: float) -> MethodRow | None:
+    return next((row for row in rows if (row.name, row.place.gbit) == (name, gbit) and row.by_repeat), None)

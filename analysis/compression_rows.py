@@ -1,0 +1,138 @@
+"""The values that say what compression costs and saves: one method in one place, and the links on which it pays."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from analysis.stats import Interval
+from analysis.step_rows import Place
+from analysis.wording import number
+from results.record import Phases
+
+DENSE, HALVES = "dense", ("fp16", "bf16")  # as the suite calls them
+SPARSE = ("top-k", "random-k", "Aji-Heafield", "DGC", "gTop-k", "SBC")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MethodRow:
+    """One method in one place.
+
+    `name` is the suite's, `method` its label in real sizes. `bits` are sent by a rank for each parameter and step,
+    counted by the engine, or by the interface where the system is not ours; those of steps that a warm-up sends as they
+    are do not count, but DGC's rising density does (`bits_with_warm_up`), and `mean_bits` are of all steps; `theory_bits` those of the method's code
+    by its paper, None where nobody says. `charge` is what the record says of compression in replay.
+    """
+
+    place: Place
+    name: str
+    method: str
+    system: str
+    evidence: str
+    phases: Phases
+    step_time_s: Interval | None = None
+    by_repeat: tuple[tuple[int, float], ...] = ()
+    predicted_s: float | None = None
+    bits: float | None = None
+    bits_with_warm_up: bool = False
+    mean_bits: float | None = None
+    theory_bits: float | None = None
+    charge: str = ""
+    warm_up_steps: int = 0
+    ids: tuple[str, ...] = ()
+
+    @property
+    def ratio(self) -> float | None:
+        """Float32 over what is sent."""
+        return 32.0 / self.bits if self.bits else None
+
+    @property
+    def is_rival(self) -> bool:
+        """Whether it is ours and float32 or half: what a compressor has to beat."""
+        return self.system == "ours" and (self.name == DENSE or self.name in HALVES)
+
+    @property
+    def is_sparse(self) -> bool:
+        """Whether it sends chosen elements."""
+        return self.name.startswith(SPARSE)
+
+    @property
+    def compress_s(self) -> float | None:
+        """Seconds a step until messages were on their way."""
+        if self.phases.compress_s is None or self.phases.decompress_s is None:
+            return None
+        return self.phases.compress_s - self.phases.decompress_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Threshold:
+    """The rate up to which something pays, over repeats, in Gbit/s: 0 nowhere, ∞ on all rates, up to `highest`; `lowest`
+    is the lowest rate that was asked about. `again`: it also pays on other, higher rates."""
+
+    gbit: Interval
+    lowest: float
+    highest: float
+    basis: str
+    again: bool = False
+
+    @property
+    def text(self) -> str:
+        """Such as `< 0.31 [0.28, 0.35]`."""
+        if self.gbit.median == 0:
+            return f"nowhere from {number(self.lowest)} up"
+        if math.isinf(self.gbit.median):
+            return f"all of {number(self.lowest)} to {number(self.highest)}"
+        bounds = f" [{_bound(self.gbit.low, self)}, {_bound(self.gbit.high, self)}]" if self.gbit.has_bounds else ""
+        return f"< {number(self.gbit.median)}{bounds}{' and on some higher ones' if self.again else ''}"
+
+
+def _bound(value: float, threshold: Threshold) -> str:
+    if value == 0:
+        return f"< {number(threshold.lowest)}"
+    return f"> {number(threshold.highest)}" if math.isinf(value) else number(value)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PaysBelow:
+    """The links on which a method's step is shorter than that of the better of tuned float32 and half (a half: than
+    float32's), and `unshaped`, the same ratio on the link without a rate, above 1 where it pays there too."""
+
+    name: str
+    workload: str
+    num_workers: int
+    threshold: Threshold
+    unshaped: Interval | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SoonerRow:
+    """Time to the target, the dense run's over a method's, by rate: measured at `home_gbit`, elsewhere steps to the
+    target times the step measured there. `gains` is empty where some repeat never got there."""
+
+    name: str
+    workload: str
+    home_gbit: float
+    gains: tuple[tuple[float, Interval], ...]
+    threshold: Threshold | None
+    is_sparse: bool
+    num_reached: int
+    num_repeats: int
+
+    @property
+    def home(self) -> Interval | None:
+        """Where it was measured."""
+        return dict(self.gains).get(self.home_gbit)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompressionStudy:
+    """Everything that the suite's records say: rows by place, the rates at which methods pay, times to targets."""
+
+    rows: tuple[MethodRow, ...] = ()
+    pays: tuple[PaysBelow, ...] = ()
+    sooner: tuple[SoonerRow, ...] = ()
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        """Every record of it, once."""
+        return tuple(dict.fromkeys(i for row in self.rows for i in row.ids))

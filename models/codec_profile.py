@@ -1,0 +1,90 @@
+"""What compressing costs on a device: seconds an element, by method, for replay, whose tensors are S times smaller.
+
+A method runs in stages, one until each aggregate that it asks for and one after the last answer, which decodes what
+all ranks sent: so there is a row a number of ranks, and what lies between is interpolated.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from models.layer_profile import FOLDER
+from models.values import WorkloadError
+from results.codec import CodecError, from_jsonable, to_jsonable
+
+CODECS = FOLDER / "codecs"  # a folder of their own, since the one above holds networks
+DEFAULT = "cpu"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageTimes:
+    """Seconds an element of the message in each stage among `world` ranks, and in each merge of two payloads."""
+
+    world: int
+    stages_s: tuple[float, ...]
+    merge_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CodecProfile:
+    """Times of `methods` (compression texts) on `device`, over `num_elements` elements in the shapes of `network`, and
+    of one `copy_` of as many (`copy_s`, seconds an element). `source` says how they were taken."""
+
+    device: str
+    source: str
+    network: str
+    num_elements: int
+    copy_s: float
+    methods: Mapping[str, tuple[StageTimes, ...]]
+
+    def stages(self, method: str, world: int) -> StageTimes | None:
+        """Times of `method` among `world` ranks; None where it was not recorded."""
+        rows = sorted(self.methods.get(method, ()), key=lambda row: row.world)
+        if not rows:
+            return None
+        if len(rows) == 1:
+            return rows[0]
+        place = next((p for p in range(1, len(rows)) if world <= rows[p].world), len(rows) - 1)
+        low, high = rows[place - 1], rows[place]
+        share = (world - low.world) / (high.world - low.world)
+        return StageTimes(
+            world=world,
+            stages_s=tuple(_between(a, b, share) for a, b in zip(low.stages_s, high.stages_s, strict=True)),
+            merge_s=_between(low.merge_s, high.merge_s, share),
+        )
+
+
+def _between(low: float, high: float, share: float) -> float:
+    return max(0.0, low + share * (high - low))
+
+
+def load_codecs(name: str = DEFAULT) -> CodecProfile:
+    """Read a profile by name, or by path if `name` ends in .json. Raises: WorkloadError if it is absent or broken."""
+    path = Path(name) if name.endswith(".json") else CODECS / f"{name}.json"
+    if not path.is_file():
+        known = ", ".join(sorted(own.stem for own in CODECS.glob("*.json"))) or "none"
+        raise WorkloadError(
+            f"no times of codecs called {name!r}; there are {known}; record them with "
+            f"`python -m harness.codec_recording --out {CODECS.name}.json` and give the path"
+        )
+    try:
+        profile = from_jsonable(CodecProfile, json.loads(path.read_text(encoding="utf-8")), str(path))
+    except (CodecError, json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise WorkloadError(f"{path} holds no times of codecs ({error}); record them again") from error
+    for method, rows in profile.methods.items():
+        times_s = [seconds for row in rows for seconds in (*row.stages_s, row.merge_s)]
+        if not times_s or not all(0 <= seconds < math.inf for seconds in times_s):
+            raise WorkloadError(f"{path}: {method} has no finite times of 0 or more; record them again")
+    return profile
+
+
+def save_codecs(profile: CodecProfile, path: Path) -> None:
+    """Write `profile` as JSON, replacing what is there in one step."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f".{path.name}.part")
+    part.write_text(json.dumps(to_jsonable(profile), indent=1, allow_nan=False) + "\n", encoding="utf-8")
+    part.replace(path)

@@ -1,0 +1,205 @@
+"""Compression charged in replay: to the device and to the virtual clock, as often and as long as the profile says."""
+
+import threading
+import time
+from dataclasses import replace
+
+import pytest
+import torch
+
+from baselines.api import Aggregated, Context, Message, Segment
+from baselines.compression.topk import TopK
+from baselines.strategy import parse_strategy
+from harness.codec_recording import METHODS, WORLDS, record_method
+from harness.codecs import Charge, Charged, charge_for, charge_of, codec_text, dense_steps, with_charge
+from harness.predict.costs import given_costs
+from harness.predict.demand import Demands
+from harness.predict.layers import plain_layers
+from harness.predict.step import predict_step
+from harness.trial import Job
+from models.codec_profile import CodecProfile, StageTimes, load_codecs, save_codecs
+from models.device import VirtualDevice
+from models.values import WorkloadError
+from models.workload import Device, WorkloadSpec
+
+TEXT = "topk(density=0.02)+error-feedback"
+KEY = "topk(density=0.02, values='float32')+error-feedback"
+PROFILE = CodecProfile(
+    device="a device", source="made up", network="none", num_elements=1, copy_s=1e-9,
+    methods={KEY: (
+        StageTimes(world=2, stages_s=(4e-9, 2e-9)), StageTimes(world=4, stages_s=(4e-9, 4e-9)),
+    )},
+)  # fmt: skip
+
+
+def charge(text: str = TEXT, world: int = 2, size_scale: int = 50) -> Charge:
+    found = charge_for(parse_strategy(text), PROFILE, size_scale, world)
+    assert isinstance(found, Charge)
+    return found
+
+
+def message(numel: int) -> Message:
+    return Message(0, (Segment("w", (numel,), 0, numel, 0),))
+
+
+def test_a_method_is_known_by_its_settings_but_not_by_its_warm_up() -> None:
+    compression = parse_strategy(f"{TEXT}+warm-up(steps=7)").compression
+    assert codec_text(compression) == KEY
+    assert dense_steps(compression) == 7
+    assert codec_text(parse_strategy("half").compression) == "half(dtype='float16')"
+    assert codec_text(parse_strategy("half(dtype='bfloat16')").compression) == "half(dtype='bfloat16')"
+
+
+@pytest.mark.parametrize(("world", "last_s"), [(2, 2e-9), (3, 3e-9), (4, 4e-9), (8, 8e-9)])
+def test_times_between_and_beyond_recorded_numbers_of_ranks_follow_a_line(world: int, last_s: float) -> None:
+    times = PROFILE.stages(KEY, world)
+    assert times is not None
+    assert times.stages_s == pytest.approx((4e-9, last_s))
+
+
+def test_a_charge_is_for_the_real_tensor() -> None:
+    own = charge()
+    assert own.stage_s(0, 1000) == pytest.approx(4e-9 * 1000 * 50)
+    assert own.stage_s(1, 1000) == pytest.approx(2e-9 * 1000 * 50)
+    assert own.stage_s(2, 1000) == 0.0
+    assert own.before_s_per_byte * 4000 == pytest.approx(own.stage_s(0, 1000))
+
+
+def reduce_once(compressor: Charged, numel: int, step: int = 0) -> tuple[float, torch.Tensor]:
+    """Seconds of a reduction among two equal ranks, and its value."""
+    states = {"w": parse_strategy(TEXT).compression.init("w", torch.zeros(numel))}
+    ctx = Context(0, 2, step, message(numel), torch.Generator())
+    start_s = time.perf_counter()
+    run = compressor.reduce(torch.linspace(-1, 1, numel), states, ctx)
+    aggregate = next(run)
+    try:
+        run.send(Aggregated((aggregate.payload,) * 2))
+    except StopIteration as end:
+        return time.perf_counter() - start_s, end.value.value
+    raise AssertionError("asks for more than one aggregate")
+
+
+def test_a_charged_reduction_gives_the_same_and_takes_the_charged_time() -> None:
+    strategy, numel = parse_strategy(TEXT), 10_000
+    times = StageTimes(world=2, stages_s=(4e-8, 2e-8))
+    dear = Charged(strategy.compression, replace(charge(), times=times), VirtualDevice.local())
+    free = Charged(strategy.compression, replace(charge(), times=replace(times, stages_s=(0.0, 0.0))), dear.device)
+    reduce_once(free, numel)
+    own_s, own = reduce_once(free, numel)
+    charged_s, value = reduce_once(dear, numel)
+    assert torch.equal(own, value)
+    assert 0.03 <= charged_s < 0.03 + max(0.02, 4 * own_s)
+
+
+def test_nothing_is_charged_while_a_warm_up_sends_everything() -> None:
+    strategy = parse_strategy(TEXT)
+    dear = replace(charge(), times=StageTimes(world=2, stages_s=(1e-6, 0.0)), dense_steps=1)
+    seconds, _ = reduce_once(Charged(strategy.compression, dear, VirtualDevice.local()), 1000, step=0)
+    assert seconds < 0.05
+    seconds, _ = reduce_once(Charged(strategy.compression, dear, VirtualDevice.local()), 1000, step=1)
+    assert seconds >= 0.05
+
+
+def test_an_interrupted_layer_ends_as_much_later() -> None:
+    device, ends_s = VirtualDevice.local(), list[float]()
+
+    def compute() -> None:
+        device.run(0.06)
+        ends_s.append(time.monotonic())
+
+    start_s = time.monotonic()
+    thread = threading.Thread(target=compute)
+    thread.start()
+    time.sleep(0.01)
+    for _ in range(2):
+        with device.interrupt(0.03):
+            pass
+    codec_s = time.monotonic() - start_s
+    thread.join()
+    assert codec_s >= 0.07
+    assert ends_s[0] - start_s >= 0.12
+
+
+def test_a_layer_that_comes_during_an_interruption_starts_behind_it() -> None:
+    device = VirtualDevice.local()
+    start_s = time.monotonic()
+    thread = threading.Thread(target=lambda: device.interrupt(0.04).__enter__())
+    thread.start()
+    thread.join()
+    device.run(0.02)
+    assert time.monotonic() - start_s >= 0.06
+
+
+def test_an_idle_device_owes_nothing_for_an_interruption() -> None:
+    device = VirtualDevice.local()
+    device.run(0.01)
+    with device.interrupt(0.02):
+        pass
+    start_s = time.monotonic()
+    device.run(0.03)
+    assert time.monotonic() - start_s >= 0.03 - 0.005
+
+
+def test_the_predicted_step_holds_the_charge() -> None:
+    layers = plain_layers([0.01] * 2, [0.02] * 2, [100_000] * 2)
+    costs = given_costs(2, alpha_s=1e-4, beta_s_per_byte=1e-9)
+    own = charge()
+    charged = replace(
+        costs, engine=replace(costs.engine, device_codec_s_per_byte=(own.before_s_per_byte, own.after_s_per_byte))
+    )
+    strategy = parse_strategy(f"unfused+{TEXT}")
+    demand = Demands(strategy, charged).of(message(100_000))
+    assert demand.before_s == pytest.approx(own.stage_s(0, 100_000))
+    assert demand.after_s == pytest.approx(own.stage_s(1, 100_000))
+    # Two messages of 20 + 10 ms of device time; all of it delays computation, or is waited for behind it.
+    free_s, charged_s = (predict_step(layers, strategy, c).step_s for c in (costs, charged))
+    assert charged_s - free_s == pytest.approx(0.06, rel=0.05)
+
+
+def test_only_replay_is_charged_and_the_reason_is_told() -> None:
+    replayed = WorkloadSpec(network="resnet50", device=Device.REPLAY, size_scale=50)
+    assert isinstance(charge_of(Job(name="job", workload=replayed, strategy="half"), 4), Charge)
+    assert "nothing" in str(charge_of(Job(name="job", workload=replayed), 4))
+    assert "not ours" in str(charge_of(Job(name="job", workload=replayed, system="torch-ddp(hook='fp16')"), 4))
+    real = Job(name="job", workload=WorkloadSpec(network="resnet20"), strategy="half")
+    assert "computed" in str(charge_of(real, 2))
+    unknown = Job(name="job", workload=replayed, strategy="topk(density=0.123)")
+    assert "topk(density=0.123, " in str(charge_of(unknown, 2))
+    costs = given_costs(4, alpha_s=0.0, beta_s_per_byte=0.0)
+    assert with_charge(costs, unknown, 4) == costs
+
+
+def test_recording_times_every_stage_of_a_method() -> None:
+    small = Message(0, tuple(Segment(f"w{i}", (64, 64), 0, 4096, i) for i in range(3)))
+    for text, num_stages in ((TEXT, 2), ("onebit+double-squeeze+error-feedback", 3), ("powersgd(rank=1)", 3)):
+        rows = list(record_method(parse_strategy(text), small, num_runs=1))
+        assert tuple(row.world for row in rows) == WORLDS
+        assert all(len(row.stages_s) == num_stages and min(row.stages_s) > 0 for row in rows)
+    (row, *_) = record_method(parse_strategy("gtopk+tree"), small, num_runs=1)
+    assert row.merge_s > 0
+
+
+def test_the_profile_that_comes_along_has_every_method_of_the_table() -> None:
+    profile = load_codecs()
+    known = {codec_text(parse_strategy(text).compression) for text in METHODS}
+    assert known <= set(profile.methods)
+    assert profile.num_elements == 25_557_032
+    assert all(sum(row.stages_s) > 0.1 * profile.copy_s for rows in profile.methods.values() for row in rows)
+
+
+def test_a_profile_survives_its_file_and_a_broken_one_is_named(tmp_path) -> None:  # type: ignore[no-untyped-def]
+    path = tmp_path / "own.json"
+    save_codecs(PROFILE, path)
+    assert load_codecs(str(path)) == PROFILE
+    path.write_text('{"device": 1}')
+    with pytest.raises(WorkloadError, match="own.json holds no times"):
+        load_codecs(str(path))
+    with pytest.raises(WorkloadError, match="no times of codecs called 'nowhere'"):
+        load_codecs("nowhere")
+    save_codecs(replace(PROFILE, methods={"x": (StageTimes(world=2, stages_s=(-1.0,)),)}), path)
+    with pytest.raises(WorkloadError, match="no finite times"):
+        load_codecs(str(path))
+
+
+def test_a_default_that_changes_takes_no_other_method_s_time() -> None:
+    assert codec_text(TopK()) == "topk(density=0.01, values='float32')"

@@ -1,0 +1,96 @@
+"""torch's and Horovod's own compression, run as themselves in real processes, and what of it is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from lab_tasks import NUM_WARMUP, digest, done, spec_of, task
+
+from baselines.text import TextError
+from harness.launch import LabHandle
+from harness.precision import Precision
+from harness.systems import system_of
+from harness.systems.api import HasPrecisions, Warms
+from harness.trial import TrialError, check
+
+NUM_STEPS = 30
+PAIR = spec_of("native")
+POWERSGD = "torch-ddp(hook='powersgd', powersgd_rank=2)"
+
+
+@pytest.fixture(scope="module")
+def lab() -> Iterator[LabHandle]:
+    with LabHandle(PAIR) as handle:
+        yield handle
+
+
+@pytest.fixture(scope="module")
+def exact(lab: LabHandle) -> str:
+    return digest(lab.ask(task(PAIR, system="torch-ddp", num_steps=NUM_STEPS, timeout_s=100.0)))
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize(
+    "system",
+    [
+        "torch-ddp(hook='fp16')",
+        POWERSGD,
+        pytest.param("horovod(cycle_s=0.005, fp16=True)", marks=pytest.mark.horovod),
+    ],
+)
+def test_a_hook_keeps_ranks_equal_and_changes_what_is_learnt(lab: LabHandle, exact: str, system: str) -> None:
+    answer = lab.ask(task(PAIR, system=system, num_steps=NUM_STEPS, timeout_s=100.0))
+    assert digest(answer) != exact
+    losses = done(answer)[0].losses
+    assert sum(losses[-5:]) < sum(losses[:5])
+
+
+@pytest.mark.timeout(120)
+def test_powersgd_sends_everything_until_it_starts(lab: LabHandle, exact: str) -> None:
+    """With `start_iter` behind the last step it is plain DDP in one bucket: two summands have one order."""
+    system = "torch-ddp(hook='powersgd', start_iter=31)"
+    assert digest(lab.ask(task(PAIR, system=system, num_steps=NUM_STEPS, timeout_s=100.0))) == exact
+
+
+def test_powersgd_has_a_warm_up_of_its_own() -> None:
+    found = system_of("torch-ddp(hook='powersgd', start_iter=5)")
+    assert isinstance(found, Warms)
+    assert found.num_warmup == 6
+    with pytest.raises(TrialError, match=f"needs 3 steps before .*num_warmup is {NUM_WARMUP}"):
+        check(task(PAIR, system=POWERSGD).trial)
+    plain = system_of("torch-ddp(hook='fp16')")
+    assert isinstance(plain, Warms)
+    assert plain.num_warmup == 0
+
+
+def test_powersgd_does_not_go_with_a_scaled_loss() -> None:
+    found, plain = system_of(POWERSGD), system_of("torch-ddp(hook='fp16')")
+    assert isinstance(found, HasPrecisions)
+    assert isinstance(plain, HasPrecisions)
+    assert plain.precisions - found.precisions == {Precision.FLOAT16}
+
+
+def test_the_bfloat16_hook_says_what_it_needs() -> None:
+    reason = system_of("torch-ddp(hook='bf16')").why_unavailable()
+    if torch.version.cuda is None:
+        assert reason is not None
+        assert "needs CUDA and NCCL; use hook='fp16'" in reason
+    else:
+        assert reason is None or "CUDA" in reason
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("torch-ddp(hook='fp8')", "hook is 'fp8'; use one of fp16, bf16, powersgd, or none"),
+        ("torch-ddp(hook='powersgd', bucket_mb=1)", r"bucket_mb is 1\.0 with powersgd, which takes one"),
+        ("torch-ddp(hook='powersgd', powersgd_rank=0)", "powersgd_rank is 0"),
+        ("torch-ddp(hook='powersgd', start_iter=1)", "start_iter 1; use 1 or more and 2 or more"),
+        ("torch-ddp(fp16=True)", "has no parameter 'fp16'; it has: bucket_mb, hook"),
+    ],
+)
+def test_wrong_settings_are_named(text: str, message: str) -> None:
+    with pytest.raises(TextError, match=message):
+        system_of(text)
