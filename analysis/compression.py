@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 
 from analysis.cells import LOCAL, SIMULATED, is_measured, is_shared, label_of, step_time_s
-from analysis.compression_bits import FLOAT, theory_bits
+from analysis.compression_bits import FLOAT, sent_share, theory_bits
 from analysis.compression_rows import DENSE, CompressionStudy, MethodRow, PaysBelow, SoonerRow, Threshold
 from analysis.stats import Interval, bootstrap_interval
 from analysis.step_rows import Place
@@ -60,11 +60,13 @@ def _row(records: Sequence[Record], rng: np.random.Generator) -> MethodRow:
     job = first.jobs[0]
     method = in_real_sizes(label_of(job), first.fabric.size_scale)
     warm_ups, ramps = [int(steps) for steps in _WARM_UP.findall(method)], _RAMPS in method
+    place, code = place_of(first), theory_bits(method)
+    share = sent_share(method, place.num_workers)
     told = [r.prediction.step_time_s for r in records if r.prediction and r.prediction.step_time_s is not None]
     by_repeat = tuple((record.repeat, step_time_s(record.jobs[0])) for record in records)
     is_foretold = first.fabric.label == SIMULATED
     return MethodRow(
-        place=place_of(first),
+        place=place,
         name=first.cell.split("/")[2] if first.cell.count("/") > 1 else method,
         method=method,
         system=job.system,
@@ -76,7 +78,8 @@ def _row(records: Sequence[Record], rng: np.random.Generator) -> MethodRow:
         bits=_bits([record.jobs[0] for record in records], 0 if ramps else max(warm_ups, default=0)),
         mean_bits=_bits([record.jobs[0] for record in records], 0),
         bits_with_warm_up=ramps and any(warm_ups),
-        theory_bits=theory_bits(method),
+        share=share,
+        theory_bits=code * share if code is not None and share is not None else None,
         charge=job.notes.get(NOTE, ""),
         warm_up_steps=max(warm_ups, default=0),
         ids=tuple(record.id for record in records),
@@ -93,7 +96,7 @@ def _bits(jobs: Sequence[JobResult], num_dense: int) -> float | None:
     num_steps = len(job.ranks[0].warmup_s) + len(job.ranks[0].steps_s)
     if not job.wire_bytes or not 0 < num_dense < num_steps:
         return bits
-    dense = FLOAT * 2 * (len(job.ranks) - 1) / len(job.ranks)
+    dense = FLOAT * (sent_share("", len(job.ranks)) or 0.0)
     return max(0.0, (num_steps * bits - num_dense * dense) / (num_steps - num_dense))
 
 
@@ -230,9 +233,7 @@ def _home(rows: Rows, study: TargetStudy) -> float | None:
     return next((row.place.gbit for row in rows if ids & set(row.ids)), None)
 
 
-def _sooner_row(
-    row: TargetRow, study: TargetStudy, here: Rows, home: float, rng: np.random.Generator
-) -> SoonerRow:
+def _sooner_row(row: TargetRow, study: TargetStudy, here: Rows, home: float, rng: np.random.Generator) -> SoonerRow:
     dense, complete = study.dense, row.reaches and study.dense.reaches
     by_rate: dict[float, ByRepeat] = {}
     if complete:

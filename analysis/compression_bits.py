@@ -1,8 +1,8 @@
 """Bits an element that a method's code needs by its paper's count: formulas, to stand beside what was really sent.
 
 Values and norms are float32. A set of k of n positions is counted at its entropy H(k/n), which no index type reaches;
-SBC's at its Golomb code. Where rows or shapes matter (1-bit's means, PowerSGD) only what does not depend on them is counted,
-or nothing.
+SBC's at its Golomb code. Where rows or shapes matter (1-bit's means, PowerSGD) only what does not depend on them is
+counted, or nothing.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from analysis import naming
 
 FLOAT = 32.0
+GATHERED = frozenset({"topk", "aji-heafield", "dgc", "sbc", "qsgd"})  # every rank gets every other rank's code
 Settings = Mapping[str, str]
 
 
@@ -24,6 +25,18 @@ def theory_bits(method: str) -> float | None:
         return FLOAT if not set(found) & {"powersgd", "torch-ddp", "horovod"} else None
     formula, settings = known[0]
     return formula(settings)
+
+
+def sent_share(method: str, num_workers: int) -> float | None:
+    """How many times its code a rank sends: to all others where codes are gathered, 2(P−1)/P of it around a ring or
+    through servers. None where ranks differ (a tree of more than two) or a system decides."""
+    found = {part.name: dict(part.parameters) for part in naming.parse(method)}
+    if set(found) & {"torch-ddp", "horovod"} or ("tree" in found and num_workers > 2):
+        return None
+    by_all = found.keys() & GATHERED and "double-squeeze" not in found
+    if by_all or found.get("random-k", {}).get("shared") == "False":
+        return float(num_workers - 1)
+    return 2 * (num_workers - 1) / num_workers
 
 
 def entropy(p: float) -> float:

@@ -93,7 +93,9 @@ def _said(row: SoonerRow) -> str:
 
 def _no_longer(study: CompressionStudy) -> ClaimRow:
     """Each half and sparse method that is sooner at home has a rate above which it is not."""
-    claim = "There is a rate above which half precision and sparse methods reach the target no sooner than tuned float32"
+    claim = (
+        "There is a rate above which half precision and sparse methods reach the target no sooner than tuned float32"
+    )
     asked = [row for row in study.sooner if row.threshold is not None and _is_sooner(row)]
     asked = [row for row in asked if row.name in HALVES or row.is_sparse]
     if not asked:
@@ -107,8 +109,8 @@ def _no_longer(study: CompressionStudy) -> ClaimRow:
 def _few_pay(study: CompressionStudy, rng: np.random.Generator) -> ClaimRow:
     """Agarwal et al.: compression rarely beats a tuned synchronous baseline on data-centre links."""
     claim = (
-        f"The sceptics (Agarwal et al., MLSys 2022): from {DATA_CENTRE_GBIT:g} Gbit/s up compression beats the better of "
-        f"tuned float32 and half in at most {percent(MOST_PAYING)} of set-ups (6 of over 200 there)"
+        f"The sceptics (Agarwal et al., MLSys 2022): from {DATA_CENTRE_GBIT:g} Gbit/s up compression beats the better "
+        f"of tuned float32 and half in at most {percent(MOST_PAYING)} of set-ups (6 of over 200 there)"
     )
     found = []
     for row in study.rows:
@@ -136,7 +138,7 @@ def _many_bits(study: CompressionStudy) -> ClaimRow:
     claim = "SBC's paper: 3,531 times fewer bits on ResNet-50, with 100 local steps"
     ratios = [(row, row.ratio) for row in study.rows if row.name.startswith("SBC") and row.step_time_s is not None]
     known = [f"{number(ratio)}× ({row.place.describe()})" for row, ratio in ratios if ratio]
-    told = f" Without them, and without half of the signs: {'; '.join(dict.fromkeys(known))}." if known else ""
+    told = f" Without them, 1 % kept: {'; '.join(dict.fromkeys(known))}." if known else ""
     return _open(claim, f"Local steps are not run here.{told}")
 
 
@@ -152,7 +154,7 @@ def _met(holds: bool) -> Outcome:
 
 
 def _ratios(start: str, network: str) -> Select:
-    """Float32 over the bits that a rank sent."""
+    """Float32 over a method's code."""
 
     def select(study: CompressionStudy, _: Sequence[TargetStudy], __: np.random.Generator) -> Iterator[Measured]:
         for row in study.rows:
@@ -203,9 +205,7 @@ def _faster(own: str, over: str, accepts: Callable[[MethodRow], bool] = lambda _
     return select
 
 
-def _volumes(
-    study: CompressionStudy, targets: Sequence[TargetStudy], _: np.random.Generator
-) -> Iterator[Measured]:
+def _volumes(study: CompressionStudy, targets: Sequence[TargetStudy], _: np.random.Generator) -> Iterator[Measured]:
     """Bytes of a whole training, warm-up and all: Adam's over 1-bit Adam's."""
     for target in targets:
         rows: dict[str, TargetRow] = {row.name: row for row in target.rows}
@@ -246,7 +246,7 @@ _TIME = "Time to the target, float32 over the method"
 CLAIMS: tuple[CompressionClaim, ...] = (
     CompressionClaim(
         claim="DGC's paper: 270 to 600 times fewer bits",
-        quantity="Float32 over the bits that a rank sends, indices included, without warm-up",
+        quantity="Float32 over the code, indices included, without warm-up",
         select=_ratios("DGC", "resnet50"),
         low=270.0,
         fewest=FEW,

@@ -19,9 +19,10 @@ class MethodRow:
     """One method in one place.
 
     `name` is the suite's, `method` its label in real sizes. `bits` are sent by a rank for each parameter and step,
-    counted by the engine, or by the interface where the system is not ours; those of steps that a warm-up sends as they
-    are do not count, but DGC's rising density does (`bits_with_warm_up`), and `mean_bits` are of all steps; `theory_bits` those of the method's code
-    by its paper, None where nobody says. `charge` is what the record says of compression in replay.
+    counted by the engine, or by the interface where the system is not ours; those of steps that a warm-up sends as
+    they are do not count, but DGC's rising density does (`bits_with_warm_up`), and `mean_bits` are of all steps.
+    `share` is how many times its code a rank sends, `theory_bits` the code by its paper times that; None where nobody
+    says. `charge` is what the record says of compression in replay.
     """
 
     place: Place
@@ -36,6 +37,7 @@ class MethodRow:
     bits: float | None = None
     bits_with_warm_up: bool = False
     mean_bits: float | None = None
+    share: float | None = None
     theory_bits: float | None = None
     charge: str = ""
     warm_up_steps: int = 0
@@ -43,8 +45,8 @@ class MethodRow:
 
     @property
     def ratio(self) -> float | None:
-        """Float32 over what is sent."""
-        return 32.0 / self.bits if self.bits else None
+        """Float32 over the code, whichever way either is sent."""
+        return 32.0 * self.share / self.bits if self.bits and self.share else None
 
     @property
     def is_rival(self) -> bool:
@@ -66,8 +68,8 @@ class MethodRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Threshold:
-    """The rate up to which something pays, over repeats, in Gbit/s: 0 nowhere, ∞ on all rates, up to `highest`; `lowest`
-    is the lowest rate that was asked about. `again`: it also pays on other, higher rates."""
+    """The rate up to which something pays, over repeats, in Gbit/s: 0 nowhere, ∞ on all rates, up to `highest`;
+    `lowest` is the lowest rate that was asked about. `again`: it also pays on other, higher rates."""
 
     gbit: Interval
     lowest: float

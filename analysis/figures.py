@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+from analysis.compression_figures import compression_drawings
 from analysis.convergence import WINDOW
 from analysis.drawing import Drawing as Drawing
 from analysis.rows import PairRow, SettingRow, Summary
@@ -56,6 +57,7 @@ def drawings(summary: Summary) -> Iterator[Drawing]:
         for setting, stem in zip(summary.settings, stems, strict=True):
             yield from _setting_drawings(setting, stem, look.colours(labels, setting.baseline))
         yield from step_drawings(summary)
+        yield from compression_drawings(summary.compression)
         yield from target_drawings(summary.targets)
         yield from sharing_drawings(summary)
         for place, pair in enumerate(summary.pairs):

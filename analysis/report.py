@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from analysis import wording
 from analysis.axes import axis_of
+from analysis.compression_tables import bits, sooner_text
 from analysis.convergence import WINDOW
 from analysis.figures import Drawing, drawings, save
 from analysis.rows import PairRow, Summary
@@ -113,6 +114,7 @@ def _environment() -> Environment:
     }
     environment.globals |= {"plural": wording.plural, "axis_of": axis_of, "judged": judged}
     environment.globals |= {"number": wording.number, "size": wording.size, "duration": wording.duration}
+    environment.globals |= {"sent_bits": bits, "sooner_text": sooner_text}
     return environment
 
 

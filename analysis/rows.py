@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from analysis.adapting import AdaptedRow
 from analysis.cells import LOCAL, SettingKey
+from analysis.compression_rows import CompressionStudy
 from analysis.shared_rows import ClaimRow, OptimiserRow, SweepRow
 from analysis.shared_rows import PairRow as PairRow
 from analysis.shared_rows import SharingRow as SharingRow
@@ -194,5 +195,6 @@ class Summary:
     errors: tuple[ErrorRow, ...] = ()
     targets: tuple[TargetStudy, ...] = ()
     adapted: tuple[AdaptedRow, ...] = ()
+    compression: CompressionStudy = field(default_factory=CompressionStudy)
     outcomes: tuple[OutcomeRow, ...]
     provenance: tuple[ProvenanceRow, ...]

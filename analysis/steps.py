@@ -24,10 +24,14 @@ from analysis.training import median_phases, visible_phases
 from results.record import Record
 from results.sizes import in_real_sizes
 
-SUITES = ("fusion", "ordering")
+SUITES = ("fusion", "ordering", "compression")
 NOISE = 0.01  # of a step; less is no gain
 # What the rates at which a method pays are taken against: the first of these that some method begins with.
-REFERENCES = {"fusion": ("fixed-buckets(bucket_bytes=26200000", "fixed-buckets"), "ordering": ("unfused",)}
+REFERENCES = {
+    "fusion": ("fixed-buckets(bucket_bytes=26200000", "fixed-buckets"),
+    "ordering": ("unfused",),
+    "compression": ("fixed-buckets",),
+}
 GRADIENT_BYTES = 4
 Key = tuple[Place, str]
 

@@ -11,6 +11,8 @@ from analysis.adapting import adapted_rows
 from analysis.cells import SIMULATED, cells
 from analysis.claims import SUITE as CLAIMED_BY
 from analysis.claims import claims
+from analysis.compression import compression_study
+from analysis.compression_claims import compression_claims
 from analysis.optimisers import optimisers
 from analysis.rows import OutcomeRow, ProvenanceRow, SettingRow, Summary
 from analysis.shared_rows import PairRow
@@ -54,7 +56,13 @@ def summarise(
     timed = step_rows(groups, generator)
     errors = error_rows(timed)
     judged = claims(every_pair, curves, optimised, generator) if CLAIMED_BY in suites else ()
-    judged = (*judged, *step_claims(timed, errors, suites, generator))
+    targets = target_studies(ran)
+    compressed = compression_study(groups, targets, generator)
+    judged = (
+        *judged,
+        *step_claims(timed, errors, suites, generator),
+        *compression_claims(compressed, targets, generator),
+    )
     return Summary(
         suites=suites,
         num_records=len(everything),
@@ -66,7 +74,8 @@ def summarise(
         claims=judged,
         studies=studies(timed),
         errors=errors,
-        targets=target_studies(ran),
+        targets=targets,
+        compression=compressed,
         adapted=adapted_rows(ran, generator),
         outcomes=outcomes(groups),
         provenance=provenance(everything),

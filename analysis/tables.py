@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 from typing import Any
 
 from rich.console import Console, Group
@@ -12,6 +13,7 @@ from rich.text import Text
 
 from analysis import terminal
 from analysis.compare import Comparison
+from analysis.compression_tables import compression_tables
 from analysis.rows import CellRow, OutcomeRow, PairRow, SettingRow, SharingRow, Summary, Tone, VerdictRow
 from analysis.sharing_tables import claim_list, has_metrics, metrics_table, optimiser_table, sweep_table
 from analysis.stats import FEWEST_FOR_LEVEL
@@ -40,7 +42,8 @@ def render(summary: Summary, console: Console) -> None:
         console.print(group)
     if summary.adapted:
         console.print(adapted_table(summary.adapted, console.width))
-    for group in target_tables(summary.targets, console.width):
+    width = console.width
+    for group in chain(compression_tables(summary.compression, width), target_tables(summary.targets, width)):
         console.print(group)
     if summary.outcomes:
         console.print(outcome_list(summary.outcomes, console.width))

@@ -11,15 +11,15 @@ optimizer `frozen-adam` the half that steps, with `freeze_after` equal to `warmu
 Adam's own β₁·m + (1−β₁)·gradient is then m̄' (to float32 rounding, of which each step forgets 1−β₁), so optimizer and
 loop need not know. Whoever clips that gradient changes the momentum.
 
-C(a) = s·sign(a), sign(0) = 1, with s = ‖a‖₂/√n (`scale="l2"`): the ratio of the magnitudes of what is sent and its signs
-in the paper, as DeepSpeed computes it. It makes C no contraction where a few elements are much larger than the rest;
+C(a) = s·sign(a), sign(0) = 1, with s = ‖a‖₂/√n (`scale="l2"`): the ratio of the magnitudes of a and its signs in
+the paper, as DeepSpeed computes it. It makes C no contraction where a few elements are much larger than the rest;
 the mean of |a| (`scale="l1"`) always does. One s for each parameter's rows on a server (`block` > 0: for so many
 elements at most). Bytes: ⌈n/8⌉ + 4 a scale. Bits say + or −, never 0: an element whose gradient is always 0 moves.
 
 Differs from the paper: the momentum's bias correction goes on (`frozen-adam`), as Adam has it; DeepSpeed has none. A
-worker's s is for one server's rows of a parameter, DeepSpeed's for a whole one. `warmup_steps` defaults to 100, for runs
-of some hundreds of steps; the paper takes 15–20 % of all. Residuals survive a checkpoint; DeepSpeed resets them. Not
-verified against the paper's text.
+worker's s is for one server's rows of a parameter, DeepSpeed's for a whole one. `warmup_steps` defaults to 100, for
+some hundreds of steps in all; the paper takes 15–20 % of them. Residuals survive a checkpoint; DeepSpeed resets them.
+Steps count those that mixed precision skips, `frozen-adam` does not: skip none. Not verified against the paper's text.
 """
 
 from __future__ import annotations

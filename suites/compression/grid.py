@@ -60,23 +60,23 @@ COURSES = (
 )
 RATE_COURSE = COURSES[0]
 SGD, PLAIN, ADAM = "sgd(lr=0.1)", "sgd(lr=0.1, momentum=0.0)", "frozen-adam(freeze_after=1)"
-# In replay: a method in real sizes with its optimizer. What works by rows or matrices is not the same on tensors that
-# are S times smaller: 1-bit has its means by tensor here, and PowerSGD is left out (README.md).
-DENSE, HALF = "fixed-buckets", "fixed-buckets+half"
+# In replay: a method behind the packing, with its optimizer. What works by rows or matrices is not the same on tensors
+# that are S times smaller: 1-bit has its means by tensor here, and PowerSGD is left out (README.md).
+DEFAULT = "fixed-buckets(bucket_bytes=26214400, first_bucket_bytes=1048576)"  # torch DDP's, in real sizes
 REPLAYED: Mapping[str, tuple[str, str]] = {
-    "dense": (DENSE, SGD),
-    "fp16": (HALF, SGD),
-    "bf16": ("fixed-buckets+half(dtype='bfloat16')", SGD),
-    "top-k 1 %": ("fixed-buckets+topk(density=0.01)+error-feedback", SGD),
-    "random-k 1 %": ("fixed-buckets+random-k(density=0.01)+error-feedback", SGD),
-    "Aji-Heafield 1 %": ("fixed-buckets+aji-heafield(density=0.01)+error-feedback", SGD),
-    "DGC 0.1 %": ("fixed-buckets+dgc(density=0.001)", PLAIN),
-    "gTop-k 1 %": ("fixed-buckets+gtopk(density=0.01)+error-feedback+tree", SGD),
-    "SBC 1 %": ("fixed-buckets+sbc(density=0.01)+error-feedback", SGD),
-    "QSGD 4 bit": ("fixed-buckets+qsgd(bits=4, bucket=512)", SGD),
-    "QSGD 2 bit": ("fixed-buckets+qsgd(bits=2, bucket=64)", SGD),
-    "1-bit SGD": ("fixed-buckets+onebit(per='tensor')+double-squeeze+error-feedback", SGD),
-    "1-bit Adam": ("fixed-buckets+onebit-adam(warmup_steps=1)", ADAM),
+    "dense": ("", SGD),
+    "fp16": ("half", SGD),
+    "bf16": ("half(dtype='bfloat16')", SGD),
+    "top-k 1 %": ("topk(density=0.01)+error-feedback", SGD),
+    "random-k 1 %": ("random-k(density=0.01)+error-feedback", SGD),
+    "Aji-Heafield 1 %": ("aji-heafield(density=0.01)+error-feedback", SGD),
+    "DGC 0.1 %": ("dgc(density=0.001)", PLAIN),
+    "gTop-k 1 %": ("gtopk(density=0.01)+error-feedback+tree", SGD),
+    "SBC 1 %": ("sbc(density=0.01)+error-feedback", SGD),
+    "QSGD 4 bit": ("qsgd(bits=4, bucket=512)", SGD),
+    "QSGD 2 bit": ("qsgd(bits=2, bucket=64)", SGD),
+    "1-bit SGD": ("onebit(per='tensor')+double-squeeze+error-feedback", SGD),
+    "1-bit Adam": ("onebit-adam(warmup_steps=1)", ADAM),
 }
 
 
@@ -157,8 +157,9 @@ def predicted(options: Options) -> Sequence[Trial]:
     )
 
 
-def _in_replay(job: Job, strategy: str, optimizer: str) -> Job:
-    return replace(job, strategy=scaled(strategy, job.workload.size_scale), optimizer=optimizer)
+def _in_replay(job: Job, compression: str, optimizer: str) -> Job:
+    text = "+".join(filter(None, (DEFAULT, compression)))
+    return replace(job, strategy=scaled(text, job.workload.size_scale), optimizer=optimizer)
 
 
 def _courses(course: Course, options: Options) -> Iterator[Trial]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import threading
-from functools import cache
+from functools import cache, partial
 
 import pytest
 import torch
@@ -75,13 +75,18 @@ class Linear(nn.Module):
         return torch.stack([(p * gradients[n]).sum() for n, p in self.named_parameters()]).sum()
 
 
+def loss_at(step: int, rank: int, model: nn.Module) -> Tensor:
+    assert isinstance(model, Linear)
+    return model.loss(step, rank)
+
+
 def ranks_of(text: str, world: int = 3) -> Lockstep:
     return Lockstep(replicas(Linear(), world), parse_strategy(text), seed=5)
 
 
 def train(ranks: Lockstep, start: int, stop: int) -> Lockstep:
     for step in range(start, stop):
-        ranks.step(lambda rank, model, step=step: model.loss(step, rank))
+        ranks.step(partial(loss_at, step))
     return ranks
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -57,17 +58,22 @@ def gradients(weights: dict[str, Array], step: int, rank: int) -> dict[str, Arra
     return {"weight": wrong.T @ inputs, "bias": wrong.sum(0)}
 
 
+def loss_at(step: int, rank: int, model: nn.Module) -> Tensor:
+    assert isinstance(model, Regression)
+    return model.loss(step, rank)
+
+
 def trained(text: str, world: int, num_steps: int) -> Lockstep:
     ranks = Lockstep(replicas(Regression(), world), parse_strategy(text))
     for step in range(num_steps):
-        ranks.step(lambda rank, model, step=step: model.loss(step, rank))
+        ranks.step(partial(loss_at, step))
     return ranks
 
 
 def sign_code(values: Array, order: int) -> Array:
     """C(a) of one block: the scale times signs, that of 0 being +."""
     scale = np.sqrt((values**2).mean()) if order == 2 else np.abs(values).mean()
-    return np.where(values >= 0, scale, -scale)
+    return np.asarray(np.where(values >= 0, scale, -scale))
 
 
 def reference(world: int, num_steps: int, order: int = 2) -> dict[str, Array]:

@@ -192,7 +192,7 @@ def test_a_profile_survives_its_file_and_a_broken_one_is_named(tmp_path) -> None
     save_codecs(PROFILE, path)
     assert load_codecs(str(path)) == PROFILE
     path.write_text('{"device": 1}')
-    with pytest.raises(WorkloadError, match="own.json holds no times"):
+    with pytest.raises(WorkloadError, match=r"own\.json holds no times"):
         load_codecs(str(path))
     with pytest.raises(WorkloadError, match="no times of codecs called 'nowhere'"):
         load_codecs("nowhere")

@@ -58,8 +58,10 @@ def test_powersgd_has_a_warm_up_of_its_own() -> None:
     found = system_of("torch-ddp(hook='powersgd', start_iter=5)")
     assert isinstance(found, Warms)
     assert found.num_warmup == 6
+    asked = task(PAIR, system=POWERSGD).trial
+    assert asked is not None
     with pytest.raises(TrialError, match=f"needs 3 steps before .*num_warmup is {NUM_WARMUP}"):
-        check(task(PAIR, system=POWERSGD).trial)
+        check(asked)
     plain = system_of("torch-ddp(hook='fp16')")
     assert isinstance(plain, Warms)
     assert plain.num_warmup == 0

@@ -8,7 +8,7 @@ import pytest
 from lab_tasks import digest, done, spec_of, task
 
 from harness.launch import LabHandle
-from harness.messages import Ending
+from harness.messages import Answer, Ending
 
 PAIR = spec_of("native")
 LOSSLESS = (
@@ -91,6 +91,63 @@ def test_who_is_late_is_named(lab: LabHandle) -> None:
     assert "not done after 3 s" in answer.reason
     assert "job a rank 0 at step" in answer.reason
     assert "job a rank 1 at step" in answer.reason
+
+
+GATHERED = {
+    "topk(density=0.1)+error-feedback": "sgd",
+    "gtopk(density=0.1)+tree+error-feedback": "sgd",
+    "dgc(density=0.1)": "sgd(momentum=0.0)",
+    "aji-heafield(density=0.1)+error-feedback": "sgd",
+    "onebit+double-squeeze+error-feedback": "sgd",
+    "onebit+double-squeeze+error-feedback+parameter-server(servers=1)": "sgd",
+    "qsgd": "sgd",
+    "sbc(density=0.01)+error-feedback": "sgd",
+}
+SUMMED = {
+    "half": "sgd",
+    "powersgd+error-feedback": "sgd",
+    "onebit-adam(warmup_steps=2)": "frozen-adam(freeze_after=2)",
+}
+NUM_COMPRESSED_STEPS = 5
+
+
+@pytest.fixture(scope="module")
+def virtual_lab() -> Iterator[LabHandle]:
+    with LabHandle(spec_of("lockstep", 3)) as handle:
+        yield handle
+
+
+def on_three_ranks(lab: LabHandle, kind: str, strategy: str, optimizer: str) -> Answer:
+    asked = {"strategy": f"fixed-buckets+{strategy}", "optimizer": optimizer, "num_steps": NUM_COMPRESSED_STEPS}
+    return lab.ask(task(spec_of(kind, 3), **asked))
+
+
+@pytest.mark.timeout(180)  # a busy machine makes processes late, not wrong
+@pytest.mark.parametrize("strategy", GATHERED)
+def test_codes_give_the_weights_of_lockstep_bit_for_bit(lab: LabHandle, virtual_lab: LabHandle, strategy: str) -> None:
+    """Codes are decoded in order of rank and merged in the order of the tree, wherever the ranks are."""
+    real = on_three_ranks(lab, "native", strategy, GATHERED[strategy])
+    virtual = on_three_ranks(virtual_lab, "lockstep", strategy, GATHERED[strategy])
+    training = [rank for rank in done(real) if not rank.serves]
+    assert {rank.weights_digest for rank in training} == {
+        rank.weights_digest for rank in done(virtual) if not rank.serves
+    }
+    assert [rank.losses for rank in training] == [rank.losses for rank in virtual.ranks if not rank.serves]
+    assert [rank.wire_bytes for rank in real.ranks] == [rank.wire_bytes for rank in virtual.ranks]
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("strategy", SUMMED)
+def test_what_is_summed_on_the_way_learns_as_in_lockstep(
+    lab: LabHandle, virtual_lab: LabHandle, strategy: str
+) -> None:
+    """A ring of three adds each part in another order: the last bit of a sum, which five steps multiply up."""
+    real = on_three_ranks(lab, "native", strategy, SUMMED[strategy])
+    virtual = on_three_ranks(virtual_lab, "lockstep", strategy, SUMMED[strategy])
+    assert digest(real)
+    for one, other in zip(done(real), done(virtual), strict=True):
+        assert one.losses == pytest.approx(other.losses, rel=1e-3)
+        assert one.wire_bytes == other.wire_bytes
 
 
 @pytest.mark.emulated
