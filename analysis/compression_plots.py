@@ -34,7 +34,7 @@ def bits_and_time(rows: Sequence[MethodRow]) -> Figure:
         if row.bits is not None:
             bits.barh(place, row.bits, height=0.6, color=blue, linewidth=0)
             bits.annotate(
-                number(row.bits), (row.bits, place), (2, 0), textcoords="offset points", va="center", fontsize=6
+                number(row.bits), (row.bits, place), (5, 0), textcoords="offset points", va="center", fontsize=6
             )
         if row.theory_bits is not None:
             bits.plot(row.theory_bits, place, **look.diamond())
@@ -59,8 +59,8 @@ def bits_and_time(rows: Sequence[MethodRow]) -> Figure:
         Patch(color=blue, label="sent"),
         Line2D([], [], **look.diamond(), label="the code, by its paper"),
         Patch(color=look.neutral(), label="step"),
-        Patch(color=orange, label="until on its way"),
-        Patch(color=violet, label="after that"),
+        Patch(color=orange, label="compress: until on its way"),
+        Patch(color=violet, label="decompress: after that"),
     ]
     look.legend(figure, handles, columns=5)
     figure.suptitle(rows[0].place.describe(), x=0.01, ha="left", fontsize=8)
@@ -84,7 +84,7 @@ def pays_below(pays: Sequence[PaysBelow]) -> Figure:
         lowest, highest = own[0].threshold.lowest, own[0].threshold.highest
         part.set_xscale("log")
         part.set_xlim(lowest / BEYOND**2, highest * BEYOND**2)
-        part.axvspan(lowest, highest, color=look.neutral(), alpha=0.12, linewidth=0)
+        part.axvspan(lowest, highest, color=look.neutral(), alpha=0.12, linewidth=0, zorder=0)
         part.xaxis.set_major_locator(FixedLocator([lowest, highest]))
         part.xaxis.set_major_formatter(FixedFormatter([f"{lowest:g}", f"{highest:g}"]))
         part.xaxis.set_minor_locator(NullLocator())

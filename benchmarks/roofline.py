@@ -46,9 +46,15 @@ class Roofline:
         return best
 
     def time(
-        self, benchmark: BenchmarkFixture, call: Callable[[], object], *, moved_bytes: float, target_copies: float
+        self,
+        benchmark: BenchmarkFixture,
+        call: Callable[[], object],
+        *,
+        moved_bytes: float,
+        target_copies: float | None,
+        prepare: Callable[[], object] = lambda: None,
     ) -> None:
-        """Run `call` as the benchmark, and note in `extra_info`:
+        """Run `call` as the benchmark, each time after `prepare`, which is not timed, and note in `extra_info`:
 
         `copy_s`; `copies`, its best time in copies, beside `target_copies`; `roofline_copies`, what moving
         `moved_bytes` alone takes; `roofline_share`, how much of its time that is.
@@ -58,9 +64,14 @@ class Roofline:
             call()
             settle(self.device)
 
+        def prepared() -> None:
+            prepare()
+            settle(self.device)
+
+        prepared()
         settled()
         copy_s = self.copy_s()
-        benchmark.pedantic(settled, rounds=NUM_ROUNDS)  # type: ignore[no-untyped-call]
+        benchmark.pedantic(settled, setup=prepared, rounds=NUM_ROUNDS)  # type: ignore[no-untyped-call]
         copy_s = min(copy_s, self.copy_s())
         roofline_copies = moved_bytes / (2 * 4 * self.numel)
         benchmark.extra_info |= {"copy_s": copy_s, "roofline_copies": round(roofline_copies, 3)}

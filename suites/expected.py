@@ -16,6 +16,7 @@ from functools import cache
 from baselines.api import Message
 from baselines.strategy import Strategy
 from fabric.api import FabricKind, FabricSpec
+from harness.codecs import with_charge
 from harness.dispatch import PlanError, make_plan
 from harness.predict.calibration import NUM_REPEATS, RING_ROWS
 from harness.predict.costs import RING_STEPS, LinkCosts, PredictError, given_costs
@@ -102,7 +103,7 @@ def _in_lockstep_s(job: Job) -> float:
 def step_parts(job: Job, fabric: FabricSpec, world: int) -> StepParts:
     """A step of `job` alone among `world` ranks on `fabric`. Raises: WorkloadError, TextError."""
     layers = _layers(job.workload, world)
-    costs = _costs(fabric, world)
+    costs = with_charge(_costs(fabric, world), job, world)
     link_s = 0.0 if job.system.startswith("local") else _link_s(job, layers, costs)
     compute_s = job.accumulate * (layers.forward_s + layers.backward_s)
     return StepParts(compute_s - layers.backward_s, compute_s, link_s)

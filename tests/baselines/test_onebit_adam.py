@@ -129,15 +129,15 @@ def test_weights_are_those_of_the_algorithm_written_out(world: int, scale: str, 
 @pytest.mark.parametrize(
     "surroundings", ["single-bucket", "fixed-buckets(bucket_bytes=64)", "tensor-fusion", "slices(slice_elements=15)"]
 )
-@pytest.mark.parametrize("servers", [0, 1, 2])
+@pytest.mark.parametrize("servers", [0, 1])
 def test_packings_and_servers_do_as_well(surroundings: str, servers: int) -> None:
     """Replicas identical, and the loss as low as with plain Adam, within a tenth."""
     exchange = f"+parameter-server(servers={servers})"
-    ranks = trained(f"{method()}+{surroundings}{exchange}", 4, 25)
+    ranks = trained(f"{method()}+{surroundings}{exchange}", 3, 20)
     first, *others = ranks.models[: ranks.num_workers]
     for other in others:
         assert all(torch.equal(p, other.get_parameter(name)) for name, p in first.named_parameters())
-    exact = trained(f"frozen-adam(lr={LR}, freeze_after={WARM_UP}){exchange}", 4, 25).models[0]
+    exact = trained(f"frozen-adam(lr={LR}, freeze_after={WARM_UP}){exchange}", 3, 20).models[0]
     assert loss_of(first) <= 1.1 * loss_of(exact)
 
 

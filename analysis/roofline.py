@@ -1,0 +1,122 @@
+"""How fast compressors are beside what moving their bytes takes: rows, table and figure from a saved benchmark run.
+
+Reads the JSON that pytest-benchmark saves from `benchmarks/test_compression.py`, whose `extra_info` holds everything.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+LEAST_COPIES = 0.5
+
+
+class SpeedError(ValueError):
+    """A file that holds no such run; the message says how to make one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpeedRow:
+    """One compressor on one device, encoding and decoding together, in copies of the float32 tensor of `numel`.
+
+    `roofline_copies` is what moving the bytes alone takes; `extra_memory_tensors` and `state_tensors` are in sizes of
+    the tensor, peak beside it and kept between steps.
+    """
+
+    method: str
+    device: str
+    numel: int
+    copy_s: float
+    copies: float
+    target_copies: float | None
+    roofline_copies: float
+    bytes_per_element: float
+    extra_memory_tensors: float
+    state_tensors: float
+
+    @property
+    def meets_target(self) -> bool:
+        """Whether it is as fast as was asked, or nothing was asked."""
+        return self.target_copies is None or self.copies <= self.target_copies
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpeedRun:
+    """A saved run: its rows, fastest first, and where and when it was made."""
+
+    rows: tuple[SpeedRow, ...]
+    processor: str
+    date: str
+
+
+def read_run(path: Path, device: str = "cpu") -> SpeedRun:
+    """The compressors of one saved run. Raises: SpeedError, OSError."""
+    try:
+        saved = json.loads(path.read_text(encoding="utf-8"))
+        found = [bench["extra_info"] for bench in saved["benchmarks"] if "state_tensors" in bench["extra_info"]]
+        rows = [SpeedRow(**{name: info[name] for name in SpeedRow.__dataclass_fields__}) for info in found]
+        processor = str(saved["machine_info"]["cpu"].get("brand_raw", "unknown processor"))
+        date = str(saved["datetime"])[:10]
+    except (KeyError, TypeError, json.JSONDecodeError) as error:
+        raise SpeedError(f"{path} is no saved benchmark run of compressors ({error!r}); {_remedy()}") from error
+    chosen = sorted((row for row in rows if row.device == device), key=lambda row: row.copies)
+    if not chosen:
+        raise SpeedError(f"{path} has no compressor on {device}; {_remedy()}")
+    return SpeedRun(rows=tuple(chosen), processor=processor, date=date)
+
+
+def table(run: SpeedRun) -> Iterator[str]:
+    """Lines of a Markdown table, and a line on where the numbers come from."""
+    yield "| method | copies | target | roofline | bytes an element | extra memory | state |"
+    yield "|---|---:|---:|---:|---:|---:|---:|"
+    for row in run.rows:
+        target = "" if row.target_copies is None else f"≤ {row.target_copies:g}" + ("" if row.meets_target else " ✗")
+        yield (
+            f"| `{row.method}` | {row.copies:.1f} | {target} | {row.roofline_copies:.1f} | {row.bytes_per_element:.3g} | "
+            f"{row.extra_memory_tensors:.2f} | {row.state_tensors:.2g} |"
+        )
+    copies_ms = sorted(1e3 * row.copy_s for row in run.rows)
+    yield ""
+    yield (
+        f"{run.rows[0].numel / 1e6:.1f} million elements on {run.rows[0].device}, {run.processor}, {run.date}; a copy took "
+        f"{copies_ms[0]:.1f}–{copies_ms[-1]:.1f} ms. Each number is the best of eight rounds, in one run."
+    )
+
+
+def figure(run: SpeedRun) -> Figure:
+    """A bar a compressor on a logarithmic axis; a tick where moving the bytes alone would end, a diamond at the target."""
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+
+    from analysis import look
+
+    with look.style():
+        drawn, axes = look.bars(len(run.rows), extra_in=0.3)
+        for place, row in enumerate(run.rows):
+            colour = look.palette()[0] if row.meets_target else look.palette()[3]
+            axes.barh(place, row.copies - LEAST_COPIES, left=LEAST_COPIES, height=0.6, color=colour)
+            axes.plot([row.roofline_copies] * 2, [place - 0.38, place + 0.38], color=look.INK, linewidth=1.6)
+            if row.target_copies is not None:
+                axes.plot(row.target_copies, place, **look.diamond())
+        look.names(axes, [row.method for row in run.rows])
+        axes.set_xscale("log")
+        axes.set_xlim(LEAST_COPIES, 2 * max(max(row.copies, row.target_copies or 0) for row in run.rows))
+        axes.xaxis.set_major_formatter("{x:g}")
+        look.label(axes, "Encoding and decoding, beside moving the bytes", "copies of the tensor")
+        handles: Sequence[Any] = (
+            Patch(color=look.palette()[0], label="measured"),
+            Line2D([], [], color=look.INK, linewidth=1.6, label="bytes alone"),
+            Line2D([], [], label="target", **look.diamond()),
+        )
+        look.legend(drawn, handles, columns=3)
+    return drawn
+
+
+def _remedy() -> str:
+    return "make one with make benchmark ARGS='-k test_compression.py'"

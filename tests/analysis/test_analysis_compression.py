@@ -1,0 +1,257 @@
+"""Compression from records: bits, seconds, the links on which a method pays, times to the target, and claims."""
+
+from __future__ import annotations
+
+import io
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from rich.console import Console
+from synthetic_compression import COMPUTE_S, METHODS, NUM_PARAMETERS, compression_suite, record, step_s
+
+from analysis import look
+from analysis.compression_bits import entropy, golomb_bits, sent_share, theory_bits
+from analysis.compression_figures import compression_drawings
+from analysis.compression_rows import CompressionStudy, MethodRow, PaysBelow, SoonerRow
+from analysis.report import render_page
+from analysis.rows import Summary
+from analysis.shared_rows import ClaimRow, Outcome
+from analysis.summary import summarise
+from analysis.tables import render, rows_as_json
+from results.record import Record
+
+
+@pytest.fixture(scope="module")
+def summary() -> Summary:
+    return summarise(compression_suite())
+
+
+@pytest.fixture(scope="module")
+def study(summary: Summary) -> CompressionStudy:
+    return summary.compression
+
+
+def row(study: CompressionStudy, name: str, gbit: float | None = 0.2, workload: str = "resnet20-digits") -> MethodRow:
+    (found,) = (r for r in study.rows if (r.name, r.place.gbit, r.place.workload) == (name, gbit, workload))
+    return found
+
+
+def pays(study: CompressionStudy, name: str, workload: str = "resnet20-digits") -> PaysBelow:
+    (found,) = (one for one in study.pays if (one.name, one.workload) == (name, workload))
+    return found
+
+
+def sooner(study: CompressionStudy, name: str) -> SoonerRow:
+    (found,) = (one for one in study.sooner if one.name == name)
+    return found
+
+
+def claim(summary: Summary, start: str) -> ClaimRow:
+    return next(one for one in summary.claims if one.claim.startswith(start))
+
+
+def crossing_gbit(name: str, rival: str) -> float:
+    """Where the formula's steps are equal: codec seconds lost are bits saved over the rate."""
+    own, other = METHODS[name], METHODS[rival]
+    return (other.bits - own.bits) * NUM_PARAMETERS / (own.codec_s - other.codec_s) / 1e9
+
+
+def test_bits_are_what_was_sent_less_the_steps_of_a_warm_up(study: CompressionStudy) -> None:
+    assert row(study, "dense").bits == pytest.approx(32.0)
+    assert row(study, "top-k 1 %").bits == pytest.approx(0.61)
+    warm = row(study, "1-bit SGD")
+    assert warm.bits == pytest.approx(1.2)
+    assert warm.mean_bits == pytest.approx((4 * 32 + 36 * 1.2) / 40)
+    assert not warm.bits_with_warm_up
+    assert row(study, "DGC 0.1 %").bits_with_warm_up
+
+
+def test_a_code_s_ratio_does_not_depend_on_how_often_it_is_sent(study: CompressionStudy) -> None:
+    far = row(study, "DGC 0.1 %", 10.0, "resnet50-replay")
+    assert far.bits == pytest.approx(7 * 0.08)
+    assert far.ratio == pytest.approx(400.0)
+
+
+def test_compress_and_decompress_are_told_apart(study: CompressionStudy) -> None:
+    own = row(study, "QSGD 4 bit")
+    assert own.compress_s == pytest.approx(0.0225)
+    assert own.phases.decompress_s == pytest.approx(0.0075)
+
+
+@pytest.mark.parametrize(
+    ("method", "bits"),
+    [
+        ("fixed-buckets", 32.0),
+        ("unfused+half", 16.0),
+        ("unfused+qsgd(bits=4, bucket=512)", 4.0625),
+        ("unfused+qsgd(bits=2, bucket=64)", 2.5),
+        ("unfused+topk(density=0.01)+error-feedback", 0.32 + 0.0807931),
+        ("unfused+random-k(density=0.01)", 0.32),
+        ("unfused+random-k(density=0.01, shared=False)", 0.32 + 0.0807931),
+        ("unfused+onebit+double-squeeze", 1.0),
+    ],
+)
+def test_bits_by_the_papers_formulas(method: str, bits: float) -> None:
+    assert theory_bits(method) == pytest.approx(bits, rel=1e-5)
+
+
+def test_where_no_formula_is_known_nothing_is_said() -> None:
+    assert theory_bits("unfused+powersgd(rank=4)") is None
+    assert theory_bits("torch-ddp(hook='fp16')") is None
+    assert sent_share("torch-ddp", 2) is None
+    assert sent_share("unfused+gtopk+tree", 8) is None
+
+
+def test_golomb_codes_of_the_paper_s_density_take_about_eight_bits_at_one_percent() -> None:
+    assert golomb_bits(0.01) == pytest.approx(8.1, abs=0.05)
+    assert (
+        golomb_bits(0.01) * 0.01 >= entropy(0.01) - 0.01
+    )  # positions only, and no better than their entropy less log e
+    assert theory_bits("unfused+sbc(density=0.01)") == pytest.approx(0.01 * golomb_bits(0.01))
+
+
+@pytest.mark.parametrize(("method", "share"), [("unfused+topk", 3.0), ("unfused+half", 1.5), ("unfused", 1.5)])
+def test_codes_are_sent_to_all_others_and_sums_around_a_ring(method: str, share: float) -> None:
+    assert sent_share(method, 4) == pytest.approx(share)
+
+
+@pytest.mark.parametrize(("name", "rival"), [("top-k 1 %", "fp16"), ("1-bit SGD", "fp16")])
+def test_the_rate_up_to_which_a_method_pays_is_where_its_step_meets_the_better_of_float32_and_half(
+    study: CompressionStudy, name: str, rival: str
+) -> None:
+    found = pays(study, name).threshold
+    truth = crossing_gbit(name, rival)
+    assert found.basis == "measured"
+    assert found.gbit.n == 3
+    assert 0.2 < truth < 2.0
+    assert found.gbit.median == pytest.approx(min(truth, 1.0), rel=0.25) or math.isinf(found.gbit.median)
+    gains = [_best(rate) / step_s(METHODS[name], rate) for rate in (50e6, 1e9)]
+    assert gains[0] > 1.01
+    assert (gains[1] > 1.01) == math.isinf(found.gbit.median)
+
+
+def _best(rate: float) -> float:
+    return min(step_s(METHODS[name], rate) for name in ("dense", "fp16"))
+
+
+def test_half_has_to_beat_float32_and_says_how_it_does_without_a_rate(study: CompressionStudy) -> None:
+    half = pays(study, "fp16")
+    assert math.isinf(half.threshold.gbit.median)  # 1 ms of coding, and 4 ms of link saved at 1 Gbit/s
+    assert half.unshaped is not None
+    assert half.unshaped.median == pytest.approx(COMPUTE_S / (COMPUTE_S + 0.001), rel=0.02)
+    assert half.threshold.text == "all of 0.0500 to 1.00"
+
+
+def test_what_pays_nowhere_is_told_so(summary: Summary) -> None:
+    dear = [
+        replace(r, jobs=(replace(r.jobs[0], ranks=tuple(replace(k, steps_s=(9.0,) * 3) for k in r.jobs[0].ranks)),))
+        if r.cell.endswith("QSGD 4 bit")
+        else r
+        for r in compression_suite()
+    ]
+    found = pays(summarise(dear).compression, "QSGD 4 bit").threshold
+    assert found.gbit.median == 0
+    assert found.text == "nowhere from 0.0500 up"
+
+
+def test_where_only_one_rate_was_measured_predicted_steps_tell(study: CompressionStudy) -> None:
+    found = pays(study, "DGC 0.1 %", "resnet50-replay").threshold
+    assert found.basis == "predicted"
+    assert 5.0 < found.gbit.median < 10.0  # 200 against 250 ms, then 180 against 150
+
+
+def test_time_to_the_target_is_measured_at_home_and_steps_times_the_step_elsewhere(study: CompressionStudy) -> None:
+    half, sparse = sooner(study, "fp16"), sooner(study, "top-k 1 %")
+    dense, own = METHODS["dense"], METHODS["top-k 1 %"]
+    assert half.home is not None
+    assert half.home.median == pytest.approx(step_s(dense, 200e6) / step_s(METHODS["fp16"], 200e6), rel=0.02)
+    at = dict(sparse.gains)
+    assert at[1.0].median == pytest.approx(20 * step_s(dense, 1e9) / (24 * step_s(own, 1e9)), rel=0.02)
+    assert sparse.is_sparse
+    assert not half.is_sparse
+
+
+def test_a_warm_up_s_steps_take_the_dense_step_s_time(study: CompressionStudy) -> None:
+    dense, own = METHODS["dense"], METHODS["DGC 0.1 %"]
+    expected = 20 * step_s(dense, 50e6) / (4 * step_s(dense, 50e6) + 32 * step_s(own, 50e6))
+    assert dict(sooner(study, "DGC 0.1 %").gains)[0.05].median == pytest.approx(expected, rel=0.02)
+
+
+def test_what_never_reaches_the_target_has_no_gain_and_stays_in_the_table(study: CompressionStudy) -> None:
+    lost = sooner(study, "1-bit SGD")
+    assert (lost.gains, lost.threshold, lost.num_reached, lost.num_repeats) == ((), None, 0, 3)
+
+
+def test_the_suite_s_own_claims_are_judged(summary: Summary) -> None:
+    first = claim(summary, "At 200 Mbit/s")
+    assert first.outcome is Outcome.MET
+    assert "resnet20-digits" in first.sentence
+    assert any("1-bit SGD" in detail and "0 of 3" in detail for detail in first.details)
+    above = claim(summary, "There is a rate above")
+    assert above.outcome is Outcome.MISSED  # the made-up half pays up to the highest rate
+    assert "fp16" in above.sentence
+
+
+def test_without_a_sparse_method_at_the_target_nothing_is_claimed() -> None:
+    few = [r for r in compression_suite() if not r.cell.endswith(("top-k 1 %", "DGC 0.1 %"))]
+    assert claim(summarise(few), "At 200 Mbit/s").outcome is Outcome.NOT_MEASURED
+    assert claim(summarise(compression_suite(1)), "At 200 Mbit/s").outcome is Outcome.NOT_MEASURED
+
+
+def test_papers_and_sceptics_are_judged_by_numbers(summary: Summary) -> None:
+    outcomes = {one.claim: one.outcome for one in summary.claims}
+    ratio = claim(summary, "DGC's paper: 270")
+    assert ratio.outcome is Outcome.MET
+    assert "400" in ratio.sentence
+    assert claim(summary, "SBC's paper").outcome is Outcome.NOT_MEASURED
+    assert claim(summary, "gTop-k's paper: 1.1").outcome is Outcome.NOT_MEASURED
+    few = claim(summary, "The sceptics (Agarwal")
+    assert few.outcome is Outcome.MET  # DGC's 0.18 s against half's 0.15
+    assert "0 of 1 set-up" in few.sentence
+    assert "one core of a processor" in few.sentence
+    fast = claim(summary, "The sceptics (Zhang et al., NetAI 2020): at 100")
+    assert fast.outcome is Outcome.MET  # 90 of 95 ms
+    slow = claim(summary, "The sceptics (Zhang et al., NetAI 2020): at 10 ")
+    assert slow.outcome is Outcome.MISSED  # 90 of 150 ms
+    assert len(outcomes) == len(summary.claims)
+
+
+def test_other_suites_have_no_compression_section() -> None:
+    other = [replace(r, suite="quick") for r in compression_suite(1)[:6]]
+    found = summarise(other)
+    assert found.compression == CompressionStudy()
+    assert not any(one.claim.startswith("DGC") for one in found.claims)
+    assert 'id="compression"' not in render_page(found, [])
+
+
+def test_every_figure_is_drawn_with_its_records(study: CompressionStudy) -> None:
+    with look.style():
+        drawn = {drawing.name: drawing for drawing in compression_drawings(study)}
+        for drawing in drawn.values():
+            drawing.figure.savefig(io.BytesIO(), format="svg")
+    assert {"compression-pays-below", "compression-sooner-resnet20-digits"} <= set(drawn)
+    assert "compression-bits-resnet20-digits-2-workers-0-2-gbit-s" in drawn
+    assert "compression-gain-resnet20-digits-2-workers" in drawn
+    assert all(drawing.record_ids and drawing.caption for drawing in drawn.values())
+
+
+def test_page_tables_and_json_hold_what_was_found(summary: Summary) -> None:
+    page = render_page(summary, [])
+    assert 'id="compression"' in page
+    assert "all of 0.0500 to 1.00" in page
+    assert "reached in 0 of 3 repeats" in page
+    console = Console(file=io.StringIO(), width=140)
+    render(summary, console)
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "Links on which compression pays" in text
+    assert "compression: resnet20-digits, 2 workers, 0.2 Gbit/s" in text
+    assert rows_as_json(summary)["compression"]["pays"]
+
+
+def test_a_method_that_failed_in_one_repeat_is_no_row_with_it() -> None:
+    records: list[Record] = [record("dense", 200e6, 0), record("fp16", 200e6, 0)]
+    found = summarise(records).compression
+    assert [len(r.by_repeat) for r in found.rows] == [1, 1]
+    assert not np.isfinite(found.rows[0].step_time_s.low)  # type: ignore[union-attr]
