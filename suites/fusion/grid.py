@@ -41,9 +41,9 @@ HOROVOD = (
 DEEPSPEED = "deepspeed(zero=0, bucket_mb=25)"
 SYSTEMS = (*DDP, *HOROVOD, DEEPSPEED, "local")
 SCENES = (
-    Scene(network="resnet50", batch_size=32, num_hosts=8, gbit=10.0, strategies=EVERY, systems=SYSTEMS, repeats=MANY),
+    Scene(network="resnet50", batch_size=64, num_hosts=8, gbit=10.0, strategies=EVERY, systems=SYSTEMS, repeats=MANY),
     *(
-        Scene(network="resnet50", batch_size=32, num_hosts=4, gbit=gbit, strategies=strategies, systems=("local",))
+        Scene(network="resnet50", batch_size=64, num_hosts=4, gbit=gbit, strategies=strategies, systems=("local",))
         for gbit, strategies in ((5.0, ("unfused", *MERGED)), (25.0, MERGED), (100.0, MERGED))
     ),
     Scene(network="vgg16", batch_size=32, num_hosts=4, gbit=25.0, strategies=MERGED, systems=(HOROVOD[0], "local")),
@@ -58,8 +58,8 @@ SCENES = (
     Scene(network="gpt2", batch_size=8, num_hosts=8, gbit=25.0, strategies=MERGED, systems=("local",)),
 )
 PREDICTED_NETWORKS = {
-    "resnet50": 32,
-    "resnet101": 32,
+    "resnet50": 64,
+    "resnet101": 64,
     "vgg16": 32,
     "bert_base": 8,
     "bert_large": 8,
@@ -95,7 +95,7 @@ def predicted(options: Options) -> Sequence[Trial]:
 
 def _smoke() -> Scene:
     systems = (DDP[1], HOROVOD[0], "local")
-    return Scene(network="resnet50", batch_size=32, num_hosts=2, gbit=25.0, strategies=EVERY, systems=systems)
+    return Scene(network="resnet50", batch_size=64, num_hosts=2, gbit=25.0, strategies=EVERY, systems=systems)
 
 
 def _real_cells(options: Options) -> Iterator[Trial]:

@@ -94,7 +94,7 @@ SCENES = (
     ),
     Scene(
         network="resnet50",
-        batch_size=32,
+        batch_size=64,
         num_hosts=4,
         gbit=5.0,
         strategies=(joined(slices(SMALL), OVERLAP, SERVERS), joined(slices(SMALL), "p3", OVERLAP, SERVERS)),
@@ -102,7 +102,7 @@ SCENES = (
     ),
     Scene(  # its own slices: 769 messages, the one cell whose step may take longer than a second
         network="resnet50",
-        batch_size=32,
+        batch_size=64,
         num_hosts=2,
         gbit=10.0,
         strategies=(joined(slices(PAPERS), "p3", OVERLAP),),
@@ -122,7 +122,7 @@ SCENES = (
     ),
 )
 PREDICTED = (*orderings(LARGE), *orderings(LARGE, SERVERS))
-PREDICTED_NETWORKS = {"resnet50": 32, "vgg16": 32, "bert_base": 8, "gpt2": 8}
+PREDICTED_NETWORKS = {"resnet50": 64, "vgg16": 32, "bert_base": 8, "gpt2": 8}
 PREDICTED_HOSTS = 8
 PREDICTED_WORLDS = (2, 4, 16, 64, 256, 512, 1024)  # beside these
 REAL_SLICES = 65_536
@@ -141,7 +141,7 @@ def grid(options: Options) -> Sequence[Trial]:
     if options.smoke:
         smoke = Scene(
             network="resnet50",
-            batch_size=32,
+            batch_size=64,
             num_hosts=2,
             gbit=25.0,
             strategies=(*orderings(LARGE), *orderings(LARGE, SERVERS), *COMBINED),
