@@ -217,8 +217,8 @@ RULES: tuple[Rule, ...] = (
     ),
     (
         lambda s: s.compression.how is How.CONCAT and How.CONCAT not in s.exchange.takes,
-        "the exchange cannot collect payloads that are not to be summed on the way; use all-reduce or all-gather, or "
-        "put double-squeeze around the compressor for servers",
+        "the exchange only sums and the compressor's payloads cannot be summed; use all-reduce or all-gather, or put "
+        "double-squeeze around the compressor for servers",
     ),
     (
         lambda s: s.compression.how not in s.exchange.takes,

@@ -32,7 +32,8 @@ def matrices() -> str:
     choices, refused = decisions()
     numbers = {reason: index for index, (_, reason) in enumerate(RULES, start=1)}
     tables, free = [], []
-    for one, other in itertools.combinations(choices, 2):
+    for pair_of_slots in itertools.combinations(choices, 2):
+        one, other = sorted(pair_of_slots, key=lambda slot: -len(choices[slot]))  # the longer one down the page
         reasons = {
             pair: reason
             for pair in itertools.product(choices[one], choices[other])
