@@ -12,7 +12,7 @@ import numpy as np
 
 from analysis.cells import LOCAL, SIMULATED, is_measured, is_shared, label_of, step_time_s
 from analysis.compression_bits import FLOAT, sent_share, theory_bits
-from analysis.compression_rows import DENSE, CompressionStudy, MethodRow, PaysBelow, SoonerRow, Threshold
+from analysis.compression_rows import DENSE, CompressionStudy, MethodRow, PaysBelow, SoonerRow, Threshold, base
 from analysis.stats import Interval, bootstrap_interval
 from analysis.step_rows import Place
 from analysis.steps import paying_ranges, place_of
@@ -119,7 +119,7 @@ def _order(row: MethodRow) -> tuple[object, ...]:
 def _pays(rows: Rows, rng: np.random.Generator) -> tuple[PaysBelow, ...]:
     found = []
     for here in _by_work(rows):
-        for name in dict.fromkeys(row.name for row in here if row.name != DENSE):
+        for name in dict.fromkeys(row.name for row in here if not row.is_dense):
             own = [row for row in here if row.name == name]
             curves = _measured_gains(own, here) or _predicted_gains(own, here)
             threshold = _threshold(curves, "measured" if _measured_gains(own, here) else "predicted", rng)
@@ -147,8 +147,8 @@ def _by_work(rows: Rows) -> list[list[MethodRow]]:
 
 def rivals_of(row: MethodRow, rows: Rows) -> list[MethodRow]:
     """What a method has to beat in its place: float32 and half, of which a half has to beat float32."""
-    allowed = [other for other in rows if other.place == row.place and other.is_rival and other.name != row.name]
-    return [other for other in allowed if other.name == DENSE] if row.is_rival else allowed
+    allowed = [other for other in rows if other.place == row.place and other.is_rival]
+    return [other for other in allowed if other.is_dense] if row.is_rival else allowed
 
 
 def gains_of(row: MethodRow, rows: Rows) -> dict[int, float]:
@@ -223,7 +223,7 @@ def _sooner(rows: Rows, targets: Sequence[TargetStudy], rng: np.random.Generator
         here = [r for r in rows if r.place.workload == study.workload and r.place.num_workers == study.num_workers]
         home = _home(here, study)
         if home is not None:
-            found += [_sooner_row(row, study, here, home, rng) for row in study.rows if not row.is_dense]
+            found += [_sooner_row(row, study, here, home, rng) for row in study.rows if base(row.name) != DENSE]
     return tuple(found)
 
 
@@ -234,15 +234,14 @@ def _home(rows: Rows, study: TargetStudy) -> float | None:
 
 
 def _sooner_row(row: TargetRow, study: TargetStudy, here: Rows, home: float, rng: np.random.Generator) -> SoonerRow:
-    dense, complete = study.dense, row.reaches and study.dense.reaches
+    complete = row.reaches and study.dense.reaches
     by_rate: dict[float, ByRepeat] = {}
+    unshaped: ByRepeat = {}
     if complete:
-        rates = sorted({own.place.gbit for own in here if own.place.gbit is not None})
-        for gbit in rates:
-            times = [_times_s(method, here, gbit, home) for method in (dense, row)]
-            gains = {repeat: times[0][repeat] / times[1][repeat] for repeat in times[0].keys() & times[1].keys()}
-            if gains:
+        for gbit in sorted({at.place.gbit for at in here if at.place.gbit is not None}):
+            if gains := _gains_at(row, study, here, gbit, home):
                 by_rate[gbit] = gains
+        unshaped = _gains_at(row, study, here, None, home)
     name = row.name
     return SoonerRow(
         name=name,
@@ -253,10 +252,24 @@ def _sooner_row(row: TargetRow, study: TargetStudy, here: Rows, home: float, rng
         is_sparse=any(own.is_sparse for own in here if own.name == name),
         num_reached=row.num_reached,
         num_repeats=len(row.prices),
+        unshaped=bootstrap_interval(list(unshaped.values()), rng) if unshaped else None,
     )
 
 
-def _times_s(row: TargetRow, here: Rows, gbit: float, home: float) -> dict[int, float]:
+def _gains_at(row: TargetRow, study: TargetStudy, here: Rows, gbit: float | None, home: float) -> ByRepeat:
+    """Float32's time to the target over the method's, by repeat."""
+    theirs, own = _dense_s(study, here, gbit, home), _times_s(row, here, gbit, home)
+    return {repeat: theirs[repeat] / own[repeat] for repeat in theirs.keys() & own.keys()}
+
+
+def _dense_s(study: TargetStudy, here: Rows, gbit: float | None, home: float) -> dict[int, float]:
+    """The sooner of float32's packings, by repeat."""
+    known = [_times_s(row, here, gbit, home) for row in study.rows if base(row.name) == DENSE and row.reaches]
+    every = set.intersection(*map(set, known)) if known else set()
+    return {repeat: min(times[repeat] for times in known) for repeat in every}
+
+
+def _times_s(row: TargetRow, here: Rows, gbit: float | None, home: float) -> dict[int, float]:
     """Seconds to the target by repeat: as measured at home, else steps times the step there, a warm-up's dense ones."""
     if gbit == home:
         return {place: price.time_s for place, price in enumerate(row.prices) if price.time_s is not None}
@@ -277,5 +290,5 @@ def _steps_s(price: Price, warm_up: int, step_s: float, dense_s: float) -> float
     return warm * dense_s + (price.steps - warm) * step_s
 
 
-def _at(rows: Rows, name: str, gbit: float) -> MethodRow | None:
+def _at(rows: Rows, name: str, gbit: float | None) -> MethodRow | None:
     return next((row for row in rows if (row.name, row.place.gbit) == (name, gbit) and row.by_repeat), None)

@@ -48,7 +48,7 @@ def golomb_bits(p: float) -> float:
     """Bits a position of SBC's code at density `p`: b* + 1/(1 − (1−p)^(2^b*))."""
     golden = (1 + math.sqrt(5)) / 2
     b = 1 + math.floor(math.log2(math.log(golden - 1) / math.log(1 - p)))
-    return b + 1 / (1 - (1 - p) ** (2**b))
+    return float(b + 1 / (1 - (1 - p) ** (2**b)))
 
 
 def _density(settings: Settings, default: float) -> float:

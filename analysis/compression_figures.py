@@ -72,7 +72,7 @@ def _gain_curves(rows: Sequence[MethodRow]) -> dict[str, list[tuple[float, Inter
     rng, curves = np.random.default_rng(SEED), dict[str, list[tuple[float, Interval]]]()
     for row in rows:
         gains = list(gains_of(row, rows).values())
-        if row.place.gbit is not None and gains:
+        if row.place.gbit is not None and gains and not row.is_dense:
             curves.setdefault(row.name, []).append((row.place.gbit, bootstrap_interval(gains, rng)))
     return {name: points for name, points in curves.items() if len(points) >= FEWEST_RATES}
 

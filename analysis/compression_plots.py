@@ -134,7 +134,7 @@ def sooner(rows: Sequence[SoonerRow]) -> Figure | None:
     axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
     axes.yaxis.set_major_formatter("{x:g}")
     axes.yaxis.set_minor_formatter(NullFormatter())
-    axes.set_ylabel("float32's time to the target over its own")
+    axes.set_ylabel("float32's time to the target\nover its own")
     handles: list[Any] = [Line2D([], [], label=row.name, markersize=3.6, **styles[row.name]) for row in drawn]
     figure.legend(handles=handles, loc="outside lower center", ncols=LEGEND_COLUMNS)
     figure.suptitle(f"{drawn[0].workload}: who reaches float32's target sooner", x=0.01, ha="left", fontsize=8)
@@ -152,7 +152,7 @@ def gains_over_rate(curves: dict[str, list[tuple[float, Any]]], title: str, evid
         look.error_bars(axes, [at for at, _ in points], [gain for _, gain in points], **styles[name], markersize=3.6)
     axes.axhline(1, color=look.INK, linewidth=0.8, zorder=0.5)
     _rate_axis(axes, sorted({at for points in curves.values() for at, _ in points}))
-    axes.set_ylabel("better of float32 and half, over its own step")
+    axes.set_ylabel("step of float32 or half\nover its own")
     handles: list[Any] = [Line2D([], [], label=name, markersize=3.6, **styles[name]) for name in curves]
     figure.legend(handles=handles, loc="outside lower center", ncols=LEGEND_COLUMNS)
     figure.suptitle(f"{title} ({evidence})", x=0.01, ha="left", fontsize=8)

@@ -14,6 +14,11 @@ DENSE, HALVES = "dense", ("fp16", "bf16")  # as the suite calls them
 SPARSE = ("top-k", "random-k", "Aji-Heafield", "DGC", "gTop-k", "SBC")
 
 
+def base(name: str) -> str:
+    """A method's name without its packing: `dense, one message` is dense."""
+    return name.partition(",")[0]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MethodRow:
     """One method in one place.
@@ -49,9 +54,14 @@ class MethodRow:
         return 32.0 * self.share / self.bits if self.bits and self.share else None
 
     @property
+    def is_dense(self) -> bool:
+        """Whether it is our float32, in whatever packing."""
+        return self.system == "ours" and base(self.name) == DENSE
+
+    @property
     def is_rival(self) -> bool:
-        """Whether it is ours and float32 or half: what a compressor has to beat."""
-        return self.system == "ours" and (self.name == DENSE or self.name in HALVES)
+        """Whether it is our float32 or half, in whatever packing: what a compressor has to beat."""
+        return self.is_dense or (self.system == "ours" and base(self.name) in HALVES)
 
     @property
     def is_sparse(self) -> bool:
@@ -109,7 +119,8 @@ class PaysBelow:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SoonerRow:
     """Time to the target, the dense run's over a method's, by rate: measured at `home_gbit`, elsewhere steps to the
-    target times the step measured there. `gains` is empty where some repeat never got there."""
+    target times the step measured there, `unshaped` on the link without a rate. `gains` is empty where some repeat
+    never got there."""
 
     name: str
     workload: str
@@ -119,6 +130,7 @@ class SoonerRow:
     is_sparse: bool
     num_reached: int
     num_repeats: int
+    unshaped: Interval | None = None
 
     @property
     def home(self) -> Interval | None:

@@ -78,19 +78,19 @@ def table(run: SpeedRun) -> Iterator[str]:
     for row in run.rows:
         target = "" if row.target_copies is None else f"≤ {row.target_copies:g}" + ("" if row.meets_target else " ✗")
         yield (
-            f"| `{row.method}` | {row.copies:.1f} | {target} | {row.roofline_copies:.1f} | {row.bytes_per_element:.3g} | "
-            f"{row.extra_memory_tensors:.2f} | {row.state_tensors:.2g} |"
+            f"| `{row.method}` | {row.copies:.1f} | {target} | {row.roofline_copies:.1f} | "
+            f"{row.bytes_per_element:.3g} | {row.extra_memory_tensors:.2f} | {row.state_tensors:.2g} |"
         )
     copies_ms = sorted(1e3 * row.copy_s for row in run.rows)
     yield ""
     yield (
-        f"{run.rows[0].numel / 1e6:.1f} million elements on {run.rows[0].device}, {run.processor}, {run.date}; a copy took "
-        f"{copies_ms[0]:.1f}–{copies_ms[-1]:.1f} ms. Each number is the best of eight rounds, in one run."
+        f"{run.rows[0].numel / 1e6:.1f} million elements on {run.rows[0].device}, {run.processor}, {run.date}; a copy "
+        f"took {copies_ms[0]:.1f}–{copies_ms[-1]:.1f} ms. Each number is the best of eight rounds, in one run."
     )
 
 
 def figure(run: SpeedRun) -> Figure:
-    """A bar a compressor on a logarithmic axis; a tick where moving the bytes alone would end, a diamond at the target."""
+    """A bar a compressor on a log axis; a tick where moving the bytes alone would end, a diamond at its target."""
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 

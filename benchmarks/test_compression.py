@@ -1,10 +1,11 @@
 """Every compressor as a strategy names it: 25.5 million float32 elements (ResNet-50) there and back on one core.
 
 `make benchmark ARGS='-k test_compression.py'`, then `.venv/bin/python -m scripts.compression_page`, which draws the
-roofline and writes the table of docs/guide/compression.md. A rank's way through `reduce` is timed with itself as only
-other rank: encoding, decoding once, a server's or the tree's merge once. The multiple of one `copy_` of that size is
-taken in the same run, best beside best. Peak extra memory is that of a forked process; more than twice the tensor fails,
-being slow does not.
+roofline and writes the table of docs/guide/compression.md.
+
+A rank's way through `reduce` is timed with nobody else: encoding, decoding once, a merge of the tree once; where
+servers combine, as one of four workers and servers. The multiple of one `copy_` of that size is taken in the same run, best
+beside best. Peak extra memory is that of a forked process; more than twice the tensor fails, being slow does not.
 
 The roofline is what must move at least: gradient in and mean out, each state in and out, the payload out and in.
 """
@@ -43,6 +44,8 @@ from baselines.strategy import parse_strategy
 SHAPES = (*((512, 512, 3, 3),) * 10, (480, 3973))
 NUMEL = 25_500_000
 PAST_WARM_UP = 1_000
+M_MMAP_THRESHOLD = -3  # of glibc's mallopt
+NUM_SERVERS = 4  # the rows of all shapes are a multiple: so servers' shares are alike
 TARGET_COPIES = {
     "half": 3,
     "half(dtype='bfloat16')": 3,
@@ -53,7 +56,6 @@ TARGET_COPIES = {
     "qsgd": 30,
 }
 OTHERS = (
-    "uncompressed",
     "topk(values='float16')",
     "gtopk",
     "random-k",
@@ -108,11 +110,10 @@ class Way:
         message = Message(0, tuple(segments))
         assert message.numel == NUMEL
         self.grad = gradient(self.device).clone()
-        self.states = {
-            s.name: self.compressor.init(s.name, torch.zeros(s.shape, device=self.device)) for s in segments
-        }
+        self.states = {s.name: self.compressor.init(s.name, torch.zeros(s.shape, device=self.device)) for s in segments}
         generator = torch.Generator().manual_seed(2)
-        self.context = Context(0, 1, PAST_WARM_UP, message, generator, num_workers=1)
+        world = NUM_SERVERS if self.compressor.how is How.SCATTER else 1
+        self.context = Context(0, world, PAST_WARM_UP, message, generator, num_workers=world)
 
     @property
     def state_bytes(self) -> int:
@@ -129,18 +130,18 @@ class Way:
             aggregate = next(reduction)
             while True:
                 self.payload_bytes += sum(part.nbytes for part in aggregate.payload)
-                aggregate = reduction.send(answer_to(aggregate))
+                aggregate = reduction.send(answer_to(aggregate, self.context.world))
         except StopIteration as end:
             reduced: Reduced = end.value
             return reduced
 
 
-def answer_to(aggregate: Aggregate) -> Aggregated:
-    """What an exchange among one rank answers; merged with itself once, as in a round of the tree."""
+def answer_to(aggregate: Aggregate, world: int) -> Aggregated:
+    """What an exchange among `world` ranks answers that all have the same; merged once, as in a round of the tree."""
     payload = aggregate.payload
     if aggregate.how is How.MERGE and aggregate.merge is not None:
         return Aggregated((aggregate.merge(payload, tuple(part.clone() for part in payload)),))
-    return Aggregated((payload,))
+    return Aggregated((payload[:1],) * world)
 
 
 def way(text: str, device: str) -> Way:
@@ -178,7 +179,9 @@ def resident_rise(call: Callable[[], object]) -> int:
         lines = Path("/proc/self/status").read_text().splitlines()
         return next(int(line.split()[1]) for line in lines if line.startswith(name)) * 1024
 
-    ctypes.CDLL(None).malloc_trim(0)  # what was freed before must not hide what is taken now
+    libc = ctypes.CDLL(None)
+    libc.mallopt(M_MMAP_THRESHOLD, 1 << 20)  # what is freed goes back at once: the peak of what is needed, not kept
+    libc.malloc_trim(0)  # what was freed before must not hide what is taken now
     Path("/proc/self/clear_refs").write_text("5")  # sets the peak to what is resident now
     before = status("VmRSS")
     call()
@@ -200,9 +203,7 @@ def test_there_and_back(benchmark: BenchmarkFixture, text: str, device: str) -> 
     moved = 8 * NUMEL + 2 * there_and_back.state_bytes + 2 * there_and_back.payload_bytes
     target = TARGET_COPIES.get(text)
     roofline = Roofline(NUMEL, device)
-    roofline.time(
-        benchmark, there_and_back, moved_bytes=moved, target_copies=target, prepare=there_and_back.refill
-    )
+    roofline.time(benchmark, there_and_back, moved_bytes=moved, target_copies=target, prepare=there_and_back.refill)
     benchmark.extra_info |= {
         "method": text,
         "device": device,
@@ -216,4 +217,4 @@ def test_there_and_back(benchmark: BenchmarkFixture, text: str, device: str) -> 
 def test_every_compressor_has_its_line() -> None:
     named = {part.partition("(")[0] for text in METHODS for part in text.split("+")}
     compressors = {name for name, kind in plugins().items() if kind.card.slot == "compression"}
-    assert compressors - named == {"warm-up"}  # which is its inner compressor here
+    assert compressors - named == {"uncompressed", "warm-up"}  # nothing to do, and its inner compressor

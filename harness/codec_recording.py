@@ -4,7 +4,9 @@
 
 One rank's compressor is driven as the engine does, with one message of all parameters of a network in their real shapes
 (ResNet-50: 25.6 million elements), and told what equal ranks would send. Other ranks' payloads are this rank's own, but
-for those of a merge, which come from other gradients. A file that exists is added to.
+for those of a merge, which come from other gradients. A file that exists is added to. `--derive` makes the profile of
+a device that is not here from the one on the CPU, by its rate of copying (V100: 750 of 900 GB/s, as Jia et al.,
+"Dissecting the NVIDIA Volta GPU", 2018, measured; not verified here).
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from torch import Tensor
 from baselines.api import Aggregate, Aggregated, Context, How, Message, Payload, Segment, State
 from baselines.strategy import Strategy, parse_strategy
 from harness.codecs import codec_text
-from models.codec_profile import CODECS, CodecProfile, StageTimes, load_codecs, save_codecs
+from models.codec_profile import CODECS, CodecProfile, StageTimes, load_codecs, on_device, save_codecs
 from models.layer_profile import load_profile
 from models.networks import find_network
 
@@ -32,6 +34,7 @@ NETWORK = "resnet50"
 WORLDS = (2, 4, 8)
 NUM_RUNS = 5
 STEP = 1_000_000  # behind any warm-up
+COPY_RATES = {"v100": ("Tesla V100", 750e9)}  # bytes read and written a second
 METHODS = (
     "half",
     "half(dtype='bfloat16')",
@@ -186,7 +189,12 @@ def main() -> None:
     parser.add_argument("methods", nargs="*", default=METHODS, help="strategy texts; default: those of the suites")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--out", type=Path)
+    parser.add_argument("--derive", choices=tuple(COPY_RATES), help="from the CPU's copies; records nothing")
     given = parser.parse_args()
+    if given.derive:
+        name, rate = COPY_RATES[given.derive]
+        save_codecs(on_device(load_codecs(), name, 8 / rate), given.out or CODECS / f"{given.derive}.json")
+        return
     out = given.out or CODECS / f"{given.device}.json"
     torch.set_num_threads(1)
     message = network_message()

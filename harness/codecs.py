@@ -1,9 +1,9 @@
 """Compression in replay, charged as time on the virtual device.
 
-Tensors are S times smaller there, so compressing them really costs S times less than it would. What it would cost comes
-from a profile of codecs (`models/codec_profile.py`): S times the message's elements times seconds an element, stage by
-stage. In that time the device computes nothing else; the small tensor's own work is done meanwhile, so it does not
-count twice, unless it takes longer than what is charged.
+Tensors are S times smaller there, so compressing them really costs S times less than it would. What it would cost
+comes from the profile of codecs that goes with the layers' device (`models/codec_profile.py`): S times the message's
+elements times seconds an element, stage by stage. In that time the device computes nothing else; the small tensor's
+own work is done meanwhile, so it does not count twice, unless it takes longer than what is charged.
 """
 
 from __future__ import annotations
@@ -22,14 +22,21 @@ from baselines.api import Aggregate, Compressor, Context, Merge, NeedsOptimizer,
 from baselines.strategy import Strategy
 from harness.predict.costs import LinkCosts
 from harness.trial import Job
-from models.codec_profile import CodecProfile, StageTimes, load_codecs
+from models.codec_profile import CodecProfile, StageTimes, codecs_of, load_codecs
 from models.device import VirtualDevice
+from models.layer_profile import load_profile
+from models.networks import find_network
 from models.workload import Device
 
 NOTE = "compression in replay"
 UNCHARGED = frozenset({"warmup_steps", "steps", "seed", "inner"})  # fields that no time depends on
 TRANSPARENT = frozenset({"warm-up"})  # a wrapper that is not there any more once it is over
-load_cached = cache(load_codecs)
+
+
+@cache
+def profile_for(network: str, profile: str) -> CodecProfile:
+    """The times of codecs that go with a replayed network's layer times. Raises: WorkloadError."""
+    return load_codecs(codecs_of(load_profile(profile or find_network(network).profile).device))
 
 
 def codec_text(compression: Any) -> str:
@@ -100,7 +107,8 @@ def charge_of(job: Job, world: int) -> Charge | str:
     strategy = job.resolve()
     if not strategy.compression.lossy:
         return "nothing is compressed"
-    return charge_for(strategy, load_cached(), job.workload.size_scale, world)
+    spec = job.workload
+    return charge_for(strategy, profile_for(spec.network, spec.profile), spec.size_scale, world)
 
 
 def charge_for(strategy: Strategy, profile: CodecProfile, size_scale: int, world: int) -> Charge | str:

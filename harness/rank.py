@@ -229,7 +229,9 @@ def _compressor(trial: Trial, place: Place, workload: Workload) -> Charged | Non
 def _codec_note(trial: Trial, job: int) -> dict[str, str]:
     """For the record of a replay that compresses: what was charged for it, or why nothing was."""
     own = trial.jobs[job]
-    compresses = own.resolve().compression.lossy if own.system == "ours" else "fp16" in own.system or "hook" in own.system
+    compresses = (
+        own.resolve().compression.lossy if own.system == "ours" else "fp16" in own.system or "hook" in own.system
+    )
     if own.workload.device is not Device.REPLAY or not compresses:
         return {}
     charge = charge_of(own, trial.world)

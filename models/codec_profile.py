@@ -18,6 +18,7 @@ from results.codec import CodecError, from_jsonable, to_jsonable
 
 CODECS = FOLDER / "codecs"  # a folder of their own, since the one above holds networks
 DEFAULT = "cpu"
+BY_DEVICE = {"V100": "v100"}  # by what a layer profile says of its device; else the default
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +61,31 @@ class CodecProfile:
 
 def _between(low: float, high: float, share: float) -> float:
     return max(0.0, low + share * (high - low))
+
+
+def codecs_of(device: str) -> str:
+    """The profile of codecs that goes with layers timed on `device`: what computes also compresses."""
+    return next((name for part, name in BY_DEVICE.items() if part in device), DEFAULT)
+
+
+def on_device(profile: CodecProfile, device: str, copy_s: float) -> CodecProfile:
+    """`profile` for another device, derived: every stage takes as many copies of the tensor as on the one recorded.
+
+    Codecs mostly move memory; what does not (a selection's passes, exact ties) may take more copies there.
+    """
+    scale = copy_s / profile.copy_s
+    rows = {
+        method: tuple(
+            StageTimes(world=t.world, stages_s=tuple(s * scale for s in t.stages_s), merge_s=t.merge_s * scale)
+            for t in times
+        )
+        for method, times in profile.methods.items()
+    }
+    source = f"derived: as many copies as on {profile.device}, at {8e-9 / copy_s:.0f} GB/s"
+    return CodecProfile(
+        device=f"{device}, derived", source=source, network=profile.network, num_elements=profile.num_elements,
+        copy_s=copy_s, methods=rows,
+    )  # fmt: skip
 
 
 def load_codecs(name: str = DEFAULT) -> CodecProfile:

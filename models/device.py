@@ -69,10 +69,10 @@ class VirtualDevice(ABC):
     def take(self, seconds: float) -> AbstractContextManager[None]:
         """Like `run`, with the body of the `with` running meanwhile: what the host does under the device's time."""
 
-    @abstractmethod
     def interrupt(self, seconds: float) -> AbstractContextManager[None]:
         """Like `take`, by another thread and at once: for so long the device leaves the piece of work that it has, if
-        any, and that ends as much later. What a codec does beside backward."""
+        any, and that ends as much later. What a codec does beside backward. A device that cannot, queues it up."""
+        return self.take(seconds)
 
     @abstractmethod
     def close(self) -> None:

@@ -1,6 +1,6 @@
 """Draw the roofline of compressors and write the speed table of docs/guide/compression.md from a saved benchmark run.
 
-    make benchmark ARGS='-k test_compression.py'
+make benchmark ARGS='-k test_compression.py'
     .venv/bin/python -m scripts.compression_page            # from the last saved run
     .venv/bin/python -m scripts.compression_page RUN.json
 """

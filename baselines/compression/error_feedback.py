@@ -71,13 +71,11 @@ class ErrorFeedback:
 
     def reduce(self, grad: Tensor, states: Mapping[str, State], ctx: Context) -> Reduction:
         for residual, part in _pairs(states, grad, ctx.message):
-            part.add_(residual)
-        corrected = grad.clone()  # [numel]; the inner compressor may overwrite grad
+            residual.copy_(part.add_(residual))  # a stands there meanwhile: the inner compressor may overwrite grad
         reduced = yield from self.inner.reduce(grad, states, replace(ctx, wants_contribution=True))
         assert reduced.contributed is not None, "a compressor must say what it contributed when asked"
-        corrected.sub_(reduced.contributed)
-        for residual, part in _pairs(states, corrected, ctx.message):
-            residual.copy_(part)
+        for residual, part in _pairs(states, reduced.contributed, ctx.message):
+            residual.sub_(part)
         return Reduced(reduced.value, reduced.contributed)
 
     def wire_bytes(self, numel: int, world: int) -> float:

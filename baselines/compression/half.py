@@ -4,14 +4,15 @@ Source: Horovod's `Compression.fp16` and torch's `fp16_compress_hook` do the sam
 float16 (10 bits of mantissa, overflows at 65,504) or bfloat16 (7 bits, float32's range). The
 gradient was divided by the number of ranks before, which keeps the sum in range.
 
-On the CPU the short numbers stand in the gradient's own memory, cast a block at a time: touching fresh memory of half the
-size takes several times as long as the cast itself.
+On the CPU the short numbers stand in the gradient's own memory, cast in place: touching
+fresh memory of half the size takes several times as long as the cast itself.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import ClassVar
 
 import torch
@@ -20,7 +21,7 @@ from torch import Tensor
 from baselines.api import Aggregate, Card, Context, How, Reduced, Reduction, Scope, Slot, State
 
 DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16}
-BLOCK = 1 << 18  # elements; a block of each type stays in the cache
+FIRST = 1 << 16  # elements of the first stretch, which is cast through memory of its own
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,17 +65,23 @@ def _shortened(grad: Tensor, dtype: torch.dtype) -> Tensor:
     if grad.device.type != "cpu" or grad.dtype != torch.float32 or not grad.is_contiguous():
         return grad.to(dtype)
     short = grad.view(dtype)[: grad.numel()]
-    block = torch.empty(min(BLOCK, grad.numel()), dtype=dtype)
-    for own, into in zip(grad.split(BLOCK), short.split(BLOCK), strict=True):
-        into.copy_(block[: own.numel()].copy_(own))  # never beyond what has been read
+    for start, stop in _stretches(grad.numel()):
+        short[start:stop] = grad[start:stop] if start else grad[:stop].to(dtype)
     return short
 
 
 def _widened(short: Tensor, grad: Tensor) -> Tensor:
-    """`short` [n] in `grad` [n], from the last block on where they share memory."""
+    """`short` [n] in `grad` [n], from the end on where they share memory."""
     if short.data_ptr() != grad.data_ptr():
         return grad.copy_(short)
-    block = torch.empty(min(BLOCK, grad.numel()), dtype=short.dtype)
-    for own, source in zip(reversed(grad.split(BLOCK)), reversed(short.split(BLOCK)), strict=True):
-        own.copy_(block[: own.numel()].copy_(source))
+    for start, stop in reversed(_stretches(grad.numel())):
+        grad[start:stop] = short[start:stop] if start else short[:stop].clone()
     return grad
+
+
+def _stretches(numel: int) -> list[tuple[int, int]]:
+    """Each as long as all before it: so only the first one's short numbers lie where its long ones are."""
+    ends = [0]
+    while ends[-1] < numel:
+        ends.append(min(numel, max(FIRST, 2 * ends[-1])))
+    return list(pairwise(ends))

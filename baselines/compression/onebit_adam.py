@@ -24,7 +24,7 @@ Steps count those that mixed precision skips, `frozen-adam` does not: skip none.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -93,23 +93,28 @@ class OnebitAdam:
         return {key: torch.zeros(parameter.numel(), dtype=torch.float32, device=parameter.device) for key in keys}
 
     def reduce(self, grad: Tensor, states: Mapping[str, State], ctx: Context) -> Reduction:
-        momentum = _read(states, "momentum", ctx.message)
         if ctx.step < self.warmup_steps:
             contributed = grad.clone() if ctx.wants_contribution else None
             ((mean,),) = (yield Aggregate((grad,), How.SUM, "gradient")).parts
-            _write(states, "momentum", ctx.message, momentum.lerp_(mean, 1 - self.beta1))
+            for momentum, _, part in _parts(states, mean, ctx.message):
+                momentum.lerp_(part, 1 - self.beta1)
             return Reduced(mean, contributed)
         share = self.beta1 / (ctx.num_workers or ctx.world)
-        own = grad.mul_(1 - self.beta1).add_(momentum, alpha=share).add_(_read(states, "residual", ctx.message))
-        residual = own.clone()
+        own = grad.mul_(1 - self.beta1)
+        for momentum, residual, part in _parts(states, own, ctx.message):
+            residual.copy_(part.add_(momentum, alpha=share).add_(residual))
         codec = _ScaledSigns(ORDERS[self.scale], self.block)
         servers = {s.name: states[s.name]["server_residual"] for s in ctx.message.segments}
         squeezing = yield from squeezed(codec, own, servers, replace(ctx, wants_contribution=True))
-        assert squeezing.contributed is not None
-        _write(states, "residual", ctx.message, residual.sub_(squeezing.contributed))
-        _write(states, "momentum", ctx.message, squeezing.value)
-        sent = squeezing.contributed.sub_(momentum, alpha=share).div_(1 - self.beta1)
-        value = squeezing.value.sub_(momentum, alpha=self.beta1).div_(1 - self.beta1)
+        sent, value = squeezing.contributed, squeezing.value
+        assert sent is not None
+        for momentum, residual, part in _parts(states, sent, ctx.message):
+            residual.sub_(part)
+            part.sub_(momentum, alpha=share).div_(1 - self.beta1)
+        for momentum, _, part in _parts(states, value, ctx.message):
+            fresh = part.clone()
+            part.sub_(momentum, alpha=self.beta1).div_(1 - self.beta1)
+            momentum.copy_(fresh)
         return Reduced(value, sent if ctx.wants_contribution else None)
 
     def wire_bytes(self, numel: int, world: int) -> float:
@@ -145,12 +150,8 @@ class _ScaledSigns:
         return [min(longest, s.numel - start) for s in message.segments for start in range(0, s.numel, longest)]
 
 
-def _read(states: Mapping[str, State], key: str, message: Message) -> Tensor:
-    """A copy of the message's elements [numel] of one state."""
-    return torch.cat([states[s.name][key][s.start : s.stop] for s in message.segments])
-
-
-def _write(states: Mapping[str, State], key: str, message: Message, values: Tensor) -> None:
-    """Undo `_read`."""
-    for segment, part in zip(message.segments, values.split([s.numel for s in message.segments]), strict=True):
-        states[segment.name][key][segment.start : segment.stop] = part
+def _parts(states: Mapping[str, State], flat: Tensor, message: Message) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """Each segment's momentum and residual beside its part of the flat message."""
+    for segment, part in zip(message.segments, flat.split([s.numel for s in message.segments]), strict=True):
+        state, here = states[segment.name], slice(segment.start, segment.stop)
+        yield state["momentum"][here], state["residual"][here], part

@@ -29,8 +29,13 @@ REPEATS = 3
 NUM_EVALUATIONS = 20
 RATE_STEPS = 8
 OTHER_RATES_BPS: tuple[float | None, ...] = (50e6, 500e6, 1e9, None)  # beside the 200 Mbit/s of training
-BUCKETS = "fixed-buckets(bucket_bytes=262144, first_bucket_bytes=65536)"  # found for dense training, see README.md
+BUCKETS = "fixed-buckets(bucket_bytes=262144, first_bucket_bytes=65536)"  # as the suite fusion has for this network
 NOT_HERE = ("fusion", "ordering", "dense adam", "truncated gradient", "mixed precision")  # of the table: no codes
+ONE_MESSAGE = ", one message"
+RIVALS = (  # what compressors have to beat gets a second packing; the better one counts at every rate
+    Method(f"dense{ONE_MESSAGE}", "fixed-buckets", "one bucket of 25 MiB"),
+    Method(f"fp16{ONE_MESSAGE}", "fixed-buckets+half", "one bucket of 25 MiB"),
+)
 LOW_RANK = Method("PowerSGD rank 1", "fixed-buckets+powersgd(rank=1)+error-feedback", "NeurIPS 2019: rank 1 to 4")
 SYSTEMS: Mapping[str, str] = {
     "torch DDP": "torch-ddp(bucket_mb=0.25)",
@@ -197,11 +202,12 @@ def _jobs(course: Course, num_steps: int, options: Options) -> Iterator[tuple[st
 
 
 def methods_of(course: Course) -> list[Method]:
-    """The table's methods that a course trains by, bucketed as was found best for dense training."""
+    """The table's methods that a course trains by, in buckets, and float32 and half in one message too."""
     missing = skipped_methods()
     known = [method for method in (*METHODS, LOW_RANK) if method.name not in missing]
     wanted = [m for m in known if (m.name in course.methods if course.methods else m.name not in NOT_HERE)]
-    return [replace(method, text=method.text.replace("fixed-buckets", BUCKETS, 1)) for method in wanted]
+    rivals = [] if course.methods else [*RIVALS]
+    return [replace(method, text=method.text.replace("fixed-buckets", BUCKETS, 1)) for method in wanted] + rivals
 
 
 def _warm_up(name: str, num_steps: int) -> int:

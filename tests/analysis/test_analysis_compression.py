@@ -136,6 +136,20 @@ def _best(rate: float) -> float:
     return min(step_s(METHODS[name], rate) for name in ("dense", "fp16"))
 
 
+def test_the_better_packing_of_float32_and_half_is_the_one_to_beat() -> None:
+    """A second packing of half whose steps are a third of the first one's: sparse then pays nowhere."""
+    second = [
+        replace(record("fp16", rate, repeat, off=1 / 3), cell=f"{group}/resnet20-digits/fp16, one message")
+        for repeat in range(3)
+        for rate, group in ((50e6, "rate-50"), (200e6, "converge"), (500e6, "rate-500"), (1e9, "rate-1000"))
+    ]
+    second = [replace(r, id=f"{r.id}-second") for r in second]
+    found = summarise([*compression_suite(), *second]).compression
+    assert pays(found, "top-k 1 %").threshold.gbit.median < crossing_gbit("top-k 1 %", "fp16") / 2
+    assert pays(found, "fp16").threshold == pays(summarise(compression_suite()).compression, "fp16").threshold
+    assert not any(one.name.startswith("dense") for one in found.pays)
+
+
 def test_half_has_to_beat_float32_and_says_how_it_does_without_a_rate(study: CompressionStudy) -> None:
     half = pays(study, "fp16")
     assert math.isinf(half.threshold.gbit.median)  # 1 ms of coding, and 4 ms of link saved at 1 Gbit/s
@@ -190,7 +204,11 @@ def test_the_suite_s_own_claims_are_judged(summary: Summary) -> None:
     assert "resnet20-digits" in first.sentence
     assert any("1-bit SGD" in detail and "0 of 3" in detail for detail in first.details)
     above = claim(summary, "There is a rate above")
-    assert above.outcome is Outcome.MISSED  # the made-up half pays up to the highest rate
+    assert above.outcome is Outcome.MET  # the made-up half is sooner up to the highest rate, and not on no rate at all
+    assert sooner(summary.compression, "fp16").unshaped is not None
+    assert sooner(summary.compression, "fp16").unshaped.median < 1  # type: ignore[union-attr]
+    shaped = summarise([r for r in compression_suite() if r.fabric.rate_bps])
+    assert claim(shaped, "There is a rate above").outcome is Outcome.MISSED
     assert "fp16" in above.sentence
 
 

@@ -21,6 +21,8 @@ from baselines.strategy import parse_strategy
 from harness.lockstep import Lockstep, replicas
 
 TEXT = (ROOT / "docs" / "guide" / "compression.md").read_text()
+pytestmark = pytest.mark.timeout(180)  # kernels are compiled where no cache has them
+
 MARK = "<!-- example: baselines/compression/scaled_sign.py -->"
 CODE = block_after(TEXT, MARK)
 
@@ -46,7 +48,9 @@ def trained(text: str, world: int, num_steps: int) -> tuple[Lockstep, list[float
     truth, losses = torch.randn(3, 20, generator=dice), []
     for _ in range(num_steps):
         batch = torch.randn(world, 16, 20, generator=dice)
-        step = ranks.step(lambda rank, model, batch=batch: functional.mse_loss(model(batch[rank]), batch[rank] @ truth.T))
+        step = ranks.step(
+            lambda rank, model, batch=batch: functional.mse_loss(model(batch[rank]), batch[rank] @ truth.T)
+        )
         losses.append(float(torch.stack(step).mean()))
     return ranks, losses
 
@@ -74,7 +78,7 @@ def test_the_example_is_one_short_file_that_the_linter_accepts() -> None:
 @pytest.mark.usefixtures("installed")
 @pytest.mark.parametrize("around", ["error-feedback", "double-squeeze+error-feedback"])
 def test_the_example_learns_and_keeps_replicas_equal(around: str) -> None:
-    ranks, losses = trained(f"unfused+scaled-sign+{around}+sgd(lr=0.02, momentum=0.0)", world=3, num_steps=150)
+    ranks, losses = trained(f"unfused+scaled-sign+{around}+sgd(lr=0.05, momentum=0.0)", world=3, num_steps=60)
     assert losses[-1] < 0.1 * losses[0]
     first, *others = ranks.models
     for other in others:

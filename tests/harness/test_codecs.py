@@ -17,7 +17,7 @@ from harness.predict.demand import Demands
 from harness.predict.layers import plain_layers
 from harness.predict.step import predict_step
 from harness.trial import Job
-from models.codec_profile import CodecProfile, StageTimes, load_codecs, save_codecs
+from models.codec_profile import CodecProfile, StageTimes, codecs_of, load_codecs, on_device, save_codecs
 from models.device import VirtualDevice
 from models.values import WorkloadError
 from models.workload import Device, WorkloadSpec
@@ -169,6 +169,21 @@ def test_only_replay_is_charged_and_the_reason_is_told() -> None:
     assert with_charge(costs, unknown, 4) == costs
 
 
+def test_what_computes_also_compresses() -> None:
+    assert codecs_of("Tesla V100-SXM2-16GB") == "v100"
+    assert codecs_of("cpu (x86_64, 1 threads)") == "cpu"
+    on_gpu = charge_of(
+        Job(name="job", workload=WorkloadSpec(network="resnet50", device=Device.REPLAY), strategy="half"), 2
+    )
+    on_core = charge_of(
+        Job(name="job", workload=WorkloadSpec(network="lstm_lm", device=Device.REPLAY), strategy="half"), 2
+    )
+    assert isinstance(on_gpu, Charge)
+    assert isinstance(on_core, Charge)
+    assert "V100, derived" in on_gpu.note
+    assert on_gpu.stage_s(0, 1) < on_core.stage_s(0, 1) / 10
+
+
 def test_recording_times_every_stage_of_a_method() -> None:
     small = Message(0, tuple(Segment(f"w{i}", (64, 64), 0, 4096, i) for i in range(3)))
     for text, num_stages in ((TEXT, 2), ("onebit+double-squeeze+error-feedback", 3), ("powersgd(rank=1)", 3)):
@@ -180,9 +195,13 @@ def test_recording_times_every_stage_of_a_method() -> None:
 
 
 def test_the_profile_that_comes_along_has_every_method_of_the_table() -> None:
-    profile = load_codecs()
+    profile, derived = load_codecs(), load_codecs("v100")
     known = {codec_text(parse_strategy(text).compression) for text in METHODS}
     assert known <= set(profile.methods)
+    assert derived == on_device(profile, "Tesla V100", 8 / 750e9)
+    half = codec_text(parse_strategy("half").compression)
+    copies = [sum(p.methods[half][0].stages_s) / p.copy_s for p in (profile, derived)]
+    assert copies[0] == pytest.approx(copies[1])
     assert profile.num_elements == 25_557_032
     assert all(sum(row.stages_s) > 0.1 * profile.copy_s for rows in profile.methods.values() for row in rows)
 

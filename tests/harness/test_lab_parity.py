@@ -138,9 +138,7 @@ def test_codes_give_the_weights_of_lockstep_bit_for_bit(lab: LabHandle, virtual_
 
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("strategy", SUMMED)
-def test_what_is_summed_on_the_way_learns_as_in_lockstep(
-    lab: LabHandle, virtual_lab: LabHandle, strategy: str
-) -> None:
+def test_what_is_summed_on_the_way_learns_as_in_lockstep(lab: LabHandle, virtual_lab: LabHandle, strategy: str) -> None:
     """A ring of three adds each part in another order: the last bit of a sum, of a half-precision number in one case,
     which training on batches of 4 multiplies up."""
     real = on_three_ranks(lab, "native", strategy, SUMMED[strategy])

@@ -1,7 +1,7 @@
 """Real processes on emulated hosts: the bytes that the engine counts are those that cross the interfaces.
 
-A trial of few steps is taken away from one of more, so that what starts a trial (rendezvous, process groups, agreeing on
-an order after the first step) falls out. From each packet its Ethernet, IPv4 and TCP headers are taken away; a packet
+A trial of few steps is taken away from one of more, so that what starts a trial (rendezvous, process groups, the order
+after the first step) falls out. From each packet its Ethernet, IPv4 and TCP headers are taken away; a packet
 that only acknowledges is nothing but these. What is left is what gloo was given and gloo's own framing, which is not
 counted: whatever size a message has, each send takes two notices and a header of 48 bytes.
 """
