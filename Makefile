@@ -29,8 +29,8 @@ $(READY):
 doctor: $(READY) ## what this machine can do, and what to do about what it cannot
 	$(BENCH) doctor $(ARGS)
 
-test: $(READY)   ## all tests
-	$(BIN)/python -m pytest $(ARGS)
+test: $(READY)   ## all tests, in two processes
+	$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
 
 check: $(READY)  ## lint, format, types, import rules
 	$(BIN)/ruff check .

@@ -31,7 +31,7 @@ class _Waiting:
         self.py_func, self.options, self.__doc__ = function, options, function.__doc__
 
     def __call__(self, *arguments: Any) -> Any:
-        module: dict[str, Any] = self.py_func.__globals__  # type: ignore[attr-defined]
+        module: dict[str, Any] = self.py_func.__globals__
         with _loading:
             _load(module)
         return module[self.py_func.__name__](*arguments)

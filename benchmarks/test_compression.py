@@ -4,8 +4,8 @@
 roofline and writes the table of docs/guide/compression.md.
 
 A rank's way through `reduce` is timed with nobody else: encoding, decoding once, a merge of the tree once; where
-servers combine, as one of four workers and servers. The multiple of one `copy_` of that size is taken in the same run, best
-beside best. Peak extra memory is that of a forked process; more than twice the tensor fails, being slow does not.
+servers combine, as one of four workers and servers. The multiple of one `copy_` of that size is taken in the same run,
+best beside best. Peak extra memory is that of a forked process; more than twice the tensor fails, being slow does not.
 
 The roofline is what must move at least: gradient in and mean out, each state in and out, the payload out and in.
 """

@@ -131,7 +131,7 @@ class Lockstep:
         """
         if len(saved["models"]) != self.world or len(saved["optimizers"]) != self.num_workers:
             raise CheckpointError(
-                f"the checkpoint is of {len(saved['models'])} ranks, {len(saved['optimizers'])} of which train; here are "
+                f"a checkpoint of {len(saved['models'])} ranks and {len(saved['optimizers'])} train; here are "
                 f"{self.world} and {self.num_workers}"
             )
         if [own.keys() for own in self._optimizers] != [kept.keys() for kept in saved["optimizers"]]:

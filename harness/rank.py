@@ -59,8 +59,8 @@ class Place:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankResult:
-    """What one rank reports; plain values. In lockstep there are no step times, and rank 0 tells the bytes that the rank
-    which sent most had sent after each step."""
+    """What one rank reports; plain values. In lockstep there are no step times, and rank 0 tells the bytes that the
+    rank which sent most had sent after each step."""
 
     job: int
     rank: int

@@ -8,12 +8,14 @@ from __future__ import annotations
 import itertools
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 from baselines.api import Slot, UpdatePoint
-from baselines.catalogue import plugins
-from baselines.strategy import RULES, parse_strategy
-from baselines.text import TextError
+from baselines.catalogue import plugin, plugins
+from baselines.strategy import RULES, Strategy, parse_strategy, why_illegal
+from baselines.text import TextError, build, read_call, split_parts
 from scripts.marked_block import replace_block
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "guide" / "compatibility.md"
@@ -81,10 +83,12 @@ def decisions() -> tuple[dict[str, list[str]], dict[str, str]]:
 
 def why_never(choices: Choices, fixed: Mapping[str, str]) -> str | None:
     """Why no choice of the other decisions makes `fixed` legal; None if one does."""
-    rest = [texts for decision, texts in choices.items() if decision not in fixed]
+    options = [[fixed[decision]] if decision in fixed else texts for decision, texts in choices.items()]
     reason = None
-    for others in itertools.product(*rest):
-        reason = why_not("+".join((*fixed.values(), *others)))
+    for texts in itertools.product(*options):
+        *slots, point = texts  # put together by hand: reading the texts of all combinations takes minutes
+        own = {decision: _made(text) for decision, text in zip(choices, slots, strict=False)}
+        reason = why_illegal(Strategy(text="+".join(texts), update_point=UpdatePoint(point), **own))
         if reason is None:
             return None
     return reason
@@ -97,6 +101,15 @@ def why_not(text: str) -> str | None:
     except TextError as error:
         return str(error).removeprefix(f"{text}: ")
     return None
+
+
+@cache
+def _made(text: str) -> Any:
+    """The plug-in of one slot, with what goes around it."""
+    made: dict[str, Any] = {}
+    for name, arguments in map(read_call, split_parts(text)):
+        made = {"inner": build(plugin(name), {**made, **arguments})}
+    return made["inner"]
 
 
 def _reasons() -> set[str]:

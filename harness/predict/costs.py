@@ -76,8 +76,8 @@ class EngineCosts:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkCosts:
     """All costs among `world` ranks. `primitives` holds what is known by the primitive's class name; others follow from
-    the all-reduce as `ring_theory` has them. `planning` is what a strategy that plans would measure of its link, if that
-    is known. `residual` is the largest relative error over the micro-benchmarks."""
+    the all-reduce as `ring_theory` has them. `planning` is what a strategy that plans would measure of its link, where
+    that is known. `residual` is the largest relative error over the micro-benchmarks."""
 
     world: int
     primitives: Mapping[str, Cost]

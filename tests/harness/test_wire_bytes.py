@@ -89,7 +89,6 @@ def test_counted_bytes_are_those_that_cross_the_interfaces(lab: tuple[LabHandle,
     crossed, counted, _ = sent_bytes(lab, f"single-bucket+{strategy}", METHODS[strategy])
     tolerance = 0.05 if counted / lab[1] < SMALL_STEP_BYTES else 0.02
     assert crossed == pytest.approx(counted, rel=tolerance)
-    assert crossed > counted  # gloo's framing; less would mean that something was counted which was not sent
 
 
 @pytest.mark.parametrize("strategy", FRAMED)
