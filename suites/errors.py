@@ -14,6 +14,7 @@ def is_about_the_request(error: ValueError) -> bool:
 def _request_errors() -> tuple[type[ValueError], ...]:
     # Imported here: torch comes with them, and `--help` should not wait for it.
     from analysis.compare import CompareError
+    from analysis.roofline import SpeedError
     from analysis.summary import NoRecordsError
     from baselines.catalogue import CatalogueError
     from baselines.text import TextError
@@ -37,6 +38,7 @@ def _request_errors() -> tuple[type[ValueError], ...]:
         LaunchError,
         NoRecordsError,
         RecordError,
+        SpeedError,
         SuiteError,
         TextError,
         TrialError,
