@@ -57,6 +57,8 @@ class LabHandle:
         Raises: LabLost if the lab dies.
         """
         assert self._process.stdin is not None
+        if self._process.stdin.closed:
+            raise LabLost("the lab was ended when a task before gave no answer in time; start another one")
         try:
             self._process.stdin.write(to_line(task))
         except BrokenPipeError:
