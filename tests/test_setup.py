@@ -78,7 +78,7 @@ def pins() -> dict[str, str]:
 def make(*arguments: str) -> subprocess.CompletedProcess[str]:
     clean = {name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")}
     command = ["make", "--no-print-directory", *arguments]
-    return subprocess.run(command, cwd=ROOT, env=clean, capture_output=True, text=True, timeout=30, check=False)
+    return subprocess.run(command, cwd=ROOT, env=clean, capture_output=True, text=True, timeout=90, check=False)
 
 
 class TestProject:

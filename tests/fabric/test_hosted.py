@@ -23,7 +23,7 @@ def enclosure_is_allowed() -> None:
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*HOSTED, *arguments], capture_output=True, text=True, timeout=30, check=False)
+    return subprocess.run([*HOSTED, *arguments], capture_output=True, text=True, timeout=90, check=False)
 
 
 def test_a_command_may_run_parts_of_itself_on_the_hosts() -> None:

@@ -104,11 +104,11 @@ def test_killing_the_launcher_or_the_lab_ends_a_native_lab(role: str, token: str
 def test_an_enclosure_ends_with_the_labs_status(program: str, status: int) -> None:
     skip_if_refused(rootless=None)
     command = [*leash(), *enclosure(), sys.executable, "-c", program]
-    assert subprocess.run(command, env=environment(), timeout=20, check=False).returncode == status
+    assert subprocess.run(command, env=environment(), timeout=60, check=False).returncode == status
 
 
 def test_a_leashed_command_does_not_start_for_a_parent_that_is_gone() -> None:
     command = [*leash()[:-1], str(os.getppid()), sys.executable, "-c", "print('started')"]
-    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=20, check=False)
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == -signal.SIGKILL
     assert done.stdout == ""

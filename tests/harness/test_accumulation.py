@@ -158,7 +158,7 @@ def trial(names: tuple[str, ...], *, strategy: str = "fixed-buckets", accumulate
         fabric=FABRIC,
         num_warmup=1,
         num_steps=5,
-        timeout_s=50.0,
+        timeout_s=120.0,
         **asked,
     )
 

@@ -26,7 +26,7 @@ def enclosure_is_allowed() -> None:
 def run(script: str, folder: Path) -> subprocess.CompletedProcess[str]:
     path = folder / "script.py"
     path.write_text(script)
-    return subprocess.run([*JOB, sys.executable, str(path)], capture_output=True, text=True, timeout=50, check=False)
+    return subprocess.run([*JOB, sys.executable, str(path)], capture_output=True, text=True, timeout=120, check=False)
 
 
 def test_ranks_on_two_hosts_reduce_over_the_shaped_link(tmp_path: Path) -> None:

@@ -95,7 +95,7 @@ def test_a_launcher_that_is_ended_leaves_nothing(kind: str, number: signal.Signa
         assert Path(scratch).is_dir()
         assert len(processes_with(scratch)) >= 3
         launcher.send_signal(number)
-        launcher.communicate(timeout=20)
+        launcher.communicate(timeout=60)
     assert left_after(scratch) == []
     if number == signal.SIGINT:
         assert not Path(scratch).exists()

@@ -29,7 +29,7 @@ def asked(fabric: FabricSpec, *names: str, sharing: Sharing = Sharing.NONE, **jo
         sharing=sharing,
         num_warmup=1,
         num_steps=2,
-        timeout_s=50.0,
+        timeout_s=120.0,
     )
 
 

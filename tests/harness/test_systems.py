@@ -31,7 +31,7 @@ HEADER = (
 
 def trial(*, num_warmup: int = 1, **job: Any) -> Trial:
     jobs = (Job(name="a", workload=REPLAYED, **job),)
-    return Trial(suite="test", cell="test", jobs=jobs, fabric=PAIR, num_warmup=num_warmup, num_steps=4, timeout_s=50.0)
+    return Trial(suite="test", cell="test", jobs=jobs, fabric=PAIR, num_warmup=num_warmup, num_steps=4, timeout_s=120.0)
 
 
 @pytest.fixture(scope="module")

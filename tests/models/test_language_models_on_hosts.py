@@ -32,7 +32,7 @@ def train(lab: LabHandle, network: str, **job: Any) -> tuple[str, tuple[float, .
         fabric=FABRIC,
         num_warmup=1,
         num_steps=24,
-        timeout_s=50.0,
+        timeout_s=120.0,
     )
     answer = lab.ask(Task(trial=asked))
     assert answer.ending is Ending.DONE, answer.reason

@@ -54,7 +54,7 @@ class Started:
             start_new_session=True,
         )
 
-    def ended(self, timeout_s: float = 50.0) -> Ended:
+    def ended(self, timeout_s: float = 140.0) -> Ended:
         """Wait for its end; kill it and all that it has started if that does not come."""
         try:
             out, err = self.process.communicate(timeout=timeout_s)
