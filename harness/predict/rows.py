@@ -8,7 +8,7 @@ repeats follow each other, so the messages themselves keep the ranks together.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from time import perf_counter
+from time import perf_counter, sleep
 from typing import TYPE_CHECKING
 
 import torch
@@ -24,6 +24,7 @@ from harness.transport import ProcessGroupTransport, Transport
 if TYPE_CHECKING:
     from harness.messages import Row
 
+BETWEEN_S = 0.05
 NUM_WARMUP = 2  # the first exchange agrees on the layout
 
 
@@ -90,6 +91,7 @@ def _updates(
     def refill() -> None:
         for parameter in parameters:
             parameter.grad = torch.zeros_like(parameter)
+        sleep(BETWEEN_S)  # the caches are cold, as after a backward
         dist.barrier()  # all ranks update at the same time, as after a message to all
 
     return _timed(update, num_repeats, refill)
