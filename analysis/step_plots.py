@@ -3,6 +3,7 @@ measurements. Imported only when something is drawn."""
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -129,7 +130,8 @@ def predicted_against_measured(rows: Sequence[StepRow], errors: Sequence[ErrorRo
         upper.plot(measured_ms, [1e3 * (row.predicted_s or 0.0) for row in here], **style)
         lower.plot(measured_ms, [100 * (row.error or 0.0) for row in here], **style)
         handles.append(Line2D([], [], label=f"{workers} workers", **style))
-    low, high = min(map(_median_ms, known)) * 0.85, max(map(_median_ms, known)) * 1.18
+    shown = [*map(_median_ms, known), *(1e3 * (row.predicted_s or 0.0) for row in known if row.predicted_s)]
+    low, high = min(shown) * 0.85, max(shown) * 1.18
     ends = np.array([low, high])
     upper.plot(ends, ends, color=look.INK, linewidth=0.8, zorder=0.5)
     upper.fill_between(ends, ends * (1 - BAND), ends * (1 + BAND), color=look.neutral(), alpha=0.18, linewidth=0)
@@ -225,7 +227,9 @@ def _finish(figure: Figure, axes: Any, study: StudyRow, rows: Sequence[StepRow],
         Line2D([], [], label=names[method], markersize=3.6, **style) for method, style in styles.items()
     ]
     look.legend(figure, handles, columns=2 if len(axes[0]) < MOST_COLUMNS else MOST_COLUMNS)
-    figure.suptitle(f"{study.title} ({_evidence(rows)})", x=0.01, ha="left", fontsize=8)
+    title = f"{study.title} ({_evidence(rows)})"
+    columns = round(look.LONGEST_TITLE * figure.get_figwidth() / look.WIDTH_IN)
+    figure.suptitle(textwrap.fill(title, columns), x=0.01, ha="left", fontsize=8)
 
 
 def _evidence(rows: Sequence[StepRow]) -> str:
