@@ -131,8 +131,8 @@ class Lockstep:
         """
         if len(saved["models"]) != self.world or len(saved["optimizers"]) != self.num_workers:
             raise CheckpointError(
-                f"a checkpoint of {len(saved['models'])} ranks and {len(saved['optimizers'])} train; here are "
-                f"{self.world} and {self.num_workers}"
+                f"the checkpoint is of {len(saved['models'])} ranks, {len(saved['optimizers'])} of which train; "
+                f"here are {self.world} and {self.num_workers}"
             )
         if [own.keys() for own in self._optimizers] != [kept.keys() for kept in saved["optimizers"]]:
             raise CheckpointError(f"{self.strategy.text}: the checkpoint is of another update point; use that one")

@@ -12,7 +12,6 @@ from baselines.strategy import Strategy, parse_strategy
 from fabric.api import FabricKind, FabricSpec
 from harness.precision import Precision
 from models.workload import Device, WorkloadSpec
-from models.workload import Precision as workload_precision
 
 
 class TrialError(ValueError):
@@ -102,11 +101,6 @@ class Job:
             raise TrialError(
                 f"job {self.name}: precision={self.precision} in replay, whose times are those of its profile; use "
                 "float32, or a profile recorded in that precision"
-            )
-        if self.workload.precision is not workload_precision.FP32:
-            raise TrialError(
-                f"job {self.name}: precision={self.precision}, and the workload says {self.workload.precision} itself; "
-                "name one of them"
             )
 
     def resolve(self) -> Strategy:

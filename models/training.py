@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor, nn
@@ -11,7 +10,7 @@ from torch.nn import functional
 
 from models.networks import Kind, Network, build_network
 from models.sources import Source
-from models.values import Batch, Device, Evaluation, Precision, WorkloadError, WorkloadSpec
+from models.values import Batch, Device, Evaluation, WorkloadError, WorkloadSpec
 
 _IGNORED = -100
 _BYTES_A_PARAMETER = 4 * 3  # weight, gradient, momentum
@@ -36,8 +35,7 @@ class TrainingWorkload:
         return map(self._move, self._source.batches(rank, world, seed))
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        with self._autocast():
-            return functional.cross_entropy(*_flat(model(*batch.inputs), batch.targets), ignore_index=_IGNORED)
+        return functional.cross_entropy(*_flat(model(*batch.inputs), batch.targets), ignore_index=_IGNORED)
 
     def evaluate(self, model: nn.Module) -> Evaluation | None:
         held_out = self._source.held_out()
@@ -46,7 +44,7 @@ class TrainingWorkload:
         was_training = model.training
         model.eval()
         try:
-            with torch.no_grad(), self._autocast():
+            with torch.no_grad():
                 return _evaluate(model, map(self._move, held_out))
         finally:
             model.train(was_training)
@@ -58,13 +56,6 @@ class TrainingWorkload:
         else:
             per_sample = network.activation_bytes * self._source.shape.size**2 // network.image_size**2
         return network.num_parameters * _BYTES_A_PARAMETER + per_sample * spec.batch_size
-
-    def _autocast(self) -> AbstractContextManager[object]:
-        """Backward must be called outside: torch has it follow what forward did. At full precision the caller's own
-        autocast, if there is one, stays as it is."""
-        if self.spec.precision is Precision.FP32:
-            return nullcontext()
-        return torch.autocast(self.spec.device.value, torch.bfloat16)
 
     def _move(self, batch: Batch) -> Batch:
         if self.spec.device is Device.CPU:

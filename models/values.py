@@ -22,13 +22,6 @@ class Device(StrEnum):
     REPLAY = "replay"
 
 
-class Precision(StrEnum):
-    """What layers compute in. BF16 is torch's autocast: weights, gradients and what is sent stay 32 bits wide."""
-
-    FP32 = "fp32"
-    BF16 = "bf16"
-
-
 class Batch(NamedTuple):
     """What one step consumes: `model(*inputs)` is compared with `targets`."""
 
@@ -54,7 +47,6 @@ class WorkloadSpec:
         data: a name of `catalogue().data`; empty for the network's default. Must be empty for replay.
         data_path: the ImageNet folder or the text corpus; only for data that need one.
         batch_size: samples a rank and step.
-        precision: what layers compute in; replay takes the times that its profile has.
         profile: for replay, a name in models/profiles or a path to a .json file; empty for the network's default.
         size_scale: for replay, every tensor is this many times smaller (at least one element).
         sequence_length: tokens a sequence; of a masked one with the two that frame it.
@@ -72,7 +64,6 @@ class WorkloadSpec:
     data_path: str = ""
     batch_size: int = 32
     device: Device = Device.CPU
-    precision: Precision = Precision.FP32
     profile: str = ""
     size_scale: int = 1
     jitter: float = 0.0
@@ -92,18 +83,15 @@ class WorkloadSpec:
         _require(1 <= self.slow_worker <= 10, "slow_worker", self.slow_worker, "between 1 and 10")
         unsteady = self.jitter > 0 or self.slow_worker > 1
         _require(self.device is Device.REPLAY or not unsteady, "device", self.device.value, "replay with jitter")
-        replayed_bf16 = self.device is Device.REPLAY and self.precision is Precision.BF16
-        _require(not replayed_bf16, "precision", self.precision.value, "fp32 in replay, whose times are the profile's")
         _require(8 <= self.sequence_length <= 512, "sequence_length", self.sequence_length, "between 8 and 512")
         _require(self.dropout is None or 0 <= self.dropout < 1, "dropout", self.dropout, "in [0, 1)")
 
     @property
     def label(self) -> str:
-        """A short name for figures and cells, e.g. `resnet20-digits`, `resnet50-replay`, `vgg16-synthetic-bf16`."""
+        """A short name for figures and cells, e.g. `resnet20-digits`, `resnet50-replay`."""
         if self.device is Device.REPLAY:
             return f"{self.network}-replay"
-        trained = f"{self.network}-{self.data}" if self.data else self.network
-        return trained if self.precision is Precision.FP32 else f"{trained}-{self.precision}"
+        return f"{self.network}-{self.data}" if self.data else self.network
 
 
 def _require(holds: bool, name: str, value: object, remedy: str) -> None:

@@ -22,14 +22,13 @@ from models.replay import ReplayWorkload
 from models.settings import device_socket
 from models.sources import Digits, Source, Synthetic
 from models.training import TrainingWorkload
-from models.values import Batch, Device, Evaluation, Precision, WorkloadError, WorkloadSpec
+from models.values import Batch, Device, Evaluation, WorkloadError, WorkloadSpec
 
 __all__ = [
     "Batch",
     "Catalogue",
     "Device",
     "Evaluation",
-    "Precision",
     "Workload",
     "WorkloadError",
     "WorkloadSpec",

@@ -11,14 +11,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from fabric.api import FabricError, FabricKind, FabricSpec
+from harness.precision import Precision
 from harness.trial import Job, Release, Sharing, Trial
-from models.workload import Device, Precision, WorkloadSpec
+from models.workload import Device, WorkloadSpec
 from suites.api import Options, Suite, interleave
 from suites.recipes import trial
 
 NUM_RANKS = 8
 ALPHA_S = 20e-6
 REPEATS = 5
+PRECISIONS = (Precision.FLOAT32, Precision.BFLOAT16)
 SHARINGS = {
     Release.EVENT: (Sharing.HOLD, Sharing.NAIVE, Sharing.CROSSOVER),
     Release.LAUNCH: (Sharing.CROSSOVER,),
@@ -38,11 +40,12 @@ class Scene:
 
     def jobs(self, precision: Precision) -> tuple[Job, ...]:
         """A convolutional job and a language model, in turn order."""
-        vision, language = (replace(workload, precision=precision) for workload in self.workloads)
-        return (
+        vision, language = self.workloads
+        jobs = (
             Job(name="vision", workload=vision, strategy=self.strategy, optimizer="sgd(lr=0.05)"),
             Job(name="language", workload=language, strategy=self.strategy, optimizer="adam(lr=0.0001)"),
         )
+        return tuple(replace(job, precision=precision) for job in jobs)
 
 
 GPU = Scene(
@@ -89,7 +92,7 @@ def grid(options: Options) -> Sequence[Trial]:
     if options.rate_given:
         scene = replace(scene, rates_bps=(options.rate_bps,))
     cells = [
-        cell for precision in Precision for rate in scene.rates_bps for cell in _cells(scene, precision, rate, options)
+        cell for precision in PRECISIONS for rate in scene.rates_bps for cell in _cells(scene, precision, rate, options)
     ]
     return interleave(cells, options.repeats or (1 if options.smoke else REPEATS))
 
@@ -103,10 +106,11 @@ def _cells(scene: Scene, precision: Precision, rate_bps: float | None, options: 
         rate_bps=rate_bps,
     )
     for release, sharings in SHARINGS.items():
+        group = str(release) if precision is Precision.FLOAT32 else f"{release}-{precision}"
         for sharing in (Sharing.EXCLUSIVE, *sharings):
             base = trial(
                 "gpu",
-                release.value if rate_bps is None else f"{release}-{rate_bps / 1e9:g}",
+                group if rate_bps is None else f"{group}-{rate_bps / 1e9:g}",
                 scene.jobs(precision),
                 fabric,
                 options,

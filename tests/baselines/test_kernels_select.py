@@ -462,8 +462,7 @@ def test_peak_extra_memory_is_at_most_twice_the_tensor(fresh_process: Any) -> No
     """
     peaks = fresh_process["peaks"]
     assert fresh_process["gauge"] == pytest.approx(1.0, abs=0.05)  # one tensor counts as one
-    assert 0.02 < peaks["top-k 1 %"] < 0.3  # 8 bytes for each position at least
-    assert 0.02 < peaks["threshold"] < 0.3
+    assert max(peaks["top-k 1 %"], peaks["threshold"]) < 0.3  # may be none: pages that were given back are taken again
     assert peaks["top-k 50 %"] >= 0.95
     assert max(peaks.values()) <= 2.05, peaks
 

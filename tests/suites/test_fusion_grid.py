@@ -29,7 +29,7 @@ from suites.scaling import LINKS, NUM_WARMUP
 
 SUITES = (FUSION, ORDERING)
 LONGEST_STEP_S = 1.0
-LONGEST_RUN_S = 20 * 60.0
+LONGEST_RUN_S = 25 * 60.0
 
 
 @pytest.fixture(scope="module", params=SUITES, ids=lambda suite: suite.name)
@@ -92,7 +92,7 @@ def test_all_numbers_of_hosts_and_links_and_networks_are_measured(suite: Suite) 
     assert {trial.at for trial in ours} == {5.0, 10.0, 25.0, 100.0}
 
 
-def test_no_measured_step_is_longer_than_a_second_and_a_run_than_twenty_minutes(suite: Suite) -> None:
+def test_no_measured_step_is_longer_than_a_second_and_a_run_than_twenty_five_minutes(suite: Suite) -> None:
     assert max(step_s(t) for t in cells(suite) if t.jobs[0].workload.device is Device.REPLAY) <= LONGEST_STEP_S
     assert sum(expected_each_s(suite.grid(Options()), foresees=True)) <= LONGEST_RUN_S
 
