@@ -38,7 +38,8 @@ def bytescheduler(elements: int, *rest: str) -> str:
     return joined(slices(elements), f"bytescheduler(credit_bytes={2 * 4 * elements})", OVERLAP, *rest)
 
 
-TUNED = bytescheduler(LARGE, "bayesian(trials=12, steps=3)")
+TUNED = bytescheduler(VAST, "bayesian(trials=12, steps=3)")
+VGG_BATCH = 96  # so that computation is long beside the α of emulated hosts, as it is beside that of real ones
 
 
 def orderings(elements: int, exchange: str = "") -> tuple[str, ...]:
@@ -66,18 +67,18 @@ COMBINED = (
     bytescheduler(LARGE, "half"),
 )
 SCENES = (
-    Scene(  # where order can help: communication takes about twice as long as computation
+    Scene(  # where order can help: communication takes somewhat longer than computation, forward included
         network="vgg16",
-        batch_size=32,
+        batch_size=VGG_BATCH,
         num_hosts=4,
-        gbit=25.0,
-        strategies=("unfused", *essential(LARGE), TUNED),
+        gbit=10.0,
+        strategies=("unfused", joined("unfused", OVERLAP), *essential(VAST), TUNED),
         systems=("local",),
         repeats=MANY,
     ),
     Scene(  # where none can: everything fits behind backward. TicTac's FIFO sends whole tensors, as it does
         network="vgg16",
-        batch_size=32,
+        batch_size=VGG_BATCH,
         num_hosts=2,
         gbit=100.0,
         strategies=(joined("unfused", OVERLAP), *essential(VAST)),
@@ -86,7 +87,7 @@ SCENES = (
     ),
     Scene(  # P3's: four machines, parameter servers and few Gbit/s
         network="vgg16",
-        batch_size=32,
+        batch_size=VGG_BATCH,
         num_hosts=4,
         gbit=10.0,
         strategies=essential(VAST, SERVERS),
@@ -122,7 +123,7 @@ SCENES = (
     ),
 )
 PREDICTED = (*orderings(LARGE), *orderings(LARGE, SERVERS))
-PREDICTED_NETWORKS = {"resnet50": 64, "vgg16": 32, "bert_base": 8, "gpt2": 8}
+PREDICTED_NETWORKS = {"resnet50": 64, "vgg16": VGG_BATCH, "bert_base": 8, "gpt2": 8}
 PREDICTED_HOSTS = 8
 PREDICTED_WORLDS = (2, 4, 16, 64, 256, 512, 1024)  # beside these
 REAL_SLICES = 65_536

@@ -59,15 +59,15 @@ def parameters_of(network: str) -> int:
 
 
 def step_s(trial: Trial) -> float:
-    """At most: computation and then all bytes, both at the profile's and the line's rate."""
+    """Forward and then all bytes, or all computation if that is longer: the profile's times and the line's rate."""
     workload = trial.jobs[0].workload
-    compute_s = passes_s(workload.network) * workload.batch_size / profile_of(workload.network).batch_size
+    profile = profile_of(workload.network)
+    compute_s = passes_s(workload.network) * workload.batch_size / profile.batch_size
     if trial.jobs[0].system == "local" or trial.fabric.rate_bps is None:
         return compute_s
     share = 2 * (trial.world - 1) / trial.world
-    return compute_s + 32 * parameters_of(workload.network) / workload.size_scale * share / (
-        0.95 * trial.fabric.rate_bps
-    )
+    link_s = 32 * parameters_of(workload.network) / workload.size_scale * share / (0.95 * trial.fabric.rate_bps)
+    return max(compute_s, profile.forward_s * workload.batch_size / profile.batch_size + link_s)
 
 
 def test_every_cell_can_be_run_and_has_a_name_of_its_own(suite: Suite) -> None:
