@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
+from itertools import pairwise
 from typing import Any
 
 import matplotlib as mpl
@@ -27,7 +28,8 @@ from analysis.stats import Interval
 INK = "#1b1e23"
 GRID = "#8a919c"
 WIDTH_IN = 3.5
-NAME_COLUMNS = 22
+NAME_COLUMNS = 26
+BAR_IN, LINE_IN = 0.23, 0.115  # heights of a bar with its gap, and of a line of its name
 IDEAL = "no communication (ideal)"
 LONGEST_TITLE = 62
 # Of seaborn's palette "colorblind": what is not grey and not too pale to tell from paper.
@@ -115,14 +117,20 @@ def panels(height_in: float, *, below: float) -> tuple[Figure, Axes, Axes]:
 
 def bars(count: int, extra_in: float = 0.0) -> tuple[Figure, Axes]:
     """A figure with room for `count` horizontal bars and `extra_in` inches of legend."""
-    figure, axes = canvas(0.95 + 0.23 * count + extra_in)
+    figure, axes = canvas(0.95 + BAR_IN * count + extra_in)
     axes.grid(axis="y", visible=False)
     return figure, axes
 
 
 def names(axes: Axes, texts: Sequence[str]) -> None:
-    """Write `texts` beside the bars, the first on top."""
-    axes.set_yticks(range(len(texts)), [folded(text) for text in texts])
+    """Write `texts` beside the bars, the first on top; the figure grows where neighbours would run into each other."""
+    written = [folded(text) for text in texts]
+    num_lines = [text.count("\n") + 1 for text in written]
+    needed_in = LINE_IN * max((sum(pair) / 2 for pair in pairwise(num_lines)), default=0.0)
+    figure = axes.get_figure(root=True)
+    assert figure is not None
+    figure.set_figheight(figure.get_figheight() + len(texts) * max(0.0, needed_in - BAR_IN))
+    axes.set_yticks(range(len(texts)), written)
     axes.set_ylim(len(texts) - 0.4, -0.6)
 
 

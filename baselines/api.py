@@ -288,9 +288,12 @@ class Context:
 
     @property
     def servers(self) -> range:
-        """The ranks that serve: those behind the workers, or else every rank."""
-        dedicated = 0 < self.num_workers < self.world
-        return range(self.num_workers if dedicated else 0, self.world)
+        return servers_of(self.world, self.num_workers or self.world)
+
+
+def servers_of(world: int, num_workers: int) -> range:
+    """The ranks behind the workers, or else every rank."""
+    return range(num_workers if num_workers < world else 0, world)
 
 
 class Scope(StrEnum):
@@ -341,6 +344,12 @@ class Compressor(Protocol):
         ...
 
 
+def layers_of(compressor: Compressor) -> tuple[Compressor, ...]:
+    """A compressor and those inside it, outermost first."""
+    inner = getattr(compressor, "inner", None)
+    return (compressor, *(() if inner is None else layers_of(inner)))
+
+
 @runtime_checkable
 class SizedByShape(Protocol):
     """A compressor whose bytes depend on the shapes of parameters, which `wire_bytes` does not see."""
@@ -355,6 +364,15 @@ class KeepsResidual(Protocol):
     """A compressor that itself feeds back what it loses, so that no `error-feedback` goes around it."""
 
     keeps_residual: ClassVar[bool]
+
+
+@runtime_checkable
+class StartsDense(Protocol):
+    """A compressor whose first `dense_steps` steps are sent as they are: a wrapper that is not there any more after
+    them, or a method that leaves them to its optimizer."""
+
+    @property
+    def dense_steps(self) -> int: ...
 
 
 @runtime_checkable

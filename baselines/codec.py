@@ -1,12 +1,12 @@
 """What most compressors are: a code for a vector, which travels alone and is summed where it arrives.
 
-A plug-in with `encode` and `add_decoded` gets its whole way from `gathered`; `double-squeeze` takes the same two
-functions through servers instead.
+A plug-in that is `Gathered` writes `encode` and `add_decoded` and has the rest of its way from here; `double-squeeze`
+takes the same two functions through servers instead.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -23,7 +23,9 @@ from baselines.api import (
     Payload,
     Reduced,
     Reduction,
+    State,
     as_bytes,
+    servers_of,
 )
 
 
@@ -43,6 +45,20 @@ class Codec(Protocol):
     def add_decoded(self, data: Tensor, total: Tensor, ctx: Context) -> None:
         """Add what `data` stands for to `total` [numel], in place."""
         ...
+
+
+class Gathered(Codec, Protocol):
+    """A compressor without memory that is its code: every rank's goes to every rank."""
+
+    @property
+    def how(self) -> How:
+        return How.CONCAT
+
+    def init(self, name: str, parameter: Tensor) -> State:
+        return {}
+
+    def reduce(self, grad: Tensor, states: Mapping[str, State], ctx: Context) -> Reduction:
+        return gathered(self, grad, ctx)
 
 
 def gathered(codec: Codec, grad: Tensor, ctx: Context) -> Reduction:
@@ -115,8 +131,3 @@ def returned(aggregate: Aggregate, rank: int, world: int, num_workers: int) -> E
         tuple(int(sizes[s]) if works and s in servers and s != rank else 0 for s in range(world)),
     )
     return Aggregated(tuple((data if source == rank else part,) for source, part in enumerate(arrived)))
-
-
-def servers_of(world: int, num_workers: int) -> range:
-    """The ranks behind the workers, or else every rank."""
-    return range(num_workers if num_workers < world else 0, world)

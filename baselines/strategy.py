@@ -29,8 +29,10 @@ from baselines.api import (
     Packing,
     Scope,
     Slot,
+    StartsDense,
     Tuner,
     UpdatePoint,
+    layers_of,
 )
 from baselines.catalogue import plugin
 from baselines.text import TextError, build, read_call, split_parts
@@ -82,7 +84,12 @@ class Strategy:
         return isinstance(self.packing, NeedsCosts) or isinstance(self.ordering, NeedsCosts)
 
     def bound(self, costs: Costs) -> Strategy:
-        """The same strategy, planning with `costs`."""
+        """The same strategy, planning with `costs`, of a message alone on the link.
+
+        Plans take messages one after the other. With `depth` of them in flight their start-up times overlap, so that
+        each adds but its part of one.
+        """
+        costs = dataclasses.replace(costs, alpha_s=costs.alpha_s / self.ordering.depth)
         plugins = self._adaptive()
         bound: dict[str, Any] = {n: own.bind(costs) for n, own in plugins.items() if isinstance(own, NeedsCosts)}
         return dataclasses.replace(self, **bound)
@@ -155,19 +162,12 @@ def _regroups(strategy: Strategy) -> bool:
     return not packing.rank_invariant or isinstance(packing, NeedsCosts) or searched
 
 
-def _innermost(compression: Any) -> Any:
-    """The compressor inside all wrappers."""
-    while (inner := getattr(compression, "inner", None)) is not None:
-        compression = inner
-    return compression
+def _innermost(compression: Compressor) -> Compressor:
+    return layers_of(compression)[-1]
 
 
-def _wraps_warm_up(compression: Any) -> bool:
-    """Whether something goes around a warm-up."""
-    while (compression := getattr(compression, "inner", None)) is not None:
-        if compression.card.name == "warm-up":
-            return True
-    return False
+def _wraps_warm_up(compression: Compressor) -> bool:
+    return any(inner.card.wraps and isinstance(inner, StartsDense) for inner in layers_of(compression)[1:])
 
 
 def _applies_momentum(plugin: Any) -> bool:

@@ -18,7 +18,7 @@ from typing import Any
 
 from torch import Tensor
 
-from baselines.api import Aggregate, Compressor, Context, Merge, NeedsOptimizer, Payload, Reduction, State
+from baselines.api import Aggregate, Compressor, Context, Merge, Payload, Reduction, StartsDense, State, layers_of
 from baselines.strategy import Strategy
 from harness.predict.costs import LinkCosts
 from harness.trial import Job
@@ -30,7 +30,6 @@ from models.workload import Device
 
 NOTE = "compression in replay"
 UNCHARGED = frozenset({"warmup_steps", "steps", "seed", "inner"})  # fields that no time depends on
-TRANSPARENT = frozenset({"warm-up"})  # a wrapper that is not there any more once it is over
 
 
 @cache
@@ -39,14 +38,11 @@ def profile_for(network: str, profile: str) -> CodecProfile:
     return load_codecs(codecs_of(load_profile(profile or find_network(network).profile).device))
 
 
-def codec_text(compression: Any) -> str:
-    """The compressors inside out with all settings, defaults too: the key in a profile of codecs."""
-    names: list[str] = []
-    while compression is not None:
-        if compression.card.name not in TRANSPARENT:
-            names.append(_named(compression))
-        compression = getattr(compression, "inner", None)
-    return "+".join(reversed(names))
+def codec_text(compression: Compressor) -> str:
+    """The compressors inside out with all settings, defaults too: the key in a profile of codecs. A warm-up is not in
+    it: no time depends on one that is over."""
+    layers = [layer for layer in layers_of(compression) if not (layer.card.wraps and isinstance(layer, StartsDense))]
+    return "+".join(map(_named, reversed(layers)))
 
 
 def _named(compression: Any) -> str:
@@ -55,16 +51,9 @@ def _named(compression: Any) -> str:
     return f"{compression.card.name}({inner})" if inner else str(compression.card.name)
 
 
-def dense_steps(compression: Any) -> int:
-    """How many first steps are sent as they are, by a warm-up or by a method that leaves them to its optimizer."""
-    dense = 0
-    while compression is not None:
-        if compression.card.name in TRANSPARENT:
-            dense = max(dense, compression.steps)
-        if isinstance(compression, NeedsOptimizer):
-            dense = max(dense, getattr(compression, "warmup_steps", 0))
-        compression = getattr(compression, "inner", None)
-    return dense
+def dense_steps(compression: Compressor) -> int:
+    """How many first steps are sent as they are."""
+    return max((layer.dense_steps for layer in layers_of(compression) if isinstance(layer, StartsDense)), default=0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -268,7 +268,7 @@ def _phases(run: Run, recorder: Recorder, num_steps: int, *, session: Session) -
     waited = "exposed" if ours else "wait"  # the engine also waits inside a forward
     told = session.separates_waiting
     return Phases(
-        compute_s=recorder.total_s("compute", since_s=since_s) / num_steps if told else None,
+        compute_s=recorder.total_without_s("compute", ("loop", waited), since_s) / num_steps if told else None,
         communication_s=covered_s(lanes) / num_steps if ours else None,
         exposed_s=recorder.total_s("loop", waited, since_s) / num_steps if told else None,
         turn_wait_s=recorder.total_s("turn", "wait", since_s) / num_steps,

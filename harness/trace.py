@@ -48,6 +48,12 @@ class Recorder:
             if s.track == track and name in (None, s.name) and s.start_s >= since_s
         )
 
+    def total_without_s(self, track: str, without: tuple[str, str], since_s: float = 0.0) -> float:
+        """Seconds covered by spans of a track less what spans of the track and name `without` cover of them."""
+        cuts = [s for s in self.spans if (s.track, s.name) == without and s.start_s >= since_s]
+        both = [s for s in self.spans if s.track == track and s.start_s >= since_s] + cuts
+        return covered_s(both) - covered_s(cuts)
+
 
 def covered_s(spans: Iterable[Span]) -> float:
     """Length of the union of spans: the time in which at least one of them was open."""

@@ -17,15 +17,14 @@ verified against the paper's text.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from baselines.api import Card, Context, How, Reduction, Scope, Slot, State
-from baselines.codec import gathered
+from baselines.api import Card, Context, Scope, Slot
+from baselines.codec import Gathered
 from baselines.sparsity import (
     add_sparse_code,
     blocks,
@@ -39,7 +38,7 @@ SCOPES = {"message": Scope.MESSAGE, "tensor": Scope.TENSOR}
 
 
 @dataclass(frozen=True, slots=True)
-class AjiHeafield:
+class AjiHeafield(Gathered):
     card: ClassVar[Card] = Card(
         name="aji-heafield",
         slot=Slot.COMPRESSION,
@@ -62,15 +61,8 @@ class AjiHeafield:
         return SCOPES[self.per]
 
     @property
-    def how(self) -> How:
-        return How.CONCAT
-
-    @property
     def equal_sizes(self) -> bool:
         return False
-
-    def init(self, name: str, parameter: Tensor) -> State:
-        return {}
 
     def encode(self, values: Tensor, ctx: Context) -> Tensor:
         found = [
@@ -84,9 +76,6 @@ class AjiHeafield:
 
     def add_decoded(self, data: Tensor, total: Tensor, ctx: Context) -> None:
         add_sparse_code(data, total)
-
-    def reduce(self, grad: Tensor, states: Mapping[str, State], ctx: Context) -> Reduction:
-        return gathered(self, grad, ctx)
 
     def wire_bytes(self, numel: int, world: int) -> float:
         return code_bytes(numel, self.density)

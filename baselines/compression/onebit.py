@@ -25,20 +25,19 @@ Not verified against the paper.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from baselines.api import Card, Context, How, Message, Reduction, Scope, Segment, Slot, State
-from baselines.codec import gathered, joined, split
+from baselines.api import Card, Context, Message, Scope, Segment, Slot
+from baselines.codec import Gathered, joined, split
 from baselines.kernels import signs
 
 
 @dataclass(frozen=True, slots=True)
-class OneBit:
+class OneBit(Gathered):
     card: ClassVar[Card] = Card(
         name="onebit",
         slot=Slot.COMPRESSION,
@@ -57,15 +56,8 @@ class OneBit:
         return Scope.MESSAGE if self.per == "message" else Scope.TENSOR
 
     @property
-    def how(self) -> How:
-        return How.CONCAT
-
-    @property
     def equal_sizes(self) -> bool:
         return True
-
-    def init(self, name: str, parameter: Tensor) -> State:
-        return {}
 
     def block_sizes(self, message: Message) -> list[int]:
         """How many elements each block of a message has, in order; none is empty."""
@@ -85,9 +77,6 @@ class OneBit:
         sizes = self.block_sizes(ctx.message)
         means, bits = split(data, (torch.float32, 2 * len(sizes)), (torch.uint8, -(-total.numel() // 8)))
         signs.add_decoded(total, bits, means, sizes)
-
-    def reduce(self, grad: Tensor, states: Mapping[str, State], ctx: Context) -> Reduction:
-        return gathered(self, grad, ctx)
 
     def wire_bytes(self, numel: int, world: int) -> float:
         """Shapes are not known here: as many rows as a square matrix has."""

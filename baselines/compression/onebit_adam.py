@@ -77,6 +77,10 @@ class OnebitAdam:
             raise ValueError(f"block is {self.block}; use a number of elements, or 0 for one scale a parameter")
 
     @property
+    def dense_steps(self) -> int:
+        return self.warmup_steps
+
+    @property
     def scope(self) -> Scope:
         return Scope.MESSAGE
 

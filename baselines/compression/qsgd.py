@@ -21,7 +21,6 @@ experiments leave them alone. Not verified against the paper.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from math import sqrt
 from statistics import NormalDist
@@ -30,13 +29,13 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from baselines.api import Card, Context, How, Reduction, Scope, Slot, State
-from baselines.codec import gathered, joined, split
+from baselines.api import Card, Context, Scope, Slot
+from baselines.codec import Gathered, joined, split
 from baselines.kernels import elias, levels
 
 
 @dataclass(frozen=True, slots=True)
-class Qsgd:
+class Qsgd(Gathered):
     card: ClassVar[Card] = Card(
         name="qsgd",
         slot=Slot.COMPRESSION,
@@ -64,15 +63,8 @@ class Qsgd:
         return Scope.MESSAGE
 
     @property
-    def how(self) -> How:
-        return How.CONCAT
-
-    @property
     def equal_sizes(self) -> bool:
         return self.coding == "fixed"
-
-    def init(self, name: str, parameter: Tensor) -> State:
-        return {}
 
     def encode(self, values: Tensor, ctx: Context) -> Tensor:
         rounded, norms = levels.quantise(values, self.bits, self.bucket, ctx.generator, self._norm)
@@ -84,9 +76,6 @@ class Qsgd:
         norms, codes = split(data, (torch.float32, num_buckets), (torch.uint8, data.numel() - 4 * num_buckets))
         rounded = levels.unpack(codes, self.bits, numel) if self.equal_sizes else elias.decode(codes, numel)
         levels.add_levels(total, rounded, norms, self.bits, self.bucket)
-
-    def reduce(self, grad: Tensor, states: Mapping[str, State], ctx: Context) -> Reduction:
-        return gathered(self, grad, ctx)
 
     @property
     def _norm(self) -> levels.Norm:

@@ -25,13 +25,13 @@ import torch
 from torch import Tensor
 
 from baselines.api import Aggregate, Card, Context, How, Reduced, Reduction, Scope, Slot, State
-from baselines.codec import gathered, split
+from baselines.codec import Gathered, gathered, split
 from baselines.kernels import sparse
 from baselines.sparsity import add_sparse_code, check_share, code_bytes, num_kept, sparse_code
 
 
 @dataclass(frozen=True, slots=True)
-class RandomK:
+class RandomK(Gathered):
     card: ClassVar[Card] = Card(
         name="random-k",
         slot=Slot.COMPRESSION,
@@ -57,9 +57,6 @@ class RandomK:
     @property
     def equal_sizes(self) -> bool:
         return True
-
-    def init(self, name: str, parameter: Tensor) -> State:
-        return {}
 
     def encode(self, values: Tensor, ctx: Context) -> Tensor:
         if self.shared:

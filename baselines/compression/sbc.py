@@ -23,21 +23,20 @@ element go to the lower position. Not verified against the paper.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from baselines.api import Card, Context, How, Message, Reduction, Scope, Slot, State
-from baselines.codec import gathered, joined, split
+from baselines.api import Card, Context, Message, Scope, Slot
+from baselines.codec import Gathered, joined, split
 from baselines.kernels import golomb, select, sparse
+from baselines.sparsity import check_share, num_kept
 
 
 @dataclass(frozen=True, slots=True)
-class Sbc:
+class Sbc(Gathered):
     card: ClassVar[Card] = Card(
         name="sbc",
         slot=Slot.COMPRESSION,
@@ -49,8 +48,7 @@ class Sbc:
     per: str = "tensor"
 
     def __post_init__(self) -> None:
-        if not 0.0 < self.density <= 1.0:
-            raise ValueError(f"density is {self.density}; use a share above 0 and up to 1, e.g. 0.001")
+        check_share("density", self.density)
         if self.per not in ("tensor", "message"):
             raise ValueError(f"per is {self.per!r}; use 'tensor' or 'message'")
 
@@ -59,19 +57,8 @@ class Sbc:
         return Scope.TENSOR if self.per == "tensor" else Scope.MESSAGE
 
     @property
-    def how(self) -> How:
-        return How.CONCAT
-
-    @property
     def equal_sizes(self) -> bool:
         return False
-
-    def init(self, name: str, parameter: Tensor) -> State:
-        return {}
-
-    def num_kept(self, numel: int) -> int:
-        """k: at most so many elements of a tensor are sent."""
-        return min(numel, math.ceil(self.density * numel))
 
     def encode(self, values: Tensor, ctx: Context) -> Tensor:
         means, positions, start = [], [], 0
@@ -93,9 +80,6 @@ class Sbc:
         ends = torch.tensor(sizes, device=data.device).cumsum(0)
         sparse.add_at(total, positions, means[torch.searchsorted(ends, positions, right=True)])
 
-    def reduce(self, grad: Tensor, states: Mapping[str, State], ctx: Context) -> Reduction:
-        return gathered(self, grad, ctx)
-
     def _sizes(self, message: Message) -> list[int]:
         """How many elements each tensor has, or the message."""
         sizes = [segment.numel for segment in message.segments] if self.per == "tensor" else [message.numel]
@@ -109,7 +93,7 @@ class Sbc:
 
     def _largest(self, side: Tensor) -> tuple[Tensor, Tensor]:
         """The mean of the k largest elements of `side`, which has no negative ones, and their positions; no zeros."""
-        positions = select.top_k(side, self.num_kept(side.numel()))
+        positions = select.top_k(side, num_kept(side.numel(), self.density))
         values = side[positions]
         kept = values != 0
         return values.sum(dtype=torch.float64).div(kept.sum().clamp(min=1)).float(), positions[kept]
@@ -120,4 +104,4 @@ class Sbc:
 
     def wire_bytes(self, numel: int, world: int) -> float:
         """Of one tensor with positions at random."""
-        return 8.0 + self.num_kept(numel) * golomb.bits_per_position(self.density, self._parameter) / 8
+        return 8.0 + num_kept(numel, self.density) * golomb.bits_per_position(self.density, self._parameter) / 8

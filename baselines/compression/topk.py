@@ -15,15 +15,14 @@ that is a layer, with single-bucket the model. Not verified against the paper's 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from baselines.api import Card, Context, How, Reduction, Scope, Slot, State
-from baselines.codec import gathered
+from baselines.api import Card, Context, Scope, Slot
+from baselines.codec import Gathered
 from baselines.kernels import select
 from baselines.sparsity import add_sparse_code, check_share, code_bytes, num_kept, sparse_code
 
@@ -31,7 +30,7 @@ DTYPES = {"float32": torch.float32, "float16": torch.float16}
 
 
 @dataclass(frozen=True, slots=True)
-class TopK:
+class TopK(Gathered):
     card: ClassVar[Card] = Card(
         name="topk",
         slot=Slot.COMPRESSION,
@@ -52,27 +51,14 @@ class TopK:
         return Scope.MESSAGE
 
     @property
-    def how(self) -> How:
-        return How.CONCAT
-
-    @property
     def equal_sizes(self) -> bool:
         return True
 
-    def init(self, name: str, parameter: Tensor) -> State:
-        return {}
-
-    def num_kept(self, numel: int) -> int:
-        return num_kept(numel, self.density)
-
     def encode(self, values: Tensor, ctx: Context) -> Tensor:
-        return sparse_code(values, select.top_k(values, self.num_kept(values.numel())), DTYPES[self.values])
+        return sparse_code(values, select.top_k(values, num_kept(values.numel(), self.density)), DTYPES[self.values])
 
     def add_decoded(self, data: Tensor, total: Tensor, ctx: Context) -> None:
         add_sparse_code(data, total, DTYPES[self.values])
-
-    def reduce(self, grad: Tensor, states: Mapping[str, State], ctx: Context) -> Reduction:
-        return gathered(self, grad, ctx)
 
     def wire_bytes(self, numel: int, world: int) -> float:
         return code_bytes(numel, self.density, DTYPES[self.values])

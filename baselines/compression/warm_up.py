@@ -46,6 +46,10 @@ class WarmUp:
             raise ValueError("warm-up is named twice; name it once, last")
 
     @property
+    def dense_steps(self) -> int:
+        return self.steps
+
+    @property
     def scope(self) -> Scope:
         return self.inner.scope
 

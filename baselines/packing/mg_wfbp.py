@@ -15,8 +15,9 @@ No setting: α, β and the layer times are measured. Until it is bound, each ten
 Differs from the paper: the rule is that of the authors' public code; not verified against the paper's text, whose
 abstract calls the solution optimal. Under this model of a link it is not: of 2,000 random instances of 14 layers it is
 optimal on 67 %, a tenth ends at least 6 % late, the worst 31 % (tests/baselines/test_merge.py); `optimal-merge` is
-exact. The code takes α and β from tables or one calibration; here they are bound again when they have drifted. Number
-formats never mix: where the format changes, a new message begins.
+exact. The code takes α and β from tables or one calibration; here they are bound again when they have drifted, and α is
+halved, since two messages are in flight and their start-up times overlap (`mg-wfbp+fifo(depth=1)` has one, as the
+paper). Number formats never mix: where the format changes, a new message begins.
 """
 
 from __future__ import annotations

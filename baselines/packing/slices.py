@@ -6,8 +6,8 @@ last; a smaller one travels alone. Messages go in ready order, within a tensor f
 `fifo`, slices only pay more start-up times α; they are there for orderings by priority.
 
 Default s = 40,000, that of the authors' code in MXNet (`MXNET_KVSTORE_SLICE_THRESHOLD`); the paper says 50,000.
-Tuners search from 500,000 up (2 MB; ByteScheduler from 8 MB): a large model in slices of 10,000 is ten thousand messages
-a step, and trying that once costs more than all the other trials.
+Tuners search from 500,000 up (2 MB; ByteScheduler from 8 MB): a large model in slices of 10,000 is ten thousand
+messages a step, and trying that once costs more than all the other trials.
 
 Differs from the paper: slices are spread over parameter servers there, round robin; that is the exchange's part here.
 Not verified against the paper's text, nor its value of s.

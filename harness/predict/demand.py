@@ -20,7 +20,6 @@ from baselines.api import (
     AllReduce,
     AllToAll,
     Broadcast,
-    Compressor,
     Context,
     Gather,
     How,
@@ -32,8 +31,9 @@ from baselines.api import (
     Serve,
     SizedByShape,
     Transfer,
+    layers_of,
+    servers_of,
 )
-from baselines.codec import servers_of
 from baselines.strategy import Strategy
 from harness.predict.costs import LinkCosts, PredictError
 from harness.traffic import bytes_received, bytes_sent
@@ -113,7 +113,7 @@ class Demands:
     def _payload_bytes(self, message: Message) -> tuple[float, ...]:
         """Bytes of each aggregate of `message`; a compressor that knows shapes may ask for other than a probe."""
         compression = self.strategy.compression
-        innermost = _innermost(compression)
+        innermost = layers_of(compression)[-1]  # wrappers add no bytes but those that servers send back
         if isinstance(innermost, SizedByShape):
             return innermost.aggregate_bytes(message, self.costs.world)
         total = compression.wire_bytes(message.numel, self.costs.world)
@@ -197,13 +197,6 @@ def _answer(primitive: Primitive, rank: int, world: int) -> Payload:
             return tuple(torch.zeros(size, dtype=parts[0].dtype) for size in sizes)
         case Serve(grad):
             return (grad,)
-
-
-def _innermost(compression: Compressor) -> Compressor:
-    """What is inside all wrappers, which add no bytes but those that servers send back."""
-    while (inner := getattr(compression, "inner", None)) is not None:
-        compression = inner
-    return compression
 
 
 def _asks_of(strategy: Strategy) -> Iterator[_Ask]:

@@ -43,6 +43,17 @@ def test_totals_are_by_track_name_and_start() -> None:
     assert recorder.total_s("turn") >= 0.0
 
 
+def test_what_a_forward_waits_for_messages_is_no_computation() -> None:
+    recorder = Recorder()
+    recorder.add("loop", "exposed", 1.0, 4.0)  # at a pre-hook, within the forward
+    recorder.add("compute", "forward", 0.5, 5.0)
+    recorder.add("compute", "backward", 5.0, 7.0)
+    recorder.add("loop", "exposed", 7.0, 9.0)
+    recorder.add("loop", "wait", 7.0, 9.0)
+    assert recorder.total_without_s("compute", ("loop", "exposed")) == 1.5 + 2.0
+    assert recorder.total_without_s("compute", ("loop", "exposed"), since_s=0.9) == 2.0
+
+
 @given(
     first=TICKS,
     second=TICKS,
