@@ -47,6 +47,12 @@ class FabricKey:
         """Workers of a job, virtual ones too."""
         return self.num_hosts + self.num_virtual
 
+    @property
+    def stands_for(self) -> str:
+        """The line's rate, on replayed tensors the one that it stands for."""
+        found = self.equivalent_rate_bps if self.size_scale > 1 else self.rate_bps
+        return "rate not set" if found is None else rate(found)
+
     def describe(self) -> str:
         """One line for titles, such as `4 hosts, 200 Mbit/s standing for 10 Gbit/s`."""
         hosts = f"{self.num_hosts} host{'s' if self.num_hosts != 1 else ''}"

@@ -123,15 +123,20 @@ def bars(count: int, extra_in: float = 0.0) -> tuple[Figure, Axes]:
 
 
 def names(axes: Axes, texts: Sequence[str]) -> None:
-    """Write `texts` beside the bars, the first on top; the figure grows where neighbours would run into each other."""
+    """Write `texts` beside the bars, the first on top."""
+    axes.set_yticks(range(len(texts)), with_room(axes, texts))
+    axes.set_ylim(len(texts) - 0.4, -0.6)
+
+
+def with_room(axes: Axes, texts: Sequence[str]) -> list[str]:
+    """`texts` in lines, one beside each bar; the figure grows where neighbours would run into each other."""
     written = [folded(text) for text in texts]
     num_lines = [text.count("\n") + 1 for text in written]
     needed_in = LINE_IN * max((sum(pair) / 2 for pair in pairwise(num_lines)), default=0.0)
     figure = axes.get_figure(root=True)
     assert figure is not None
     figure.set_figheight(figure.get_figheight() + len(texts) * max(0.0, needed_in - BAR_IN))
-    axes.set_yticks(range(len(texts)), written)
-    axes.set_ylim(len(texts) - 0.4, -0.6)
+    return written
 
 
 def folded(name: str) -> str:

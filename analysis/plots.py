@@ -29,18 +29,25 @@ def overview(settings: Sequence[SettingRow]) -> Figure | None:
     ratios = [[_speedup(setting, name) for setting in settings] for name in names]
     order = sorted(range(len(names)), key=lambda place: -float(np.nanmedian(ratios[place])))
     values = np.array([ratios[place] for place in order])
-    figure, axes = look.canvas(0.95 + 0.25 * len(names), width_in=1.7 + 0.8 * len(settings))
+    figure, axes = look.canvas(0.95 + 0.25 * len(names), width_in=1.7 + 0.95 * len(settings))
     sns.heatmap(
         np.log2(values), ax=axes, cmap="vlag_r", vmin=-1.5, vmax=1.5, cbar=False, linewidths=1, linecolor="none",
         annot=np.vectorize(_times)(values), fmt="", annot_kws={"fontsize": 7},
-        yticklabels=[look.folded(names[place]) for place in order],
-        xticklabels=[f"{setting.key.workload}\n({setting.evidence})" for setting in settings],
+        yticklabels=look.with_room(axes, [names[place] for place in order]),
+        xticklabels=[_column(setting) for setting in settings],
     )  # fmt: skip
     axes.grid(visible=False)
     axes.tick_params(axis="x", rotation=0)
     axes.tick_params(axis="y", rotation=0)
-    look.label(axes, "Speed-up over " + " or ".join(dict.fromkeys(s.baseline_name for s in settings)), "")
+    baselines = list(dict.fromkeys(s.baseline_name for s in settings))
+    over = " or ".join(baselines) if len(baselines) <= 2 else "each setting's baseline, which has 1.00×"
+    look.label(axes, f"Speed-up over {over}", "")
     return figure
+
+
+def _column(setting: SettingRow) -> str:
+    fabric = setting.key.fabric
+    return f"{setting.key.workload}\n{fabric.num_hosts} hosts, {fabric.stands_for}\n({setting.evidence})"
 
 
 def _speedup(setting: SettingRow, name: str) -> float:

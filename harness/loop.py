@@ -58,7 +58,8 @@ class Evaluated:
 @dataclass(slots=True)
 class Run:
     """What one rank's loop saw. `ends_s[k]` is when step k's update was applied, which is when
-    synchronous ranks agree on the time; evaluation is taken out."""
+    synchronous ranks agree on the time, or where it is spread over the next forward, when that began; evaluation is
+    taken out."""
 
     start_s: float = 0.0
     ends_s: list[float] = field(default_factory=list)
@@ -66,8 +67,9 @@ class Run:
     evaluated: list[Evaluated] = field(default_factory=list)
     measured_from_s: float = 0.0
     measured_from_cpu_s: float = 0.0
+    measured_until_s: float = 0.0
+    measured_until_cpu_s: float = 0.0
     end_s: float = 0.0
-    end_cpu_s: float = 0.0
 
     def note_update(self, num_steps: int, now_s: float) -> None:
         """The first `num_steps` steps are applied, the last of them just now or as noted before."""
@@ -135,9 +137,11 @@ def train(
     with recorder.span("loop", "wait"):
         session.wait()
     with turns.turn(), recorder.span("compute", "update"):
-        session.finish()
-    run.note_update(len(run.losses), perf_counter() - paused_s)
-    run.end_s, run.end_cpu_s = perf_counter(), process_time()
+        session.update()
+        run.note_update(len(run.losses), perf_counter() - paused_s)
+        run.measured_until_s, run.measured_until_cpu_s = perf_counter(), process_time()
+        session.finish()  # what another step would hide behind its forward is in no step
+    run.end_s = perf_counter()
     return run
 
 

@@ -263,18 +263,18 @@ def _times_of(recorder: Recorder, track: str) -> tuple[tuple[float, float], ...]
 
 def _phases(run: Run, recorder: Recorder, num_steps: int, *, session: Session) -> Phases:
     """Mean seconds a step over the measured steps; None for what the system does not let us see."""
-    since_s, ours = run.measured_from_s, session.traffic is not None
-    lanes = [s for s in _on_lanes(recorder) if since_s <= s.start_s <= run.end_s]
+    recorder = recorder.between(run.measured_from_s, run.measured_until_s)
+    ours = session.traffic is not None
     waited = "exposed" if ours else "wait"  # the engine also waits inside a forward
     told = session.separates_waiting
     return Phases(
-        compute_s=recorder.total_without_s("compute", ("loop", waited), since_s) / num_steps if told else None,
-        communication_s=covered_s(lanes) / num_steps if ours else None,
-        exposed_s=recorder.total_s("loop", waited, since_s) / num_steps if told else None,
-        turn_wait_s=recorder.total_s("turn", "wait", since_s) / num_steps,
-        compress_s=recorder.total_s("codec", since_s=since_s) / num_steps if ours else None,
-        decompress_s=recorder.total_s("codec", "decode", since_s) / num_steps if ours else None,
-        cpu_s=(run.end_cpu_s - run.measured_from_cpu_s) / num_steps,
+        compute_s=recorder.total_without_s("compute", ("loop", waited)) / num_steps if told else None,
+        communication_s=covered_s(_on_lanes(recorder)) / num_steps if ours else None,
+        exposed_s=recorder.total_s("loop", waited) / num_steps if told else None,
+        turn_wait_s=recorder.total_s("turn", "wait") / num_steps,
+        compress_s=recorder.total_s("codec") / num_steps if ours else None,
+        decompress_s=recorder.total_s("codec", "decode") / num_steps if ours else None,
+        cpu_s=(run.measured_until_cpu_s - run.measured_from_cpu_s) / num_steps,
     )
 
 

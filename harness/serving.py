@@ -21,5 +21,6 @@ def serve(session: Session, schedule: Schedule, *, on_step: OnStep) -> Run:
         session.exchange_once()
         run.ends_s.append(perf_counter())
         on_step(step)
-    run.end_s, run.end_cpu_s = perf_counter(), process_time()
+    run.measured_until_s, run.measured_until_cpu_s = perf_counter(), process_time()
+    run.end_s = run.measured_until_s
     return run

@@ -40,19 +40,18 @@ class Recorder:
         yield
         self.spans.append(Span(track, name, start_s, perf_counter()))
 
-    def total_s(self, track: str, name: str | None = None, since_s: float = 0.0) -> float:
-        """Seconds in spans of a track (and name) that started at `since_s` or later."""
-        return sum(
-            s.end_s - s.start_s
-            for s in self.spans
-            if s.track == track and name in (None, s.name) and s.start_s >= since_s
-        )
+    def between(self, since_s: float, until_s: float) -> Recorder:
+        """The spans that started in between."""
+        return Recorder([span for span in self.spans if since_s <= span.start_s <= until_s])
 
-    def total_without_s(self, track: str, without: tuple[str, str], since_s: float = 0.0) -> float:
+    def total_s(self, track: str, name: str | None = None) -> float:
+        """Seconds in spans of a track (and name)."""
+        return sum(s.end_s - s.start_s for s in self.spans if s.track == track and name in (None, s.name))
+
+    def total_without_s(self, track: str, without: tuple[str, str]) -> float:
         """Seconds covered by spans of a track less what spans of the track and name `without` cover of them."""
-        cuts = [s for s in self.spans if (s.track, s.name) == without and s.start_s >= since_s]
-        both = [s for s in self.spans if s.track == track and s.start_s >= since_s] + cuts
-        return covered_s(both) - covered_s(cuts)
+        cuts = [s for s in self.spans if (s.track, s.name) == without]
+        return covered_s([s for s in self.spans if s.track == track] + cuts) - covered_s(cuts)
 
 
 def covered_s(spans: Iterable[Span]) -> float:

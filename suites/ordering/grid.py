@@ -15,6 +15,7 @@ from suites.api import Options, Suite
 from suites.recipes import BERT_TINY, RESNET20_LARGE
 from suites.scaling import LINKS, Scene, by_repeat, distinct, shortened, trained
 
+MIB = 1024 * 1024
 MANY, FEW = 5, 3  # repeats: where a claim rests on the cell, and elsewhere
 OVERLAP = "at-pre-hook"
 SERVERS = "parameter-server"
@@ -31,6 +32,11 @@ def joined(*parts: str) -> str:
 def slices(elements: int) -> str:
     """Slices of at most so many elements."""
     return f"slices(slice_elements={elements})"
+
+
+def buckets(mib: int) -> str:
+    """Fixed buckets of so many MiB, the first one too."""
+    return f"fixed-buckets(bucket_bytes={mib * MIB}, first_bucket_bytes={mib * MIB})"
 
 
 def bytescheduler(elements: int, *rest: str) -> str:
@@ -72,7 +78,14 @@ SCENES = (
         batch_size=VGG_BATCH,
         num_hosts=4,
         gbit=10.0,
-        strategies=("unfused", joined("unfused", OVERLAP), *essential(VAST), TUNED),
+        strategies=(
+            "unfused",
+            joined("unfused", OVERLAP),
+            joined(buckets(25), OVERLAP),
+            joined(buckets(4), "p3", OVERLAP),
+            *essential(VAST),
+            TUNED,
+        ),
         systems=("local",),
         repeats=MANY,
     ),
