@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from analysis.wording import size
 
-_BREAKS = re.compile(r"(?=[+(])|(?<=/)|(?<=, )")
+_BREAKS = re.compile(r"(?=[+(])|(?<=/)|(?<= )")
 INDENT = "  "
 
 
@@ -53,7 +53,7 @@ def left_out(labels: Iterable[str], among: Iterable[str]) -> str:
 
 
 def wrap(name: str, width: int) -> str:
-    """`name` in lines of at most `width` columns, broken before `+` and `(` or after `/`, later lines indented."""
+    """`name` in lines of at most `width` columns, broken before `+` and `(`, after `/` and spaces; later ones indented."""
     lines = [""]
     for piece in (text for text in _BREAKS.split(name) if text):
         while len(lines[-1]) + len(piece.rstrip()) > width:

@@ -173,7 +173,7 @@ def test_knobs_are_settings_of_their_packing_and_both_ends_are_legal(packing: Pa
     defaults = settable_fields(type(packing))
     for name, knob in packing.knobs.items():
         kind = type(defaults[name])
-        assert 0 < knob.low <= defaults[name] <= knob.high
+        assert 0 < knob.low < knob.high  # the default may lie outside: P3's slices are smaller than what tuners try
         for end in (knob.low, knob.high):
             text = f"{packing.card.name}({name}={kind(end)!r})"
             assert getattr(parse_strategy(text).packing, name) == end
