@@ -53,7 +53,7 @@ def left_out(labels: Iterable[str], among: Iterable[str]) -> str:
 
 
 def wrap(name: str, width: int) -> str:
-    """`name` in lines of at most `width` columns, broken before `+` and `(`, after `/` and spaces; later ones indented."""
+    """`name` in lines of at most `width` columns, broken before `+` and `(`, after `/` and spaces, others set in."""
     lines = [""]
     for piece in (text for text in _BREAKS.split(name) if text):
         while len(lines[-1]) + len(piece.rstrip()) > width:

@@ -64,6 +64,7 @@ OTHER_EXCHANGES = {"all-gather": "AllGather", "ring": "Transfer", "parameter-ser
 CODECS = ("half", "topk(density=0.01)+error-feedback")
 PLAUSIBLE_S = (1e-7, 1e-1)
 PAYLOAD_SHARE = 0.957  # of a line's rate: what headers leave at an MTU of 1500
+MOST_OF_LINE = 1.1  # β over what the line needs
 NUM_REPEATS = 7
 
 
@@ -278,8 +279,8 @@ def _line(points: Sequence[tuple[float, float]]) -> tuple[float, float]:
 def _fit_ring(fabric: FabricSpec, engine: EngineCosts, times: Sequence[RowTime]) -> LinkCosts:
     """α, β, control α and wake-up on a logarithmic scale, the two shares on a plain one. Errors are relative, and weigh
     as the root of what the row takes: what is predicted is mostly the link's time, and an error of a tenth in it is not
-    made up by a short row that fits. β is at least what the line needs, headers included: short rows seem faster, since
-    the shaper lets a few packets pass at once.
+    made up by a short row that fits. β is what the line needs, headers included, and at most a tenth more: short rows
+    seem faster, since the shaper lets a few packets pass at once, and a row that the machine delayed slower.
     """
     world = fabric.num_hosts
 
@@ -314,7 +315,7 @@ def _fit_ring(fabric: FabricSpec, engine: EngineCosts, times: Sequence[RowTime])
     share = ring_theory(RING_STEPS, world, Cost(0.0, 1.0)).beta_s_per_byte
     line = 8 * share / (PAYLOAD_SHARE * fabric.rate_bps) if fabric.rate_bps else 1e-12
     start = [np.log(alpha_s), np.log(beta), np.log(alpha_s), np.log(1e-4), 0.3, 0.5]
-    slowest = max(1e-5, 2 * line)
+    slowest = MOST_OF_LINE * line if fabric.rate_bps else 1e-5
     limits = ([low, np.log(line), low, low, 0.0, 0.0], [high, np.log(slowest), high, np.log(1e-2), 1.0, 1.0])
     found = least_squares(errors, np.clip(start, *limits), bounds=limits, diff_step=1e-3, max_nfev=40)
     return costs_at(found.x)
