@@ -33,6 +33,7 @@ REFERENCES = {
     "compression": ("fixed-buckets",),
 }
 GRADIENT_BYTES = 4
+PAYLOAD_SHARE = 0.957  # of a line's rate: what headers leave at an MTU of 1500
 Key = tuple[Place, str]
 
 
@@ -117,8 +118,13 @@ def _row(records: Sequence[Record], rng: np.random.Generator) -> StepRow:
 
 
 def _all_in_one_s(record: Record) -> float | None:
-    """α + β·bytes of one message with every gradient; None where the link was not calibrated or nothing is known."""
+    """One message with every gradient by all-reduce: what the line's rate needs, since fits of noisy minutes say more,
+    or α + β·bytes where no rate is set; None where the link was not calibrated either."""
     fabric, size = record.fabric, GRADIENT_BYTES * record.jobs[0].num_parameters
+    if fabric.rate_bps and size:
+        world = num_ranks(record, record.jobs[0])
+        share = 2 * (world - 1) / world
+        return 8 * share * size / (PAYLOAD_SHARE * fabric.rate_bps)
     if fabric.alpha_s is None or fabric.beta_s_per_byte is None or not size:
         return None
     return fabric.alpha_s + fabric.beta_s_per_byte * size
