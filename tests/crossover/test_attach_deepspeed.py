@@ -23,7 +23,7 @@ from crossover.integrations.deepspeed import EngineKeeper
 
 ROOT = Path(__file__).resolve().parents[2]
 RANKS = Path(__file__).parent / "deepspeed_ranks.py"
-LIMIT_S = 120.0
+LIMIT_S = 300.0
 needs_deepspeed = pytest.mark.skipif(find_spec("deepspeed") is None, reason="DeepSpeed is not installed: make doctor")
 
 STEPS = 5

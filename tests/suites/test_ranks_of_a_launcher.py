@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import re
 import socket
+from contextlib import suppress
 from pathlib import Path
 from time import monotonic, sleep
 
+import psutil
 import pytest
 from commands import ONE_TRIAL, Command, Started
 from hypothesis import given
@@ -261,11 +263,12 @@ def kill_one_rank(started: Started) -> None:
     """Wait until a rank trains, and kill its launcher process of rank 1."""
     deadline_s = monotonic() + 40
     while monotonic() < deadline_s and started.process.poll() is None:
-        labs = [process for process in started.alive() if "harness.lab" in process.cmdline()]
-        if len(labs) >= 4:  # two labs and the ranks they forked
-            (victim,) = [
-                p for p in started.alive() if p.environ().get("RANK") == "1" and "harness.lab" not in p.cmdline()
-            ]
-            victim.kill()
-            return
+        with suppress(psutil.NoSuchProcess):  # one that ended while it was looked at: look again
+            labs = [process for process in started.alive() if "harness.lab" in process.cmdline()]
+            if len(labs) >= 4:  # two labs and the ranks they forked
+                (victim,) = [
+                    p for p in started.alive() if p.environ().get("RANK") == "1" and "harness.lab" not in p.cmdline()
+                ]
+                victim.kill()
+                return
         sleep(0.05)
