@@ -136,11 +136,13 @@ def train(
             paused_s += _evaluate(run, evaluate)
     with recorder.span("loop", "wait"):
         session.wait()
-    with turns.turn(), recorder.span("compute", "update"):
-        session.update()
+    with turns.turn():
+        with recorder.span("compute", "update"):
+            session.update()
         run.note_update(len(run.losses), perf_counter() - paused_s)
         run.measured_until_s, run.measured_until_cpu_s = perf_counter(), process_time()
-        session.finish()  # what another step would hide behind its forward is in no step
+        with recorder.span("compute", "update"):
+            session.finish()  # what another step would hide behind its forward is in no step
     run.end_s = perf_counter()
     return run
 

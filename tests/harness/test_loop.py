@@ -62,3 +62,5 @@ def test_what_is_left_of_the_last_steps_messages_is_in_no_step() -> None:
     assert len(run.step_times_s()) == 4
     assert max(run.step_times_s()) < DRAIN_S
     assert run.end_s - run.measured_until_s >= DRAIN_S
+    measured = recorder.between(run.measured_from_s, run.measured_until_s)
+    assert measured.total_s("compute") < DRAIN_S  # nor is it computation
