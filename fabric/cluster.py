@@ -127,12 +127,14 @@ class Host:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counters:
-    """What crossed a host's link since it was built: bytes and packets with their Ethernet headers."""
+    """What crossed a host's link since it was built: bytes and packets with their Ethernet headers, and how many of the
+    packets sent were segments of TCP sent again."""
 
     tx_bytes: int
     tx_packets: int
     rx_bytes: int
     rx_packets: int
+    resent_segments: int = 0
 
     def __sub__(self, earlier: Counters) -> Counters:
         """Return what crossed the link since `earlier`."""
@@ -141,6 +143,7 @@ class Counters:
             tx_packets=self.tx_packets - earlier.tx_packets,
             rx_bytes=self.rx_bytes - earlier.rx_bytes,
             rx_packets=self.rx_packets - earlier.rx_packets,
+            resent_segments=self.resent_segments - earlier.resent_segments,
         )
 
 

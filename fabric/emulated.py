@@ -72,8 +72,8 @@ class EmulatedCluster:
         with namespaces.inside(self._switch), IPRoute() as ip:
             received = [links.sent(ip, port) for port in self._ports]
         return tuple(
-            Counters(tx_bytes=tx[0], tx_packets=tx[1], rx_bytes=rx[0], rx_packets=rx[1])
-            for tx, rx in zip(map(self._sent, self._hosts), received, strict=True)
+            Counters(tx_bytes=tx[0], tx_packets=tx[1], rx_bytes=rx[0], rx_packets=rx[1], resent_segments=resent)
+            for (tx, resent), rx in zip(map(self._sent, self._hosts), received, strict=True)
         )
 
     def close(self) -> None:
@@ -111,9 +111,9 @@ class EmulatedCluster:
             return None
         return shaping_for(self._spec.rate_bps, self._spec.mtu)
 
-    def _sent(self, host: Host) -> tuple[int, int]:
+    def _sent(self, host: Host) -> tuple[tuple[int, int], int]:
         with namespaces.inside(self._networks[host.index]), IPRoute() as ip:
-            return links.sent(ip, self._uplinks[host.index])
+            return links.sent(ip, self._uplinks[host.index]), links.resent_segments()
 
 
 def _check_congestion(name: str) -> None:

@@ -118,3 +118,11 @@ def sent(ip: IPRoute, index: int) -> tuple[int, int]:
             basic = queue.get_nested("TCA_STATS2", "TCA_STATS_BASIC")
             return int(basic["bytes"]), int(basic["packets"])
     raise LookupError(f"interface {index} has no queue {_ROOT:#x}")
+
+
+def resent_segments() -> int:
+    """Return the segments of TCP that were sent again in this thread's network namespace."""
+    names, values = (
+        line.split() for line in Path("/proc/thread-self/net/snmp").read_text().splitlines() if line.startswith("Tcp:")
+    )
+    return int(values[names.index("RetransSegs")])

@@ -35,7 +35,7 @@ from harness.reduction import MessageRun, Reduces, Tagged, reduce_message
 from harness.shards import Shards
 from harness.streams import Streams
 from harness.trace import Recorder
-from harness.traffic import Traffic, bytes_sent
+from harness.traffic import Traffic
 from harness.transport import CONTROL, Transport
 
 TAIL = 0.125  # of a step's elements; with less than this on its way a job gives the link back
@@ -260,7 +260,7 @@ class Communication:
             assert self._step is not None
             flight.on_link = True
             self._step.unsent -= flight.message.numel
-        self.traffic.count(tagged.tag, bytes_sent(tagged.primitive, self._transport.world))
+        self.traffic.send(tagged.tag, tagged.primitive, self._transport.world)
         self._transport.start(tagged.primitive, flight.lane, self.receiver(flight.lane))
 
     def _land(self, flight: _Flight, reduced: Reduced) -> None:

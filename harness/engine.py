@@ -33,7 +33,7 @@ from harness.precision import Guard
 from harness.reduction import Reduces
 from harness.streams import streams_for
 from harness.trace import Recorder
-from harness.traffic import Traffic, bytes_sent
+from harness.traffic import Traffic
 from harness.transport import CONTROL, Transport
 from results.record import Adapted
 
@@ -254,7 +254,7 @@ class Engine:
         overflowed = guard.overflowed()
         if guard.must_agree:
             votes = torch.tensor([float(overflowed)])
-            self.traffic.count("control", bytes_sent(AllReduce(votes), self.transport.world))
+            self.traffic.send("control", AllReduce(votes), self.transport.world)
             self._carry_out(AllReduce(votes), CONTROL)
             overflowed = bool(votes > 0)
         if overflowed:
@@ -298,7 +298,7 @@ class Engine:
         try:
             lane, primitive = next(talk)
             while True:
-                self.traffic.count("control", bytes_sent(primitive, self.transport.world))
+                self.traffic.send("control", primitive, self.transport.world)
                 lane, primitive = talk.send(self._carry_out(primitive, lane))
         except StopIteration as end:
             strategy: Strategy = end.value

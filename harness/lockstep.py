@@ -34,7 +34,7 @@ from harness.negotiate import Negotiation
 from harness.precision import Guard, LossScale
 from harness.reduction import MessageRun, Tagged, reduce_message
 from harness.shards import Adopt, Shards
-from harness.traffic import Traffic, bytes_sent
+from harness.traffic import Traffic
 
 ARRIVAL_INTERVAL_S = 1e-4  # on the negotiation's virtual clock: a cycle of 1 ms meets some ten arrivals
 MAX_IDLE_CYCLES = 1_000
@@ -205,7 +205,7 @@ class Lockstep:
         overflow = any(guard.overflowed() for guard in self._guards)
         if self._guards[0].must_agree:
             for traffic in self.traffic_of:
-                traffic.count("control", bytes_sent(AllReduce(torch.zeros(1)), self.world))
+                traffic.send("control", AllReduce(torch.zeros(1)), self.world)
         self.loss_scale = self.loss_scale.after(overflow=overflow)
         if overflow:
             for guard, model in zip(self._guards, self.models, strict=True):
@@ -298,7 +298,7 @@ class Lockstep:
             served = [(rank, p) for rank, p in enumerate(primitives) if isinstance(p, Serve)]
             return [(self.shards[rank].step(message, serve, self._num_steps),) for rank, serve in served]
         for traffic, tagged in zip(self.traffic_of, asked, strict=True):
-            traffic.count(tagged.tag, bytes_sent(tagged.primitive, self.world))
+            traffic.send(tagged.tag, tagged.primitive, self.world)
         return perform(primitives)
 
     def _run(self, rank: int, message: Message, flat: Tensor) -> MessageRun:

@@ -33,7 +33,7 @@ from harness.dispatch import (
     credit_of,
     make_plan,
 )
-from harness.traffic import Traffic, bytes_sent
+from harness.traffic import Traffic
 from harness.transport import CONTROL, Transport
 
 Receive = Callable[[Payload | Exception], None]
@@ -165,7 +165,7 @@ class Negotiation:
             self._take_window(end.value)
 
     def _start(self, primitive: Primitive) -> None:
-        self._traffic.count("control", bytes_sent(primitive, self._transport.world))
+        self._traffic.send("control", primitive, self._transport.world)
         self._transport.start(primitive, CONTROL, self._receive)
 
     def _talk(self, now_s: float) -> Generator[Primitive, Payload, Tensor]:

@@ -8,7 +8,7 @@ single ranks do may differ, so some are asked and the slowest counts, round by r
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain, repeat
 
 import torch
@@ -36,7 +36,7 @@ from baselines.api import (
 )
 from baselines.strategy import Strategy
 from harness.predict.costs import LinkCosts, PredictError
-from harness.traffic import bytes_received, bytes_sent
+from harness.traffic import bytes_received, bytes_sent, framing_sent
 
 PROBE_ELEMENTS = 4  # a rank, so that nothing is padded
 PROBE_NUMEL = 256  # of a message, to see what a compressor asks for
@@ -46,13 +46,14 @@ PROBE_WORLD = 2  # a compressor asks for the same whatever the number of ranks
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """Of one message: start-up and transfer in seconds alone on the link, bytes that a rank sends, the seconds
-    that the engine's thread needs for it, and those of compression before and after its way, if they are charged to the
-    device."""
+    """Of one message: start-up and transfer in seconds alone on the link, bytes that a rank sends and what gloo adds to
+    them, the seconds that the engine's thread needs for it, and those of compression before and after its way, if they
+    are charged to the device."""
 
     alpha_s: float = 0.0
     bytes_s: float = 0.0
     sent_bytes: float = 0.0
+    framing_bytes: float = 0.0
     engine_s: float = 0.0
     before_s: float = 0.0
     after_s: float = 0.0
@@ -62,6 +63,7 @@ class Demand:
             self.alpha_s + other.alpha_s,
             self.bytes_s + other.bytes_s,
             self.sent_bytes + other.sent_bytes,
+            self.framing_bytes + other.framing_bytes,
             self.engine_s + other.engine_s,
             self.before_s + other.before_s,
             self.after_s + other.after_s,
@@ -128,7 +130,10 @@ class Demands:
             step = 4 * small
             per_byte = Demand(0.0, (twice.bytes_s - once.bytes_s) / step, (twice.sent_bytes - once.sent_bytes) / step)
             fixed = Demand(
-                once.alpha_s, once.bytes_s - step * per_byte.bytes_s, once.sent_bytes - step * per_byte.sent_bytes
+                once.alpha_s,
+                once.bytes_s - step * per_byte.bytes_s,
+                once.sent_bytes - step * per_byte.sent_bytes,
+                once.framing_bytes,
             )
             self._rates[key] = (fixed, per_byte)
         return self._rates[key]
@@ -144,7 +149,8 @@ class Demands:
                 if place == len(rounds):
                     rounds.append(own)
                 elif own.alone_s > rounds[place].alone_s:
-                    rounds[place] = Demand(own.alpha_s, own.bytes_s, rounds[place].sent_bytes)
+                    first = rounds[place]
+                    rounds[place] = replace(own, sent_bytes=first.sent_bytes, framing_bytes=first.framing_bytes)
         return sum(rounds, Demand())
 
     def _payload(self, how: How, numel: int) -> Payload:
@@ -156,7 +162,7 @@ class Demands:
 
     def _price(self, primitive: Primitive, rank: int) -> Demand:
         world = self.costs.world
-        sent = bytes_sent(primitive, world) if rank == 0 else 0.0
+        sent, framing = (of(primitive, world) if rank == 0 else 0.0 for of in (bytes_sent, framing_sent))
         if isinstance(primitive, Serve):
             elements_s = self.costs.engine.update_s_per_byte * 4 * primitive.grad.numel()
             return Demand(0.0, elements_s, sent)
@@ -167,7 +173,7 @@ class Demands:
         else:
             num_bytes = primitive.tensor.numel() * primitive.tensor.element_size()
         cost = self.costs.of(type(primitive).__name__)
-        return Demand(cost.alpha_s, cost.beta_s_per_byte * num_bytes, sent)
+        return Demand(cost.alpha_s, cost.beta_s_per_byte * num_bytes, sent, framing)
 
 
 def _primitives(strategy: Strategy, aggregate: Aggregate, rank: int, world: int) -> Iterator[Primitive]:

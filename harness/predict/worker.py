@@ -23,7 +23,7 @@ from harness.predict.clock import PARK, Clock, Link, Routine, Thread
 from harness.predict.costs import Cost, LinkCosts, PredictError
 from harness.predict.demand import Demand, Demands
 from harness.predict.layers import Layers
-from harness.traffic import Traffic
+from harness.traffic import FRAMING, Traffic
 from harness.transport import Done
 
 STALLED = 1e12  # by what computation takes longer while a codec has the device
@@ -299,6 +299,7 @@ class Worker:
         del self._flights[flight.lane]
         self.sums.num_messages += 1
         self.sums.traffic.count("gradient", flight.demand.sent_bytes)
+        self.sums.traffic.count(FRAMING, flight.demand.framing_bytes)
         self._change_busy(-1)
         assert self._main is not None
         self._main.wake(self._costs.engine.wake_s)

@@ -90,4 +90,4 @@ def test_the_example_sends_what_it_predicts() -> None:
     ranks, _ = trained("single-bucket+scaled-sign", world=3, num_steps=2)
     compressor = plugins()["scaled-sign"]()
     assert compressor.how is How.CONCAT
-    assert ranks.traffic.wire_bytes == {"gradient": 2 * 2 * compressor.wire_bytes(63, 3)}
+    assert ranks.traffic.wire_bytes["gradient"] == 2 * 2 * compressor.wire_bytes(63, 3)

@@ -43,7 +43,7 @@ def test_without_overlap_a_step_is_computation_and_one_message() -> None:
     assert step.step_s == pytest.approx(9.0 + 0.5 + 0.01 * 4 * 600)
     assert step.exposed_s == pytest.approx(step.communication_s) == pytest.approx(24.5)
     assert (step.num_messages, step.compute_s) == (1, pytest.approx(9.0))
-    assert step.wire_bytes == {"gradient": pytest.approx(2 * 3 / 4 * 2400)}
+    assert step.wire_bytes == {"gradient": pytest.approx(2 * 3 / 4 * 2400), "framing": 4 * 3 * 144}
 
 
 def test_of_a_single_layer_everything_is_exposed() -> None:
