@@ -84,12 +84,7 @@ class Strategy:
         return isinstance(self.packing, NeedsCosts) or isinstance(self.ordering, NeedsCosts)
 
     def bound(self, costs: Costs) -> Strategy:
-        """The same strategy, planning with `costs`, of a message alone on the link.
-
-        Plans take messages one after the other. With `depth` of them in flight their start-up times overlap, so that
-        each adds but its part of one.
-        """
-        costs = dataclasses.replace(costs, alpha_s=costs.alpha_s / self.ordering.depth)
+        """The same strategy, planning with `costs`: of one of many messages, `depth` of them in flight."""
         plugins = self._adaptive()
         bound: dict[str, Any] = {n: own.bind(costs) for n, own in plugins.items() if isinstance(own, NeedsCosts)}
         return dataclasses.replace(self, **bound)

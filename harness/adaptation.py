@@ -2,7 +2,7 @@
 
 At a step boundary, when no message is under way, every rank asks its `Adaptation` for the strategy of the step to come:
 
-    step 0               α and β: exchanges of a few sizes on lane 0 (for a strategy that needs costs)
+    step 0               α and β: exchanges of a few sizes on all lanes at once (for a strategy that needs costs)
     step 3, 23, 43, …    rank 0's layer times, medians over the last 20 steps, go to all ranks, and all bind the
                          strategy to them: the first time, and where they have drifted by more than a fifth
     step 3, 3+k, 3+2k …  the tuner's trials, k steps each, the first one with the settings as written
@@ -29,7 +29,6 @@ from baselines.api import (
     Aggregate,
     Broadcast,
     Costs,
-    Exchange,
     How,
     Payload,
     Primitive,
@@ -46,13 +45,13 @@ WARM_STEPS = 3  # before the first is bound or tried; step 0 itself never counts
 REVIEW_EVERY = 20
 DRIFT = 0.2
 LARGE = 0.1  # of all backward time: a layer whose drift counts on its own
-PROBE_LANE = 0
-PROBE_BYTES = (4_096, 65_536, 262_144, 1_048_576)
+PROBE_BYTES = (4_096, 65_536, 524_288, 2_097_152)
 PROBE_REPEATS = 3
 ROW_BYTES = 32_768  # small probes are timed in rows: ranks leave an exchange at different times
 
 Clock = Callable[[], float]
-Talk = Generator[tuple[int, Primitive], Payload, Strategy]  # asks for primitives on a lane
+Asked = tuple[tuple[int, Primitive], ...]  # primitives to carry out together, each on its lane
+Talk = Generator[Asked, tuple[Payload, ...], Strategy]
 
 
 class LayerTimes:
@@ -168,7 +167,7 @@ class Adaptation:
             self._steps_s.append(self._clock() - self._began_s)
         self.layers.end_step(keep=number > 1)
         if self._needs_costs and number == 0:
-            self._link = yield from measure_link(strategy.exchange, self._rank, self._world, self._device, self._clock)
+            self._link = yield from measure_link(strategy, self._rank, self._world, self._device, self._clock)
         if self._needs_costs and number >= WARM_STEPS and (number - WARM_STEPS) % REVIEW_EVERY == 0:
             strategy = yield from self._review(strategy, segments, number)
         if self._tuner.num_trials and number >= WARM_STEPS:
@@ -179,7 +178,8 @@ class Adaptation:
     def _review(self, strategy: Strategy, segments: Sequence[Segment], number: int) -> Talk:
         """Agree on the costs as they are now; bind if there are none yet or they have drifted."""
         backward_s, forward_s = self.layers.medians([segment.name for segment in segments])
-        (agreed,) = yield CONTROL, Broadcast(torch.tensor([*self._link, *backward_s, *forward_s], dtype=torch.float64))
+        costs = torch.tensor([*self._link, *backward_s, *forward_s], dtype=torch.float64)
+        ((agreed,),) = yield ((CONTROL, Broadcast(costs)),)
         alpha_s, beta_s_per_byte, *layers_s = agreed.tolist()
         half = len(segments)
         fresh = Costs(alpha_s, beta_s_per_byte, tuple(layers_s[:half]), tuple(layers_s[half:]))
@@ -209,7 +209,7 @@ class Adaptation:
             step_s = median(spent_s)
             proposed = self._tuner.propose(self._knobs, [*self._tried, Tried(settings, step_s)])
             told = [step_s, *(proposed[knob] for knob in settings)]
-        (agreed,) = yield CONTROL, Broadcast(torch.tensor(told, dtype=torch.float64))
+        ((agreed,),) = yield ((CONTROL, Broadcast(torch.tensor(told, dtype=torch.float64))),)
         step_s, *values = agreed.tolist()
         self._tried.append(Tried(settings, step_s))
         self._report.append(Adapted(step=number, what="tried", values=settings, step_s=step_s))
@@ -231,36 +231,44 @@ def drifted(before: Costs, now: Costs) -> bool:
 
 
 def measure_link(
-    exchange: Exchange, rank: int, world: int, device: torch.device | None, clock: Clock
-) -> Generator[tuple[int, Primitive], Payload, tuple[float, float]]:
-    """α and β of a message under `exchange`, by the time of sums of a few sizes on a lane that has nothing else to do.
+    strategy: Strategy, rank: int, world: int, device: torch.device | None, clock: Clock
+) -> Generator[Asked, tuple[Payload, ...], tuple[float, float]]:
+    """α and β of one of many messages, by the time of sums of a few sizes with nothing else to do.
 
-    Takes about 0.3 s on a link of 200 Mbit/s. The first exchange, which may open connections, does not count.
+    As many are in flight as the ordering allows, since plans take messages one after the other: what they wait for side
+    by side counts once. Takes about a second on a link of 200 Mbit/s. The first exchange, which may open connections,
+    does not count.
     """
     times_s: dict[int, float] = {}
-    yield from _exchange(exchange, PROBE_BYTES[0], rank, world, device)
+    yield from _exchanges(strategy, PROBE_BYTES[0], rank, world, device)
     for nbytes in PROBE_BYTES:
         count = max(1, ROW_BYTES // nbytes)
         repeats_s = []
         for _ in range(PROBE_REPEATS):
             start_s = clock()
             for _ in range(count):
-                yield from _exchange(exchange, nbytes, rank, world, device)
-            repeats_s.append((clock() - start_s) / count)
+                yield from _exchanges(strategy, nbytes, rank, world, device)
+            repeats_s.append((clock() - start_s) / count / strategy.ordering.depth)
         times_s[nbytes] = max(median(repeats_s), 1e-9)
     link = fit_link(times_s)
     return link.alpha_s, link.beta_s_per_byte
 
 
-def _exchange(
-    exchange: Exchange, nbytes: int, rank: int, world: int, device: torch.device | None
-) -> Generator[tuple[int, Primitive], Payload, None]:
-    run = exchange.run(Aggregate((torch.zeros(nbytes // 4, device=device),), How.SUM, "probe"), rank, world)
+def _exchanges(
+    strategy: Strategy, nbytes: int, rank: int, world: int, device: torch.device | None
+) -> Generator[Asked, tuple[Payload, ...], None]:
+    """The same exchange on every lane, in step."""
+    lanes = range(strategy.ordering.depth)
+    sums = [Aggregate((torch.zeros(nbytes // 4, device=device),), How.SUM, "probe") for _ in lanes]
+    runs = [strategy.exchange.run(own, rank, world) for own in sums]
     try:
-        primitive = next(run)
+        primitives = [next(run) for run in runs]
         while True:
-            # Nothing is served: a probe is no version of the parameters.
-            answer = (primitive.grad,) if isinstance(primitive, Serve) else (yield PROBE_LANE, primitive)
-            primitive = run.send(answer)
+            answers: tuple[Payload, ...]
+            if isinstance(primitives[0], Serve):  # nothing is served: a probe is no version of the parameters
+                answers = tuple((own.grad,) for own in primitives if isinstance(own, Serve))
+            else:
+                answers = yield tuple(zip(lanes, primitives, strict=True))
+            primitives = [run.send(answer) for run, answer in zip(runs, answers, strict=True)]
     except StopIteration:
         return

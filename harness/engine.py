@@ -20,9 +20,9 @@ from time import perf_counter
 import torch
 from torch import Tensor, nn
 
-from baselines.api import AllReduce, Broadcast, Payload, Primitive, State
+from baselines.api import AllReduce, Broadcast, Payload, State
 from baselines.strategy import Strategy
-from harness.adaptation import Adaptation, adapts
+from harness.adaptation import Adaptation, Asked, adapts
 from harness.checkpoint import Saved, restore_states, saved_states
 from harness.communication import Communication, Step
 from harness.dispatch import StaticDispatch, make_plan
@@ -245,7 +245,7 @@ class Engine:
         """After the first step the layout follows the order seen on rank 0, as DDP's rebuild does."""
         names = list(self.parameters)
         order = torch.tensor([names.index(name) for name in self._seen], dtype=torch.int32)
-        self._carry_out(Broadcast(order), CONTROL)
+        self._carry_out(((CONTROL, Broadcast(order)),))
         self._seen = []
         self._lay_out([names[position] for position in order.tolist()])
 
@@ -255,20 +255,24 @@ class Engine:
         if guard.must_agree:
             votes = torch.tensor([float(overflowed)])
             self.traffic.send("control", AllReduce(votes), self.transport.world)
-            self._carry_out(AllReduce(votes), CONTROL)
+            self._carry_out(((CONTROL, AllReduce(votes)),))
             overflowed = bool(votes > 0)
         if overflowed:
             guard.undo()
         return overflowed
 
-    def _carry_out(self, primitive: Primitive, lane: int) -> Payload:
-        """A primitive between two steps, when nothing else is under way."""
-        done: SimpleQueue[Payload | Exception] = SimpleQueue()
-        self.transport.start(primitive, lane, done.put)
-        answer = done.get()
-        if isinstance(answer, Exception):
-            raise EngineError(f"communication failed: {answer}") from answer
-        return answer
+    def _carry_out(self, asked: Asked) -> tuple[Payload, ...]:
+        """Primitives between two steps, when nothing else is under way."""
+        landings: list[SimpleQueue[Payload | Exception]] = [SimpleQueue() for _ in asked]
+        for (lane, primitive), landing in zip(asked, landings, strict=True):
+            self.transport.start(primitive, lane, landing.put)
+        answers = []
+        for landing in landings:
+            answer = landing.get()
+            if isinstance(answer, Exception):
+                raise EngineError(f"communication failed: {answer}") from answer
+            answers.append(answer)
+        return tuple(answers)
 
     def _new_adaptation(self, model: nn.Module) -> Adaptation:
         """With hooks that time layers, if their times are wanted."""
@@ -296,10 +300,11 @@ class Engine:
             return
         talk = self._adaptation.next_strategy(self.strategy, self.segments)
         try:
-            lane, primitive = next(talk)
+            asked = next(talk)
             while True:
-                self.traffic.send("control", primitive, self.transport.world)
-                lane, primitive = talk.send(self._carry_out(primitive, lane))
+                for _, primitive in asked:
+                    self.traffic.send("control", primitive, self.transport.world)
+                asked = talk.send(self._carry_out(asked))
         except StopIteration as end:
             strategy: Strategy = end.value
         if strategy is not self.strategy:

@@ -24,11 +24,9 @@ class LinkTimes:
 
 
 class Probe(StrEnum):
-    """What a row times: messages through the engine, bare all-reduces one after the other, the engine alone, an update
-    of all parameters or of each."""
+    """What a row times: messages through the engine, the engine alone, an update of all parameters or of each."""
 
     EXCHANGE = "exchange"
-    BARE = "bare"
     ENGINE = "engine"
     UPDATE = "update"
     EAGER_UPDATE = "eager-update"

@@ -20,8 +20,7 @@ from scipy.optimize import least_squares, nnls
 
 from baselines.strategy import parse_strategy
 from fabric.api import FabricKind, FabricSpec, format_rate
-from harness.adaptation import PROBE_BYTES, ROW_BYTES
-from harness.calibrate import fit_link, slowest_median_s
+from harness.calibrate import slowest_median_s
 from harness.labs import Hands, Labs
 from harness.messages import Ending, LinkQuestion, Probe, Row, Task
 from harness.predict.costs import RING_STEPS, Cost, EngineCosts, LinkCosts, PredictError, given_costs, ring_theory
@@ -40,9 +39,6 @@ UPDATE_ROWS = tuple(
     Row(probe=Probe.UPDATE, num_tensors=num, num_bytes=size) for num, size in ((4, 4_096), (160, 4_096), (4, 1 << 20))
 )
 EAGER_ROWS = (Row(probe=Probe.EAGER_UPDATE, num_tensors=160, num_bytes=4_096),)
-PLANNING_ROWS = tuple(
-    Row(probe=Probe.BARE, num_tensors=max(1, ROW_BYTES // size), num_bytes=size) for size in PROBE_BYTES
-)
 RING_ROWS = tuple(
     Row(probe=Probe.EXCHANGE, num_tensors=num, num_bytes=size, strategy=strategy)
     for strategy, num, size in (
@@ -188,7 +184,7 @@ def measure(
 
 def measure_one(fabric: FabricSpec, hands: Hands, *, num_repeats: int = NUM_REPEATS, others: bool = True) -> Calibrated:
     """One fabric; `others`: also exchanges beside all-reduce and the codecs."""
-    rows = [*ENGINE_ROWS, *UPDATE_ROWS, *EAGER_ROWS, *PLANNING_ROWS, *RING_ROWS]
+    rows = [*ENGINE_ROWS, *UPDATE_ROWS, *EAGER_ROWS, *RING_ROWS]
     if others:
         rows += [replace(row, strategy=f"unfused+{codec}") for codec in CODECS for row in ENGINE_ROWS]
         rows += [row for name in OTHER_EXCHANGES for row in _rows_of_exchange(name)]
@@ -217,10 +213,6 @@ def fit(fabric: FabricSpec, times: Sequence[RowTime]) -> Calibrated:
     engine = _fit_engine(times)
     ring = [time for time in times if time.row in RING_ROWS]
     costs = _fit_ring(fabric, engine, ring)
-    bare = {t.row.num_bytes: t.seconds / t.row.num_tensors for t in times if t.row.probe is Probe.BARE}
-    if bare:
-        link = fit_link(bare)
-        costs = replace(costs, planning=Cost(link.alpha_s, link.beta_s_per_byte))
     for exchange, primitive in OTHER_EXCHANGES.items():
         own = [time for time in times if time.row in _rows_of_exchange(exchange)]
         if own:

@@ -76,12 +76,10 @@ class EngineCosts:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkCosts:
     """All costs among `world` ranks. `primitives` holds what is known by the primitive's class name; others follow from
-    the all-reduce as `ring_theory` has them. `planning` is what a strategy that plans would measure of its link, where
-    that is known. `residual` is the largest relative error over the micro-benchmarks."""
+    the all-reduce as `ring_theory` has them. `residual` is the largest relative error over the micro-benchmarks."""
 
     world: int
     primitives: Mapping[str, Cost]
-    planning: Cost | None = None
     occupied: float = 0.0
     overlap: float = 1.0
     engine: EngineCosts = field(default_factory=EngineCosts)
@@ -113,6 +111,11 @@ class LinkCosts:
         """(waiting first, waiting spread over the message, link time) of a message that takes α and β·n."""
         waiting_s = alpha_s * (1 - self.occupied)
         return waiting_s * (1 - self.overlap), waiting_s * self.overlap, alpha_s * self.occupied + bytes_s
+
+    def one_of_many(self, depth: int) -> Cost:
+        """An all-reduce among `depth` in flight, as a strategy that plans measures its link: they wait side by side."""
+        alone = self.of(RING_STEPS)
+        return Cost(alone.alpha_s * (self.occupied + (1 - self.occupied) / depth), alone.beta_s_per_byte)
 
     def message_s(self, num_bytes: float) -> float:
         """A message alone by all-reduce, engine included."""

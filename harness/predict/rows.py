@@ -45,17 +45,6 @@ def _exchange(row: Row, num_repeats: int) -> tuple[float, ...]:
     return _through_engine(row, strategy, ProcessGroupTransport(strategy.ordering.depth), num_repeats)
 
 
-def _bare(row: Row, num_repeats: int) -> tuple[float, ...]:
-    """As a strategy that plans measures its link: nothing but the library between."""
-    tensor = torch.zeros(max(1, row.num_bytes // 4))
-
-    def reduce() -> None:
-        for _ in range(row.num_tensors):
-            dist.all_reduce(tensor)
-
-    return _timed(reduce, num_repeats)
-
-
 def _engine(row: Row, num_repeats: int) -> tuple[float, ...]:
     """Without a network: the transport answers at once."""
     return _through_engine(row, parse_strategy(row.strategy), Room(1).seat(0), num_repeats)
@@ -119,7 +108,6 @@ def _timed(
 
 _PROBES: dict[str, Callable[[Row, int], tuple[float, ...]]] = {
     "exchange": _exchange,
-    "bare": _bare,
     "engine": _engine,
     "update": _update,
     "eager-update": _eager_update,

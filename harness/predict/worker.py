@@ -20,7 +20,7 @@ from harness.communication import Step
 from harness.dispatch import StaticDispatch, make_plan
 from harness.negotiate import Negotiation
 from harness.predict.clock import PARK, Clock, Link, Routine, Thread
-from harness.predict.costs import Cost, LinkCosts, PredictError
+from harness.predict.costs import LinkCosts, PredictError
 from harness.predict.demand import Demand, Demands
 from harness.predict.layers import Layers
 from harness.traffic import FRAMING, Traffic
@@ -344,5 +344,5 @@ def bound(strategy: Strategy, layers: Layers, costs: LinkCosts) -> Strategy:
     """The strategy with its planning policies bound to these costs, as the engine binds them."""
     if not strategy.needs_costs:
         return strategy
-    link = costs.planning or Cost(costs.alpha_s, costs.beta_s_per_byte)
+    link = costs.one_of_many(strategy.ordering.depth)
     return strategy.bound(layers.costs(link.alpha_s, link.beta_s_per_byte))

@@ -81,8 +81,8 @@ SCENES = (
         strategies=(
             "unfused",
             joined("unfused", OVERLAP),
-            joined(buckets(25), OVERLAP),
-            joined(buckets(4), "p3", OVERLAP),
+            joined(buckets(12), OVERLAP),
+            joined(buckets(12), "p3", OVERLAP),
             *essential(VAST),
             TUNED,
         ),
