@@ -302,8 +302,8 @@ class Engine:
         try:
             asked = next(talk)
             while True:
-                for _, primitive in asked:
-                    self.traffic.send("control", primitive, self.transport.world)
+                for lane, primitive in asked:
+                    self.traffic.send("control" if lane == CONTROL else "probe", primitive, self.transport.world)
                 asked = talk.send(self._carry_out(asked))
         except StopIteration as end:
             strategy: Strategy = end.value
