@@ -21,6 +21,7 @@ from analysis.cells import LOCAL, SIMULATED, is_measured, is_shared, label_of, n
 from analysis.stats import Interval, bootstrap_interval
 from analysis.step_rows import ErrorRow, PaysRow, Place, StepRow, StudyRow
 from analysis.training import median_phases, visible_phases
+from results.lines import line_s_per_byte
 from results.record import Record
 from results.sizes import in_real_sizes
 
@@ -33,7 +34,6 @@ REFERENCES = {
     "compression": ("fixed-buckets",),
 }
 GRADIENT_BYTES = 4
-PAYLOAD_SHARE = 0.957  # of a line's rate: what headers leave at an MTU of 1500
 Key = tuple[Place, str]
 
 
@@ -122,9 +122,7 @@ def _all_in_one_s(record: Record) -> float | None:
     or α + β·bytes where no rate is set; None where the link was not calibrated either."""
     fabric, size = record.fabric, GRADIENT_BYTES * record.jobs[0].num_parameters
     if fabric.rate_bps and size:
-        world = num_ranks(record, record.jobs[0])
-        share = 2 * (world - 1) / world
-        return 8 * share * size / (PAYLOAD_SHARE * fabric.rate_bps)
+        return size * line_s_per_byte(fabric.rate_bps, num_ranks(record, record.jobs[0]))
     if fabric.alpha_s is None or fabric.beta_s_per_byte is None or not size:
         return None
     return fabric.alpha_s + fabric.beta_s_per_byte * size

@@ -250,7 +250,7 @@ def measure_link(
                 yield from _exchanges(strategy, nbytes, rank, world, device)
             repeats_s.append((clock() - start_s) / count / strategy.ordering.depth)
         times_s[nbytes] = max(median(repeats_s), 1e-9)
-    link = fit_link(times_s)
+    link = fit_link(times_s, relative=False)
     return link.alpha_s, link.beta_s_per_byte
 
 

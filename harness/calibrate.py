@@ -55,11 +55,11 @@ def slowest_median_s(times_s: Sequence[Sequence[float]]) -> float:
     return float(median(max(repeat) for repeat in zip(*times_s, strict=True)))
 
 
-def fit_link(times_s: Mapping[int, float]) -> LinkModel:
-    """Fit α, β ≥ 0 to times by bytes, by least squares: an error of a large message weighs as much as it takes.
+def fit_link(times_s: Mapping[int, float], *, relative: bool = True) -> LinkModel:
+    """Fit α, β ≥ 0 to times by bytes, by least squares of `relative` errors, which describe every size, or of seconds.
 
-    Where times are no straight line (a small message can take as long as one of 64 kB) sizes that weigh alike give a β
-    below what the line needs: half of it among eight hosts on two cores.
+    Plans count seconds. Where times are no straight line (a small message can take as long as one of 64 kB) relative
+    errors give a β below what the line needs: half of it among eight hosts on two cores.
 
     Raises: ValueError with fewer than two sizes.
     """
@@ -69,7 +69,8 @@ def fit_link(times_s: Mapping[int, float]) -> LinkModel:
     times = np.array([times_s[int(size)] for size in sizes])
     scale = sizes.max()  # so that both columns are alike in size
     matrix = np.stack([np.ones_like(sizes), sizes / scale], axis=1)
-    found, _ = nnls(matrix, times)
+    weights = 1.0 / times if relative else np.ones_like(times)
+    found, _ = nnls(matrix * weights[:, None], times * weights)
     alpha_s, beta_s_per_byte = found[0], found[1] / scale
     residual = float(np.max(np.abs(matrix @ found / times - 1.0)))
     return LinkModel(alpha_s=float(alpha_s), beta_s_per_byte=float(beta_s_per_byte), residual=residual)

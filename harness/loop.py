@@ -134,6 +134,12 @@ def train(
             session.finish()
             run.note_update(step + 1, perf_counter() - paused_s)
             paused_s += _evaluate(run, evaluate)
+    _end(run, session, turns, recorder, paused_s)
+    return run
+
+
+def _end(run: Run, session: Session, turns: TurnTaking, recorder: Recorder, paused_s: float) -> None:
+    """The last step's messages and update; what another step would hide behind its forward is in no step."""
     with recorder.span("loop", "wait"):
         session.wait()
     with turns.turn():
@@ -142,9 +148,8 @@ def train(
         run.note_update(len(run.losses), perf_counter() - paused_s)
         run.measured_until_s, run.measured_until_cpu_s = perf_counter(), process_time()
         with recorder.span("compute", "update"):
-            session.finish()  # what another step would hide behind its forward is in no step
+            session.finish()
     run.end_s = perf_counter()
-    return run
 
 
 def _until_idle(loss: Tensor, release: Release) -> None:

@@ -27,9 +27,9 @@ from harness.predict.worker import bound
 from harness.trial import Job, Sharing, Trial
 from models.networks import find_network
 from models.workload import Device, WorkloadSpec
+from results.lines import PAYLOAD_SHARE
 
 HOP_S = 6e-4  # α of one ring step: medians of 0.7–1.5 ms over 2 and 8 reference hosts, less what lanes overlap
-PAYLOAD = 0.95  # of the line's rate
 OVERHEAD = 1.1  # updates, copies, waking up
 UNSHAPED_BPS = 8e9  # loopback
 START_S, HOST_S = 0.15, 0.1  # of a trial, and more for each of its hosts
@@ -111,7 +111,7 @@ def step_parts(job: Job, fabric: FabricSpec, world: int) -> StepParts:
 
 def _costs(fabric: FabricSpec, world: int) -> LinkCosts:
     paced = fabric.kind is FabricKind.PACED
-    beta = 8 / (fabric.rate_bps * (1.0 if paced else PAYLOAD) if fabric.rate_bps else UNSHAPED_BPS)
+    beta = 8 / (fabric.rate_bps * (1.0 if paced else PAYLOAD_SHARE) if fabric.rate_bps else UNSHAPED_BPS)
     if world == 1:
         return given_costs(1, alpha_s=0.0, beta_s_per_byte=0.0)
     return given_costs(world, alpha_s=fabric.alpha_s if paced else HOP_S, beta_s_per_byte=beta)

@@ -23,11 +23,21 @@ from fabric.api import FabricKind, FabricSpec, format_rate
 from harness.calibrate import slowest_median_s
 from harness.labs import Hands, Labs
 from harness.messages import Ending, LinkQuestion, Probe, Row, Task
-from harness.predict.costs import RING_STEPS, Cost, EngineCosts, LinkCosts, PredictError, given_costs, ring_theory
+from harness.predict.costs import (
+    RING_STEPS,
+    Cost,
+    EngineCosts,
+    LinkCosts,
+    PredictError,
+    given_costs,
+    hop_of,
+    ring_theory,
+)
 from harness.predict.costs import serialised as all_on_link
 from harness.predict.layers import plain_layers
 from harness.predict.step import predict_exchange_s
 from results.codec import CodecError, from_jsonable, to_jsonable
+from results.lines import line_s_per_byte
 from results.record import Environment
 
 ONE_LANE, NEGOTIATED = "unfused+fifo(depth=1)", "tensor-fusion(threshold_bytes=0, cycle_s=0.0)"
@@ -59,7 +69,6 @@ RING_ROWS = tuple(
 OTHER_EXCHANGES = {"all-gather": "AllGather", "ring": "Transfer", "parameter-server": "AllToAll"}
 CODECS = ("half", "topk(density=0.01)+error-feedback")
 PLAUSIBLE_S = (1e-7, 1e-1)
-PAYLOAD_SHARE = 0.957  # of a line's rate: what headers leave at an MTU of 1500
 MOST_OF_LINE = 1.1  # β over what the line needs
 NUM_REPEATS = 7
 
@@ -279,7 +288,7 @@ def _fit_ring(fabric: FabricSpec, engine: EngineCosts, times: Sequence[RowTime])
     def costs_at(x: np.ndarray) -> LinkCosts:
         alpha_s, beta, control_s, wake_s = (float(value) for value in np.exp(x[:4]))
         control = {
-            name: Cost(control_s, ring_theory(name, world, Cost(0.0, beta / share)).beta_s_per_byte)
+            name: Cost(control_s, ring_theory(name, world, hop_of(Cost(0.0, beta), world)).beta_s_per_byte)
             for name in ("Gather", "Broadcast")
         }
         primitives = {RING_STEPS: Cost(alpha_s, beta), **control}
@@ -304,8 +313,7 @@ def _fit_ring(fabric: FabricSpec, engine: EngineCosts, times: Sequence[RowTime])
     alpha_s = max(1e-6, small.seconds / small.row.num_tensors - engine.message_s)
     beta = max(1e-11, (large.seconds / large.row.num_tensors - alpha_s) / large.row.num_bytes)
     low, high = np.log(PLAUSIBLE_S)
-    share = ring_theory(RING_STEPS, world, Cost(0.0, 1.0)).beta_s_per_byte
-    line = 8 * share / (PAYLOAD_SHARE * fabric.rate_bps) if fabric.rate_bps else 1e-12
+    line = line_s_per_byte(fabric.rate_bps, world) if fabric.rate_bps else 1e-12
     start = [np.log(alpha_s), np.log(beta), np.log(alpha_s), np.log(1e-4), 0.3, 0.5]
     slowest = MOST_OF_LINE * line if fabric.rate_bps else 1e-5
     limits = ([low, np.log(line), low, low, 0.0, 0.0], [high, np.log(slowest), high, np.log(1e-2), 1.0, 1.0])
