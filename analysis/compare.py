@@ -9,6 +9,7 @@ from enum import StrEnum
 import numpy as np
 
 from analysis.cells import fabric_key, is_measured, step_time_s
+from analysis.sent import counted_a_step
 from analysis.stats import Interval, unpaired_ratio
 from analysis.summary import SEED
 from results.record import Record
@@ -107,7 +108,7 @@ def _bytes_ratio(old: Sequence[Record], new: Sequence[Record]) -> float | None:
 
 
 def _sent_bytes(record: Record) -> float:
-    return sum(sum(job.wire_bytes.values()) or job.interface_bytes or 0.0 for job in record.jobs)
+    return sum(counted_a_step(job) or 0.0 for job in record.jobs)
 
 
 def _check_same_machine(old: Sequence[Record], new: Sequence[Record]) -> None:

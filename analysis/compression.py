@@ -13,6 +13,7 @@ import numpy as np
 from analysis.cells import LOCAL, SIMULATED, is_measured, is_shared, label_of, step_time_s
 from analysis.compression_bits import FLOAT, sent_share, theory_bits
 from analysis.compression_rows import DENSE, CompressionStudy, MethodRow, PaysBelow, SoonerRow, Threshold, base
+from analysis.sent import counted_a_step
 from analysis.stats import Interval, bootstrap_interval
 from analysis.step_rows import Place
 from analysis.steps import paying_ranges, place_of
@@ -88,8 +89,7 @@ def _row(records: Sequence[Record], rng: np.random.Generator) -> MethodRow:
 
 def _bits(jobs: Sequence[JobResult], num_dense: int) -> float | None:
     """Bits a parameter and step of one rank, but for the first `num_dense` steps, whose all-reduce sends everything."""
-    sent = [sum(job.wire_bytes.values()) if job.wire_bytes else job.interface_bytes for job in jobs]
-    known, job = [size for size in sent if size is not None], jobs[0]
+    known, job = [size for size in map(counted_a_step, jobs) if size is not None], jobs[0]
     if not known or not job.num_parameters:
         return None
     bits = 8 * statistics.median(known) / job.num_parameters

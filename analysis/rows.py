@@ -9,6 +9,7 @@ from enum import StrEnum
 from analysis.adapting import AdaptedRow
 from analysis.cells import LOCAL, SettingKey
 from analysis.compression_rows import CompressionStudy
+from analysis.sent import bytes_a_step
 from analysis.shared_rows import ClaimRow, OptimiserRow, SweepRow
 from analysis.shared_rows import PairRow as PairRow
 from analysis.shared_rows import SharingRow as SharingRow
@@ -83,9 +84,7 @@ class CellRow:
     @property
     def sent_bytes(self) -> float | None:
         """Bytes a host sent a step: by its interface, else as the engine counted them."""
-        if self.interface_bytes is not None:
-            return self.interface_bytes
-        return sum(self.wire_bytes.values()) if self.wire_bytes else None
+        return bytes_a_step(self.wire_bytes, self.interface_bytes)
 
     @property
     def overhead(self) -> float | None:

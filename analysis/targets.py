@@ -15,9 +15,10 @@ from dataclasses import dataclass, replace
 
 from analysis.cells import FabricKey, fabric_key, is_shared, label_of, num_ranks
 from analysis.naming import short_names
+from analysis.sent import counted_a_step
 from analysis.target_rows import ACCURACY, LOSS, Course, Price, Spread, TargetRow, TargetStudy
 from analysis.wording import number, percent, plural
-from results.record import CurvePoint, JobResult, Record, Status
+from results.record import CurvePoint, Record, Status
 
 SHARE = 0.95
 ACCURATE = 0.5  # above it accuracy is the metric; language models guess too few tokens for that
@@ -96,7 +97,7 @@ def _dense(cells: Sequence[Cell]) -> Cell | None:
     named = [records for records in cells if records[0].cell.rpartition("/")[2] == DENSE]
     if named:
         return named[0]
-    sent = [max((_bytes_a_step(record.jobs[0]) or 0.0) for record in records if record.jobs) for records in cells]
+    sent = [max((counted_a_step(record.jobs[0]) or 0.0) for record in records if record.jobs) for records in cells]
     full = [own for own, size in zip(cells, sent, strict=True) if size >= FULL_SIZE_SHARE * max(sent)]
     return min(full, key=_final_loss, default=None)
 
@@ -162,14 +163,10 @@ def _optimizer(records: Cell) -> str:
     return str(jobs[0].get("optimizer", "")) if jobs else ""
 
 
-def _bytes_a_step(job: JobResult) -> float | None:
-    return sum(job.wire_bytes.values()) if job.wire_bytes else job.interface_bytes
-
-
 def _price(record: Record, goal: _Goal) -> Price:
     job = record.jobs[0]
     point = next((point for point in _held_out(record) if goal.is_met(point)), None)
-    each = _bytes_a_step(job)
+    each = counted_a_step(job)
     if point is None:
         return Price(
             steps=math.inf,
