@@ -42,7 +42,15 @@ def command(folder: Path, seed: int, length: Length) -> list[str]:
     """One job: a rank on every host of the cluster around."""
     folder.mkdir()
     options = [f"--steps={length.steps}", f"--batch={length.batch}", f"--seed={seed}", f"--out={folder}"]
-    return [sys.executable, "-m", "harness.horovod_hosts", "--", sys.executable, str(HERE / "horovod_job.py"), *options]
+    return [
+        sys.executable,
+        "-m",
+        "harness.lab.horovod_hosts",
+        "--",
+        sys.executable,
+        str(HERE / "horovod_job.py"),
+        *options,
+    ]
 
 
 def balanced_batch() -> int:

@@ -24,9 +24,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
-from harness.fluid_server import shared_fluid
-from harness.link_client import LinkClient, Paid
-from harness.pacing import SWITCH_INTERVAL_S
+from harness.lab.fluid_server import shared_fluid
+from harness.lab.link_client import LinkClient, Paid
+from harness.lab.pacing import SWITCH_INTERVAL_S
 from models.device import sleep_until
 from models.fluid import FluidDevice
 

@@ -17,12 +17,12 @@ from baselines.api import Message, Segment
 from baselines.packing.fixed_buckets import FixedBuckets
 from baselines.packing.tensor_fusion import TensorFusion
 from baselines.strategy import parse_strategy
-from harness.buffers import BufferPool, flatten_gradients, scatter_gradients
-from harness.collectives import Room
-from harness.engine import Engine
-from harness.negotiate import Negotiation
+from harness.engine.buffers import BufferPool, flatten_gradients, scatter_gradients
+from harness.engine.engine import Engine
+from harness.engine.negotiate import Negotiation
+from harness.engine.traffic import Traffic
+from harness.lockstep.collectives import Room
 from harness.trace import Recorder
-from harness.traffic import Traffic
 
 NUM_TENSORS = 400
 NUMEL = 1_000_000

@@ -17,9 +17,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
+from crossover.arbiter.listening import locked_folder
+from crossover.arbiter.roster import roster_path, strike
 from crossover.connecting import HungUp, Line, ask_once
 from crossover.errors import ArbiterAbsent, ArbiterLost, LeaseLost, Refused
-from crossover.listening import locked_folder
 from crossover.policies import Extent
 from crossover.process import ensure
 from crossover.protocol import (
@@ -33,7 +34,6 @@ from crossover.protocol import (
     check_job,
     release_of,
 )
-from crossover.roster import roster_path, strike
 from crossover.settings import Settings
 from crossover.turns import Alone, Lease, TurnTaking
 
@@ -56,7 +56,7 @@ class Participant(TurnTaking):
 
     With `settings` an arbiter is started where none serves `socket_path`, and replaced when it dies: the job then comes
     back to its seat at its own next round. A turn that was granted by the dead arbiter ends as any other, and nobody
-    overtakes it (`crossover.roster`). Without, `ArbiterAbsent` and `ArbiterLost` say that it is not there.
+    overtakes it (`crossover.arbiter.roster`). Without, `ArbiterAbsent` and `ArbiterLost` say that it is not there.
 
     With `wait_limit_s` a longer wait for a turn ends in `ArbiterLost`. Raises `Refused` with the arbiter's reason.
     """

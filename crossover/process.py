@@ -11,11 +11,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from crossover.arbiter import READY
+from crossover.arbiter.listening import check_path, locked_folder
+from crossover.arbiter.main import READY
+from crossover.arbiter.roster import roster_path
 from crossover.errors import ArbiterAbsent, ArbiterLost, Refused
-from crossover.listening import check_path, locked_folder
 from crossover.policies import Sharing
-from crossover.roster import roster_path
 from crossover.settings import Settings
 from crossover.status import HostStatus, read_status
 
@@ -23,7 +23,7 @@ LINGER_S = 5.0
 _STOP_LIMIT_S = 2.0
 _NUM_TRIES = 20
 _HERE = str(Path(__file__).resolve().parent.parent)
-_PROGRAM = f"import sys; sys.path.insert(0, {_HERE!r}); from crossover.arbiter import main; sys.exit(main())"
+_PROGRAM = f"import sys; sys.path.insert(0, {_HERE!r}); from crossover.arbiter.main import main; sys.exit(main())"
 
 
 @dataclass(slots=True)

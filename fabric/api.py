@@ -1,7 +1,7 @@
 """The network that ranks run over: ask with a `FabricSpec`, start the lab behind its prefix, build in it.
 
     spec = FabricSpec(kind=FabricKind.EMULATED, num_hosts=4, rate_bps=parse_rate("200mbit"))
-    lab = subprocess.Popen([*command_prefix(spec), sys.executable, "-m", "harness.lab"])
+    lab = subprocess.Popen([*command_prefix(spec), sys.executable, "-m", "harness.lab.process"])
 
 and in the lab, before it starts any thread:
 

@@ -14,18 +14,18 @@ import torch
 from fabric.api import FabricError, FabricKind, FabricSpec
 from harness.calibrate import CALIBRATION_BYTES, LinkModel, fit_link, slowest_median_s
 from harness.environment import describe_environment
-from harness.labs import Hands, Labs, OnEvent
-from harness.launch import LabLost
+from harness.lab.labs import Hands, Labs, OnEvent
+from harness.lab.launch import LabLost
+from harness.lab.messages import Answer, Ending, LinkQuestion, LinkTimes, Task
+from harness.lab.pacing import link_model
 from harness.memory import check_memory
-from harness.messages import Answer, Ending, LinkQuestion, LinkTimes, Task
 from harness.outcome import Background, costs_of, record_of, skipped
-from harness.pacing import link_model
 from harness.predict.calibration import Calibrated, Calibration, measure_one
 from harness.predict.costs import PredictError
 from harness.predict.layers import Layers, layers_of
 from harness.predict.lockstep import predicted_step
 from harness.predict.trial import predict_trial, why_unpredictable
-from harness.rules import with_rules
+from harness.sharing_settings import with_rules
 from harness.systems import system_of
 from harness.trace import Process, write_trace
 from harness.trial import Trial, TrialError

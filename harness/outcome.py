@@ -12,8 +12,8 @@ from crossover import JobCost, bound
 from crossover.theory import predicted
 from fabric.api import FabricKind
 from harness.calibrate import LinkModel
-from harness.messages import Answer, Ending
-from harness.rank import RankResult
+from harness.lab.messages import Answer, Ending
+from harness.lab.rank import RankResult
 from harness.trial import Job, Sharing, Trial
 from harness.turns import busy_share, common_window, handovers_s, percentiles_s
 from models.workload import Device

@@ -95,7 +95,7 @@ def load_codecs(name: str = DEFAULT) -> CodecProfile:
         known = ", ".join(sorted(own.stem for own in CODECS.glob("*.json"))) or "none"
         raise WorkloadError(
             f"no times of codecs called {name!r}; there are {known}; record them with "
-            f"`python -m harness.codec_recording --out {CODECS.name}.json` and give the path"
+            f"`python -m harness.predict.codec_recording --out {CODECS.name}.json` and give the path"
         )
     try:
         profile = from_jsonable(CodecProfile, json.loads(path.read_text(encoding="utf-8")), str(path))

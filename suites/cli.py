@@ -16,7 +16,7 @@ from types import FrameType
 
 from rich.console import Console
 
-from harness.spmd import is_follower
+from harness.lab.spmd import is_follower
 from suites.commands.predict_options import add_predict
 from suites.errors import is_about_the_request
 

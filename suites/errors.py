@@ -19,8 +19,8 @@ def _request_errors() -> tuple[type[ValueError], ...]:
     from baselines.catalogue import CatalogueError
     from baselines.text import TextError
     from fabric.api import FabricError
-    from harness.checkpoint import CheckpointError
-    from harness.spmd import LaunchError
+    from harness.engine.checkpoint import CheckpointError
+    from harness.lab.spmd import LaunchError
     from harness.trial import TrialError
     from models.device import DeviceError
     from models.workload import WorkloadError

@@ -16,9 +16,9 @@ from functools import cache
 from baselines.api import Message
 from baselines.strategy import Strategy
 from fabric.api import FabricKind, FabricSpec
-from harness.codecs import with_charge
-from harness.dispatch import PlanError, make_plan
+from harness.engine.dispatch import PlanError, make_plan
 from harness.predict.calibration import NUM_REPEATS, RING_ROWS
+from harness.predict.codecs import with_charge
 from harness.predict.costs import RING_STEPS, LinkCosts, PredictError, given_costs
 from harness.predict.demand import Demands
 from harness.predict.layers import Layers, plain_layers

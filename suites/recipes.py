@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from fabric.api import FabricSpec
-from harness.adaptation import settled_after
+from harness.engine.adaptation import settled_after
 from harness.systems import system_of
 from harness.systems.api import Warms
 from harness.trial import Job, Link, Sharing, Trial

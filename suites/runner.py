@@ -14,8 +14,8 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 from rich.text import Text
 
 from harness.bench import Bench
+from harness.lab.messages import Event
 from harness.memory import check_memory
-from harness.messages import Event
 from harness.trial import Trial, TrialError, check
 from models.workload import Device, WorkloadSpec, open_workload
 from results.codec import to_jsonable

@@ -13,8 +13,9 @@ The authors' code compares priorities with `<=`, which is no strict weak order a
 here equals keep their order.
 
 Differs from the paper: there, each worker sends to parameter servers by its own clock; here the ranks agree on one
-order, so that it also goes with all-reduce, and the agreement decides some messages ahead (harness/negotiate.py). Not
-verified against the paper's text, but against the authors' public code (a priority queue in ps-lite's sender thread).
+order, so that it also goes with all-reduce, and the agreement decides some messages ahead
+(harness/engine/negotiate.py). Not verified against the paper's text, but against the
+authors' public code (a priority queue in ps-lite's sender thread).
 """
 
 from __future__ import annotations

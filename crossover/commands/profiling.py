@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 
-from crossover.commands.crew import Crew
+from crossover.commands.job_group import Crew
 from crossover.commands.launching import JobCommand, job_environment
 from crossover.commands.screen import Screen
 from crossover.commands.sockets import settle_socket, status_at

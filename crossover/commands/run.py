@@ -36,7 +36,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from crossover.commands.crew import Crew, JobEnd
+from crossover.commands.job_group import Crew, JobEnd
 from crossover.commands.launching import check_names, job_environment, parse_job, told_end
 from crossover.commands.screen import Screen
 from crossover.commands.sockets import settle_socket, status_at

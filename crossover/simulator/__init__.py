@@ -8,9 +8,9 @@ and departure is exact. Nothing here measures: `simulate` shows what the rules g
 """
 
 from crossover.policies import link_policy
+from crossover.simulator.conditions import Arrival, Disturbance, Link, Rules
 from crossover.simulator.forecasting import Forecast, forecast, simulate, steady_period_s
 from crossover.simulator.outcome import Deadlock, Message, Outcome, Turn
-from crossover.simulator.rules import Arrival, Disturbance, Link, Rules
 from crossover.simulator.steps import Bucket, StepShape
 
 __all__ = [

@@ -8,8 +8,8 @@ from math import inf
 
 from crossover.errors import Refused
 from crossover.policies import Beat, Sharing, SlotBarrier, Turns, policy_of
+from crossover.simulator.conditions import Arrival, Disturbance, Link, Rules
 from crossover.simulator.outcome import Outcome
-from crossover.simulator.rules import Arrival, Disturbance, Link, Rules
 from crossover.simulator.run import Run
 from crossover.simulator.steps import StepShape
 

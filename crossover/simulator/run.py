@@ -9,9 +9,9 @@ from math import inf
 from crossover import tokens
 from crossover.errors import Refused
 from crossover.policies import Extent, link_policy
+from crossover.simulator.conditions import Arrival, Link, Rules
 from crossover.simulator.fluid import Action, Agenda, Fluid
 from crossover.simulator.outcome import Deadlock, Message, Outcome, Turn
-from crossover.simulator.rules import Arrival, Link, Rules
 from crossover.simulator.steps import StepShape
 from crossover.tokens import Grant, Phase, Token
 

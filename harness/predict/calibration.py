@@ -21,8 +21,8 @@ from scipy.optimize import least_squares, nnls
 from baselines.strategy import parse_strategy
 from fabric.api import FabricKind, FabricSpec, format_rate
 from harness.calibrate import slowest_median_s
-from harness.labs import Hands, Labs
-from harness.messages import Ending, LinkQuestion, Probe, Row, Task
+from harness.lab.labs import Hands, Labs
+from harness.lab.messages import Ending, LinkQuestion, Probe, Row, Task
 from harness.predict.costs import (
     RING_STEPS,
     Cost,

@@ -48,7 +48,7 @@ class EngineCosts:
     message, `wake_s` a wake-up; a step's update is `update_s + update_s_per_tensor · tensors + update_s_per_byte ·
     bytes`, and `eager_s_per_tensor` stands for the first two where each parameter is updated by itself.
     `device_codec_s_per_byte` is what is charged for compression before and after the way, in which the device computes
-    nothing else (`harness/codecs.py`)."""
+    nothing else (`harness/predict/codecs.py`)."""
 
     message_s: float = 0.0
     message_s_per_byte: float = 0.0

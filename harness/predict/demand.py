@@ -35,8 +35,8 @@ from baselines.api import (
     servers_of,
 )
 from baselines.strategy import Strategy
+from harness.engine.traffic import bytes_received, bytes_sent, framing_sent
 from harness.predict.costs import LinkCosts, PredictError
-from harness.traffic import bytes_received, bytes_sent, framing_sent
 
 PROBE_ELEMENTS = 4  # a rank, so that nothing is padded
 PROBE_NUMEL = 256  # of a message, to see what a compressor asks for

@@ -16,13 +16,13 @@ import torch.distributed as dist
 from torch import nn
 
 from baselines.strategy import Strategy, parse_strategy
-from harness.collectives import Room
-from harness.engine import Engine
+from harness.engine.engine import Engine
+from harness.engine.transport import ProcessGroupTransport, Transport
+from harness.lockstep.collectives import Room
 from harness.trace import Recorder
-from harness.transport import ProcessGroupTransport, Transport
 
 if TYPE_CHECKING:
-    from harness.messages import Row
+    from harness.lab.messages import Row
 
 BETWEEN_S = 0.05
 NUM_WARMUP = 2  # the first exchange agrees on the layout

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from baselines.strategy import Strategy
-from harness.dispatch import PlanError
+from harness.engine.dispatch import PlanError
 from harness.predict.clock import Clock
 from harness.predict.costs import LinkCosts, PredictError
 from harness.predict.demand import check_world

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from baselines.api import Tried
 from baselines.strategy import Strategy
 from fabric.api import FabricKind
-from harness.codecs import with_charge
 from harness.predict.bounds import Bounds, bounds
 from harness.predict.calibration import Calibration, paced_costs
+from harness.predict.codecs import with_charge
 from harness.predict.costs import Cost, LinkCosts, PredictError
 from harness.predict.layers import Layers, layers_of
 from harness.predict.step import Predicted, predict_step

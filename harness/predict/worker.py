@@ -1,9 +1,9 @@
 """One worker on the virtual clock, standing for all of them: the loop, the engine and the link.
 
 Two threads, as in a rank. The main one follows `harness.loop` and the sessions of the system `ours`: wait, update,
-forward, backward, parameters ready layer by layer. The communication one follows `harness.communication`, and asks the
-same objects: the step's dispatch (a static plan, or the negotiation with rank 0's coordinator) which message goes next,
-the step on which lane. Nothing here decides anything of its own.
+forward, backward, parameters ready layer by layer. The communication one follows `harness.engine.communication`,
+and asks the same objects: the step's dispatch (a static plan, or the negotiation with rank 0's coordinator) which
+message goes next, the step on which lane. Nothing here decides anything of its own.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from functools import partial
 
 from baselines.api import Broadcast, Gather, Message, Payload, Primitive, UpdatePoint
 from baselines.strategy import Strategy
-from harness.communication import Step
-from harness.dispatch import StaticDispatch, make_plan
-from harness.negotiate import Negotiation
+from harness.engine.communication import Step
+from harness.engine.dispatch import StaticDispatch, make_plan
+from harness.engine.negotiate import Negotiation
+from harness.engine.traffic import FRAMING, Traffic
+from harness.engine.transport import Done
 from harness.predict.clock import PARK, Clock, Link, Routine, Thread
 from harness.predict.costs import LinkCosts, PredictError
 from harness.predict.demand import Demand, Demands
 from harness.predict.layers import Layers
-from harness.traffic import FRAMING, Traffic
-from harness.transport import Done
 
 STALLED = 1e12  # by what computation takes longer while a codec has the device
 LEAST_PAUSE_S = 1e-9  # the clock must move, whatever rounding does

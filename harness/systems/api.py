@@ -12,12 +12,12 @@ from torch import Tensor, nn
 
 from baselines.strategy import Strategy
 from fabric.api import Host
-from harness.link_turns import LinkTurns
-from harness.pacing import Pacing
+from harness.engine.link_turns import LinkTurns
+from harness.engine.reduction import Reduces
+from harness.engine.traffic import Traffic
+from harness.lab.pacing import Pacing
 from harness.precision import FIRST_SCALE, LossScale, Precision
-from harness.reduction import Reduces
 from harness.trace import Recorder
-from harness.traffic import Traffic
 from results.record import Adapted
 
 

@@ -9,19 +9,19 @@ from typing import ClassVar
 from torch import Tensor, nn
 
 from baselines.api import OptimizerSpec, UpdatePoint
-from harness.engine import Engine
-from harness.pacing import open_transport
+from harness.engine.engine import Engine
+from harness.engine.shards import Adopt
+from harness.engine.traffic import Traffic
+from harness.lab.pacing import open_transport
 from harness.precision import LossScale, Precision
-from harness.shards import Adopt
 from harness.systems.api import PlainSession, Seat, Session, SystemCard
-from harness.traffic import Traffic
 from results.record import Adapted
 
 
 @dataclass(frozen=True, slots=True)
 class Ours:
     card: ClassVar[SystemCard] = SystemCard(
-        name="ours", summary="our engine with a strategy of plug-ins", source="harness/engine.py"
+        name="ours", summary="our engine with a strategy of plug-ins", source="harness/engine/engine.py"
     )
     precisions: ClassVar[frozenset[Precision]] = frozenset(Precision)
 

@@ -19,7 +19,7 @@ from fabric.api import FabricError, FabricKind, FabricSpec, format_rate, parse_r
 from harness.bench import Bench
 from harness.calibrate import CALIBRATION_BYTES, LINE_RATE_BYTES, fit_link, share_of_line_rate
 from harness.doctor import Finding, diagnose
-from harness.messages import LinkQuestion
+from harness.lab.messages import LinkQuestion
 
 HOSTS = (2, 4, 8)
 RATES = ("200mbit", "1gbit")

@@ -18,10 +18,10 @@ from rich.text import Text
 from analysis.terminal import Column, output_console, table
 from fabric.api import FabricError, FabricKind, parse_rate
 from harness.bench import Bench
-from harness.crew import Crew, CrewLost
+from harness.lab.launched import Crew, CrewLost
+from harness.lab.spmd import LaunchError, Placement, own_placement
 from harness.memory import trial_bytes
 from harness.predict.calibration import write_calibration
-from harness.spmd import LaunchError, Placement, own_placement
 from harness.trial import Trial, TrialError
 from models.workload import Device
 from results.record import CALIBRATION, TRACES

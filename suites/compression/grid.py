@@ -4,7 +4,7 @@ Three parts. `converge`: real training on 2 hosts at 200 Mbit/s under every meth
 `suites.convergence.grid`, evaluated as it goes, so accuracy stands against time on a clock that holds everything.
 `rate`: the same steps on slower and faster links, unshaped too; the 200 Mbit/s of these curves are the steps of
 `converge`. `replay`: large networks on 4 and 8 hosts, whose compression is charged as device time from a profile of
-codecs (`harness.codecs`), with a wider grid that is predicted only. README.md beside this says how to read it.
+codecs (`harness.predict.codecs`), with a wider grid that is predicted only. README.md beside this says how to read it.
 """
 
 from __future__ import annotations

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from baselines.api import Compressor, Context, Exchange, HasServers, Message, Reduced, Segment
 from baselines.exchange.all_reduce import RingAllReduce
-from harness.collectives import perform
-from harness.reduction import MessageRun, Tagged, reduce_message
-from harness.traffic import bytes_sent
+from harness.engine.reduction import MessageRun, Tagged, reduce_message
+from harness.engine.traffic import bytes_sent
+from harness.lockstep.collectives import perform
 
 
 def parameters_of(shapes: Sequence[tuple[int, ...]]) -> tuple[Segment, ...]:

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from baselines.api import Compressor, Context, Exchange, Message, Reduced, Segment, State
 from baselines.exchange.all_reduce import RingAllReduce
-from harness.collectives import perform
-from harness.reduction import reduce_message
+from harness.engine.reduction import reduce_message
+from harness.lockstep.collectives import perform
 
 
 def segments_of(sizes: Sequence[int], itemsizes: Sequence[int] = ()) -> tuple[Segment, ...]:

@@ -31,8 +31,8 @@ from baselines.compression.topk import TopK
 from baselines.exchange.ring import Ring
 from baselines.exchange.tree import Tree
 from baselines.sparsity import num_kept
-from harness.collectives import perform
-from harness.traffic import bytes_sent
+from harness.engine.traffic import bytes_sent
+from harness.lockstep.collectives import perform
 
 LOSSY = [
     kind()

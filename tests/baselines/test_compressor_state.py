@@ -14,10 +14,10 @@ from baselines.api import Slot
 from baselines.catalogue import plugins
 from baselines.strategy import parse_strategy
 from baselines.text import TextError
-from harness.checkpoint import CheckpointError, Saved
-from harness.collectives import Room
-from harness.engine import Engine, EngineError
-from harness.lockstep import Lockstep, replicas
+from harness.engine.checkpoint import CheckpointError, Saved
+from harness.engine.engine import Engine, EngineError
+from harness.lockstep.collectives import Room
+from harness.lockstep.ranks import Lockstep, replicas
 from harness.trace import Recorder
 
 NUM_STEPS, STOP_AFTER = 6, 3

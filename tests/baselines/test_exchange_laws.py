@@ -21,8 +21,8 @@ from baselines.exchange.tree import Tree
 from baselines.optimizer.sgd import Sgd
 from baselines.strategy import parse_strategy, why_illegal
 from baselines.text import TextError
-from harness.collectives import DisagreementError, perform
-from harness.traffic import bytes_sent
+from harness.engine.traffic import bytes_sent
+from harness.lockstep.collectives import DisagreementError, perform
 
 SEEDS = st.integers(0, 2**31 - 1)
 

@@ -22,7 +22,7 @@ from baselines.packing.mg_wfbp import MgWfbp, merge_greedy
 from baselines.packing.optimal_merge import OptimalMerge, merge_optimally
 from baselines.strategy import parse_strategy
 from baselines.text import TextError, settable_fields
-from harness.dispatch import make_plan
+from harness.engine.dispatch import make_plan
 
 MERGES = [MgWfbp(), OptimalMerge()]
 EVERY_MERGE = pytest.mark.parametrize("merge", MERGES, ids=lambda merge: merge.card.name)

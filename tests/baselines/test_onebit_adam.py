@@ -19,8 +19,8 @@ from baselines.compression.error_feedback import ErrorFeedback
 from baselines.compression.onebit_adam import OnebitAdam
 from baselines.exchange.parameter_server import ParameterServer
 from baselines.strategy import StrategyError, parse_strategy
-from harness.lockstep import Lockstep, replicas
-from harness.traffic import bytes_sent
+from harness.engine.traffic import bytes_sent
+from harness.lockstep.ranks import Lockstep, replicas
 
 Array = npt.NDArray[np.float64]
 LR, BETA1, BETA2, EPS, WARM_UP = 0.01, 0.9, 0.999, 1e-8, 5

@@ -175,7 +175,7 @@ def test_parts_stepped_alone_are_as_the_whole(rule: Any) -> None:
 @pytest.mark.parametrize("text", ["truncated-gradient(every=2, gravity=0.1)", "frozen-adam(freeze_after=2)"])
 @pytest.mark.parametrize("how", ["unfused+parameter-server(update='server')", "unfused+at-pre-hook"])
 def test_servers_and_pre_hooks_train_as_after_all(how: str, text: str) -> None:
-    from harness.lockstep import Lockstep, replicas
+    from harness.lockstep.ranks import Lockstep, replicas
 
     def trained(strategy: str) -> Tensor:
         torch.manual_seed(1)

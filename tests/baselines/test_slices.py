@@ -14,10 +14,10 @@ from baselines.catalogue import plugins
 from baselines.packing.slices import Slices
 from baselines.strategy import StrategyError, parse_strategy
 from baselines.text import TextError, settable_fields
-from harness.buffers import BufferPool, flatten_gradients, scatter_gradients
-from harness.dispatch import StaticDispatch, make_plan
-from harness.layout import lay_out, trainable_parameters
-from harness.lockstep import Lockstep, replicas
+from harness.engine.buffers import BufferPool, flatten_gradients, scatter_gradients
+from harness.engine.dispatch import StaticDispatch, make_plan
+from harness.engine.layout import lay_out, trainable_parameters
+from harness.lockstep.ranks import Lockstep, replicas
 
 TUNABLE = [kind() for kind in plugins().values() if kind.card.slot is Slot.PACKING and isinstance(kind(), HasKnobs)]
 SLICE_ELEMENTS = st.integers(20_000, 3_000_000)

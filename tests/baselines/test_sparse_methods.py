@@ -30,7 +30,7 @@ from baselines.exchange.tree import Tree
 from baselines.sparsity import code_bytes
 from baselines.strategy import StrategyError, parse_strategy
 from baselines.text import TextError
-from harness.lockstep import Lockstep, replicas
+from harness.lockstep.ranks import Lockstep, replicas
 
 SPARSE: list[tuple[str, Compressor, Exchange]] = [
     ("topk", TopK(density=0.1), RingAllReduce()),

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from crossover import tokens
-from crossover.course import MAX_STATES, Course
+from crossover.arbiter.token_cache import MAX_STATES, Course
 from crossover.policies import Beat, Exclusive, Grouped, Naive, SlotBarrier, TimeShifted, Turns
 from crossover.tokens import Phase, Policy, Token, new_token
 

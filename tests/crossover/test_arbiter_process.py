@@ -32,7 +32,7 @@ from crossover import (
     Sharing,
     start,
 )
-from crossover.door import MAX_VISITORS
+from crossover.arbiter.acceptor import MAX_VISITORS
 from crossover.protocol import REPLY_BYTES, Answer, Ask, Reply, Request
 
 SOON_S = 10.0  # a bound against hanging, not a speed: the machine may be busy
@@ -462,7 +462,7 @@ def test_a_job_alone_has_every_turn_at_once() -> None:
 
 
 def test_importing_the_package_does_not_import_torch() -> None:
-    script = "import crossover, crossover.arbiter, crossover.simulator, sys; sys.exit('torch' in sys.modules)"
+    script = "import crossover, crossover.arbiter.main, crossover.simulator, sys; sys.exit('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], check=False, env={"PYTHONPATH": os.getcwd()})
     assert done.returncode == 0
 

@@ -13,11 +13,11 @@ from random import Random
 import pytest
 
 from crossover import ArbiterAbsent, ArbiterLost, Lease, Participant, Refused, Sharing
-from crossover.listening import locked_folder
+from crossover.arbiter.listening import locked_folder
+from crossover.arbiter.roster import Place, Roster, birth_ticks, open_process, read_roster, roster_path, write_roster
+from crossover.arbiter.server import GENERATIONS_AN_ARBITER
 from crossover.process import ensure
 from crossover.protocol import Resource
-from crossover.roster import Place, Roster, birth_ticks, open_process, read_roster, roster_path, write_roster
-from crossover.server import GENERATIONS_AN_ARBITER
 from crossover.settings import Settings
 from crossover.status import HostStatus, read_status
 from crossover.tokens import Phase

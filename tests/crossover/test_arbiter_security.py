@@ -15,10 +15,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from crossover import ArbiterAbsent, ArbiterProcess, Participant, Refused, start
+from crossover.arbiter.acceptor import MAX_VISITORS
+from crossover.arbiter.server import MAX_NUMBER, MAX_SEATS
 from crossover.connecting import ask_once
-from crossover.door import MAX_VISITORS
 from crossover.protocol import HEADER_BYTES, REPLY_BYTES, REQUEST_BYTES, Answer, Ask, Reply, Request
-from crossover.server import MAX_NUMBER, MAX_SEATS
 from crossover.status import read_status
 
 SOON_S = 20.0  # a bound against hanging, not a speed: the machine may be busy

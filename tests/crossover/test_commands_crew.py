@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from crossover.commands.crew import Crew
+from crossover.commands.job_group import Crew
 from crossover.commands.launching import JobCommand, LeashedJob, parse_job, told_end
 from crossover.commands.leash import descendants
 from crossover.commands.screen import LineSplitter, Screen
@@ -151,7 +151,7 @@ def test_ctrl_c_reaches_the_jobs_and_the_second_kills_a_stubborn_one(tmp_path: P
     code = f"""
         import os, sys
         sys.path.insert(0, {str(Path.cwd())!r})
-        from crossover.commands.crew import Crew
+        from crossover.commands.job_group import Crew
         from crossover.commands.launching import JobCommand
         from crossover.commands.screen import Screen
         commands = [JobCommand("gentle", {python(GENTLE, tmp_path / "gentle")!r}),

@@ -3,10 +3,10 @@
 from random import Random
 
 import pytest
+from checking import STRATEGIES, Kind, Model, Scenario, drawn, exhaust, play, shortened
+from checking.__main__ import main
 
 from crossover import tokens
-from crossover.checking import STRATEGIES, Kind, Model, Scenario, drawn, exhaust, play, shortened
-from crossover.checking.__main__ import main
 from crossover.errors import Refused
 from crossover.policies import Extent, Naive, Sharing, Turns
 from crossover.tokens import Token

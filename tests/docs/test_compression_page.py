@@ -18,7 +18,7 @@ import baselines.compression
 from baselines.api import How, Slot
 from baselines.catalogue import plugins
 from baselines.strategy import parse_strategy
-from harness.lockstep import Lockstep, replicas
+from harness.lockstep.ranks import Lockstep, replicas
 
 TEXT = (ROOT / "docs" / "guide" / "compression.md").read_text()
 pytestmark = pytest.mark.timeout(180)  # kernels are compiled where no cache has them

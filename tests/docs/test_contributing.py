@@ -24,9 +24,9 @@ from baselines.api import Context, How, Message, Reduced, Segment, Slot, UpdateP
 from baselines.catalogue import plugins
 from baselines.strategy import StrategyError, parse_strategy
 from baselines.text import TextError
-from harness.collectives import perform
-from harness.lockstep import Lockstep, replicas
-from harness.reduction import reduce_message
+from harness.engine.reduction import reduce_message
+from harness.lockstep.collectives import perform
+from harness.lockstep.ranks import Lockstep, replicas
 from results.record import Status, read_records
 from suites.cli import main
 

@@ -16,9 +16,9 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from baselines.strategy import parse_strategy
-from harness.engine import Engine
+from harness.engine.engine import Engine
+from harness.engine.transport import ProcessGroupTransport
 from harness.trace import Recorder
-from harness.transport import ProcessGroupTransport
 
 NUM_STEPS = 45  # bound at step 3, reviewed at 23 and 43
 SLOW_FROM = 23

@@ -13,9 +13,9 @@ import torch.distributed as dist
 from tiny_models import awkward, loss_at
 
 from baselines.strategy import parse_strategy
-from harness.engine import Engine, EngineError
+from harness.engine.engine import Engine, EngineError
+from harness.engine.transport import ProcessGroupTransport
 from harness.trace import Recorder
-from harness.transport import ProcessGroupTransport
 
 DIES_AT_STEP = 2
 

@@ -9,11 +9,11 @@ from torch import nn
 
 from baselines.api import Primitive
 from baselines.strategy import Strategy
-from harness.collectives import Room
-from harness.engine import Engine
-from harness.shards import Adopt
+from harness.engine.engine import Engine
+from harness.engine.shards import Adopt
+from harness.engine.transport import Done
+from harness.lockstep.collectives import Room
 from harness.trace import Recorder
-from harness.transport import Done
 
 NUM_STEPS = 4
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import psutil
 
 from fabric.api import FabricKind, FabricSpec
-from harness.launch import LabHandle
-from harness.messages import Answer, Ending, Task
-from harness.rank import RankResult
+from harness.lab.launch import LabHandle
+from harness.lab.messages import Answer, Ending, Task
+from harness.lab.rank import RankResult
 from harness.trial import Job, Trial
 from models.workload import WorkloadSpec
 

@@ -17,10 +17,10 @@ import torch.distributed as dist
 from tiny_models import awkward, loss_at
 
 from baselines.strategy import parse_strategy
-from harness.engine import Engine
+from harness.engine.engine import Engine
+from harness.engine.transport import ProcessGroupTransport
 from harness.systems.ours import EagerSession
 from harness.trace import Recorder
-from harness.transport import ProcessGroupTransport
 
 WORLD, NUM_STEPS = 3, 6
 

@@ -10,10 +10,10 @@ from collections.abc import Callable, Sequence
 
 from baselines.api import Message, Payload, Primitive, Segment
 from baselines.strategy import Strategy
-from harness.collectives import Room
-from harness.negotiate import Negotiation
-from harness.traffic import Traffic
-from harness.transport import Done
+from harness.engine.negotiate import Negotiation
+from harness.engine.traffic import Traffic
+from harness.engine.transport import Done
+from harness.lockstep.collectives import Room
 
 
 def segments(num: int) -> tuple[Segment, ...]:

@@ -22,7 +22,7 @@ from tiny_models import awkward, loss_at
 from baselines.api import AllReduce, Card, Costs, Knob, Packed, Payload, Segment, Slot
 from baselines.packing.mg_wfbp import MgWfbp
 from baselines.strategy import Strategy, parse_strategy
-from harness.adaptation import (
+from harness.engine.adaptation import (
     REVIEW_EVERY,
     WARM_STEPS,
     Adaptation,
@@ -33,10 +33,10 @@ from harness.adaptation import (
     measure_link,
     settled_after,
 )
-from harness.collectives import perform
-from harness.engine import Engine
-from harness.launch import CHECKOUT, LabHandle
-from harness.lockstep import Lockstep, replicas
+from harness.engine.engine import Engine
+from harness.lab.launch import CHECKOUT, LabHandle
+from harness.lockstep.collectives import perform
+from harness.lockstep.ranks import Lockstep, replicas
 from harness.trace import Recorder
 from results.codec import from_jsonable, to_jsonable
 from results.record import Adapted

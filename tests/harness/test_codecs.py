@@ -10,8 +10,8 @@ import torch
 from baselines.api import Aggregated, Context, Message, Segment
 from baselines.compression.topk import TopK
 from baselines.strategy import parse_strategy
-from harness.codec_recording import METHODS, WORLDS, record_method
-from harness.codecs import Charge, Charged, charge_for, charge_of, codec_text, dense_steps, with_charge
+from harness.predict.codec_recording import METHODS, WORLDS, record_method
+from harness.predict.codecs import Charge, Charged, charge_for, charge_of, codec_text, dense_steps, with_charge
 from harness.predict.costs import given_costs
 from harness.predict.demand import Demands
 from harness.predict.layers import plain_layers

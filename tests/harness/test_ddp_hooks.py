@@ -9,7 +9,7 @@ import torch
 from lab_tasks import NUM_WARMUP, digest, done, spec_of, task
 
 from baselines.text import TextError
-from harness.launch import LabHandle
+from harness.lab.launch import LabHandle
 from harness.precision import Precision
 from harness.systems import system_of
 from harness.systems.api import HasPrecisions, Warms

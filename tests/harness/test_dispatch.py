@@ -16,8 +16,8 @@ from baselines.ordering.fifo import Fifo
 from baselines.packing.tensor_fusion import TensorFusion
 from baselines.packing.unfused import Unfused
 from baselines.strategy import parse_strategy
-from harness.collectives import Room
-from harness.dispatch import MARGIN, Coordinator, LookAhead, PlanError, StaticDispatch, make_plan
+from harness.engine.dispatch import MARGIN, Coordinator, LookAhead, PlanError, StaticDispatch, make_plan
+from harness.lockstep.collectives import Room
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -17,12 +17,12 @@ from tiny_models import awkward, loss_at
 
 from baselines.api import Primitive
 from baselines.strategy import parse_strategy
-from harness.collectives import Room
-from harness.engine import Engine, EngineError
-from harness.launch import CHECKOUT
-from harness.lockstep import Lockstep, replicas
+from harness.engine.engine import Engine, EngineError
+from harness.engine.transport import CONTROL, Done
+from harness.lab.launch import CHECKOUT
+from harness.lockstep.collectives import Room
+from harness.lockstep.ranks import Lockstep, replicas
 from harness.trace import Recorder
-from harness.transport import CONTROL, Done
 
 
 @pytest.mark.parametrize(

@@ -18,12 +18,12 @@ from baselines.api import AllToAll, Message, Segment, Serve, Transfer
 from baselines.strategy import parse_strategy
 from fabric.api import FabricKind, FabricSpec
 from fabric.paced import PacedLink
-from harness.launch import LabHandle
-from harness.lockstep import Lockstep, replicas
-from harness.messages import Task
+from harness.engine.shards import Adopt, ServingError, Shards, pieces_of
+from harness.lab.launch import LabHandle
+from harness.lab.messages import Task
+from harness.lab.pacing import link_seconds
+from harness.lockstep.ranks import Lockstep, replicas
 from harness.outcome import Background, record_of
-from harness.pacing import link_seconds
-from harness.shards import Adopt, ServingError, Shards, pieces_of
 from harness.trial import Job, Sharing, Trial, TrialError, check
 from models.workload import WorkloadSpec
 from results.record import Environment, Status

@@ -9,7 +9,18 @@ import pytest
 
 from fabric.enclosure import refusal
 
-JOB = [sys.executable, "-m", "fabric.hosted", "--hosts", "2", "--", sys.executable, "-m", "harness.horovod_hosts", "--"]
+JOB = [
+    sys.executable,
+    "-m",
+    "fabric.hosted",
+    "--hosts",
+    "2",
+    "--",
+    sys.executable,
+    "-m",
+    "harness.lab.horovod_hosts",
+    "--",
+]
 pytestmark = [
     pytest.mark.emulated,
     pytest.mark.horovod,

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from lab_tasks import ENDLESS, done, left_after, processes_with, ranks_of, scratch_of, spec_of, task
 
-from harness.launch import CHECKOUT, LabHandle, LabLost
-from harness.messages import Ending, Event
+from harness.lab.launch import CHECKOUT, LabHandle, LabLost
+from harness.lab.messages import Ending, Event
 
 FABRICS = pytest.mark.parametrize("kind", ["native", pytest.param("emulated", marks=pytest.mark.emulated)])
 
@@ -66,7 +66,7 @@ LAUNCHER = """
 import signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell starts what it puts behind it without one
 from lab_tasks import ENDLESS, scratch_of, spec_of, task
-from harness.launch import LabHandle
+from harness.lab.launch import LabHandle
 
 fabric = spec_of(sys.argv[1])
 with LabHandle(fabric) as lab:

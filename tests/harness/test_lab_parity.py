@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 from lab_tasks import digest, done, spec_of, task
 
-from harness.launch import LabHandle
-from harness.messages import Answer, Ending
+from harness.lab.launch import LabHandle
+from harness.lab.messages import Answer, Ending
 
 PAIR = spec_of("native")
 LOSSLESS = (

@@ -25,9 +25,9 @@ from baselines.exchange.ring import Ring
 from baselines.packing.tensor_fusion import TensorFusion
 from baselines.packing.unfused import Unfused
 from baselines.strategy import Strategy, parse_strategy
-from harness.collectives import DisagreementError, Room, perform
-from harness.dispatch import PlanError
-from harness.lockstep import Lockstep, replicas
+from harness.engine.dispatch import PlanError
+from harness.lockstep.collectives import DisagreementError, Room, perform
+from harness.lockstep.ranks import Lockstep, replicas
 
 NUM_ELEMENTS = sum(p.numel() for p in awkward().parameters())
 

@@ -20,7 +20,7 @@ from baselines.api import OptimizerSpec, Slot, UpdatePoint
 from baselines.catalogue import plugins
 from baselines.strategy import DEFAULTS, RULES, Strategy, parse_strategy, why_illegal
 from baselines.text import TextError, build, read_call, split_parts
-from harness.lockstep import Lockstep, replicas
+from harness.lockstep.ranks import Lockstep, replicas
 
 pytestmark = pytest.mark.timeout(300)  # the first one loads the kernels, and compiles them where no cache has them
 

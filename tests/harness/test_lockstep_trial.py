@@ -10,13 +10,13 @@ import pytest
 
 from fabric.api import FabricError, FabricKind, FabricSpec, Host, build
 from harness.bench import Bench
-from harness.lockstep_trial import run_lockstep
+from harness.lab.messages import Answer, Ending
+from harness.lab.rank import Place, RankResult, Signals
+from harness.lockstep.trial import run_lockstep
 from harness.memory import PROCESS_BYTES, check_memory, replica_bytes, trial_bytes
-from harness.messages import Answer, Ending
 from harness.outcome import Background, record_of
 from harness.predict.layers import plain_layers
 from harness.predict.lockstep import predicted_step
-from harness.rank import Place, RankResult, Signals
 from harness.trial import Job, Sharing, Trial, TrialError, check
 from models.workload import Device, WorkloadSpec
 from results.record import Environment, Prediction, Record, Status

@@ -22,11 +22,11 @@ from tiny_models import Awkward, awkward, loss_at, random_arrivals
 
 from baselines.api import Costs, Message, NeedsCosts, Segment
 from baselines.strategy import Strategy, parse_strategy
-from harness.collectives import Room
-from harness.dispatch import Coordinator
-from harness.engine import Engine
-from harness.launch import CHECKOUT
-from harness.lockstep import Lockstep, replicas
+from harness.engine.dispatch import Coordinator
+from harness.engine.engine import Engine
+from harness.lab.launch import CHECKOUT
+from harness.lockstep.collectives import Room
+from harness.lockstep.ranks import Lockstep, replicas
 from harness.systems.ours import EagerSession, EngineSession
 from harness.trace import Recorder
 

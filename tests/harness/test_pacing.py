@@ -25,22 +25,22 @@ from baselines.api import AllGather, AllReduce, Broadcast, Gather, Payload, Prim
 from baselines.strategy import parse_strategy
 from fabric.api import FabricError, FabricKind, FabricSpec
 from fabric.paced import PacedLink, Pattern
-from harness.collectives import perform
-from harness.engine import Engine, EngineError
-from harness.fluid_server import shared_fluid
-from harness.link_client import LinkClient, Paid
-from harness.lockstep import Lockstep, replicas
-from harness.pacing import (
+from harness.engine.engine import Engine, EngineError
+from harness.engine.transport import Done
+from harness.lab.fluid_server import shared_fluid
+from harness.lab.link_client import LinkClient, Paid
+from harness.lab.pacing import (
     SWITCH_INTERVAL_S,
     PacedTransport,
     VirtualRing,
-    check_paced,
     link_model,
     open_transport,
     pacing_of,
 )
+from harness.lab.services import check_paced
+from harness.lockstep.collectives import perform
+from harness.lockstep.ranks import Lockstep, replicas
 from harness.trace import Recorder
-from harness.transport import Done
 from harness.trial import Job, Trial
 from models.fluid import FluidDevice
 from models.workload import WorkloadSpec

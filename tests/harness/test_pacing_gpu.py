@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from baselines.api import AllReduce
 from crossover import Alone
 from fabric.paced import PacedLink, Pattern
-from harness import gpu
-from harness.gpu import EventTurns, GpuMemory, logged_turns, on_host_clock, own_times, peak_memory, until_idle
-from harness.link_client import Paid
-from harness.pacing import PacedTransport, VirtualRing
+from harness.lab import gpu
+from harness.lab.gpu import EventTurns, GpuMemory, logged_turns, on_host_clock, own_times, peak_memory, until_idle
+from harness.lab.link_client import Paid
+from harness.lab.pacing import PacedTransport, VirtualRing
 from harness.turns import LoggedTurns, Turn
 from models.workload import Device
 

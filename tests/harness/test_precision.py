@@ -25,7 +25,7 @@ from baselines.compression.topk import TopK
 from baselines.strategy import parse_strategy
 from harness import precision
 from harness.bench import Bench
-from harness.lockstep import Lockstep, replicas
+from harness.lockstep.ranks import Lockstep, replicas
 from harness.precision import FIRST_SCALE, GROWTH_INTERVAL, SMALLEST_SCALE, Guard, LossScale, Precision, in_precision
 from harness.trial import Job, Trial, TrialError, check
 from models.workload import Device, WorkloadSpec, open_workload

@@ -11,8 +11,8 @@ import pytest
 
 from fabric.api import FabricKind, FabricSpec
 from harness.bench import Bench
-from harness.labs import Labs
-from harness.messages import Probe
+from harness.lab.labs import Labs
+from harness.lab.messages import Probe
 from harness.predict.calibration import (
     EAGER_ROWS,
     ENGINE_ROWS,

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fabric.api import FabricKind, FabricSpec
-from harness.messages import Answer, Ending, Event, Task, event_from, task_from, to_line
+from harness.lab.messages import Answer, Ending, Event, Task, event_from, task_from, to_line
 from harness.trial import Job, Sharing, Trial, TrialError, check
 from models.workload import Device, WorkloadSpec
 from results.codec import CodecError, from_jsonable, to_jsonable

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from fabric.api import FabricKind, FabricSpec
-from harness.rules import with_rules
+from harness.sharing_settings import with_rules
 from harness.trial import Job, Sharing, Trial, TrialError
 from models.workload import Device, WorkloadSpec
 from results.record import JobCosts

@@ -10,9 +10,9 @@ import pytest
 from crossover import Alone, ArbiterLost, Beat, CrossoverError, Lease
 from fabric.api import FabricKind, FabricSpec
 from harness.bench import Bench
-from harness.launch import LabHandle
-from harness.link_turns import LinkTurns
-from harness.messages import Ending, Task
+from harness.engine.link_turns import LinkTurns
+from harness.lab.launch import LabHandle
+from harness.lab.messages import Ending, Task
 from harness.trial import Job, Link, Sharing, Trial
 from models.workload import Device, WorkloadSpec
 from results.record import Record, Status

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from harness.streams import CudaStreams, InOrder, streams_for
-from harness.transport import backends_for
+from harness.engine.streams import CudaStreams, InOrder, streams_for
+from harness.engine.transport import backends_for
 from models.workload import Device
 
 

@@ -11,8 +11,8 @@ import pytest
 from lab_tasks import digest, done, spec_of
 
 from baselines.text import TextError
-from harness.launch import LabHandle
-from harness.messages import Answer, Task
+from harness.lab.launch import LabHandle
+from harness.lab.messages import Answer, Task
 from harness.systems import system_of, systems
 from harness.systems.api import Warms
 from harness.systems.deepspeed import DEFAULT_BUCKET_ELEMENTS, DeepSpeed

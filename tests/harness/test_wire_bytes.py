@@ -13,8 +13,8 @@ from collections.abc import Iterator
 import pytest
 from lab_tasks import done, spec_of, task
 
-from harness.launch import LabHandle
-from harness.messages import Answer
+from harness.lab.launch import LabHandle
+from harness.lab.messages import Answer
 
 pytestmark = [pytest.mark.emulated, pytest.mark.timeout(300)]  # a busy machine makes processes late, not wrong
 

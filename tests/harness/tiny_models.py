@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from harness.lockstep import Arrivals, Lockstep
+from harness.lockstep.ranks import Arrivals, Lockstep
 
 NUM_INPUTS = 6
 

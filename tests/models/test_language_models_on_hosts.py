@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from fabric.api import FabricKind, FabricSpec
-from harness.launch import LabHandle
-from harness.messages import Ending, Task
+from harness.lab.launch import LabHandle
+from harness.lab.messages import Ending, Task
 from harness.trial import Job, Trial
 from models.workload import WorkloadSpec
 

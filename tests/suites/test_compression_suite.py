@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from baselines.strategy import parse_strategy
-from harness.codecs import Charge, charge_of
+from harness.predict.codecs import Charge, charge_of
 from harness.trial import Trial, check
 from models.workload import Device
 from suites.api import Options

@@ -11,7 +11,7 @@ from concurrent.futures import Future
 import pytest
 
 from fabric.api import FabricKind
-from harness.messages import Answer, Ending
+from harness.lab.messages import Answer, Ending
 from harness.outcome import Background, record_of
 from harness.trial import Trial, TrialError, check
 from models.workload import Device

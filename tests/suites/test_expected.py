@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from fabric.api import FabricKind, FabricSpec
-from harness.messages import Event
+from harness.lab.messages import Event
 from harness.trial import Job, Sharing, Trial
 from models.workload import Device, WorkloadSpec
 from results.codec import from_jsonable

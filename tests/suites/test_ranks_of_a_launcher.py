@@ -15,9 +15,9 @@ from commands import ONE_TRIAL, Command, Started
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.crew import merge, own_host
-from harness.messages import Answer, Ending, LinkTimes, answer_from, to_line
-from harness.spmd import LaunchError, Placement, first_host, is_follower, placement
+from harness.lab.launched import merge, own_host
+from harness.lab.messages import Answer, Ending, LinkTimes, answer_from, to_line
+from harness.lab.spmd import LaunchError, Placement, first_host, is_follower, placement
 from results.record import Status, read_records
 
 MEETING = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29511"}
@@ -264,10 +264,12 @@ def kill_one_rank(started: Started) -> None:
     deadline_s = monotonic() + 40
     while monotonic() < deadline_s and started.process.poll() is None:
         with suppress(psutil.NoSuchProcess):  # one that ended while it was looked at: look again
-            labs = [process for process in started.alive() if "harness.lab" in process.cmdline()]
+            labs = [process for process in started.alive() if "harness.lab.process" in process.cmdline()]
             if len(labs) >= 4:  # two labs and the ranks they forked
                 (victim,) = [
-                    p for p in started.alive() if p.environ().get("RANK") == "1" and "harness.lab" not in p.cmdline()
+                    p
+                    for p in started.alive()
+                    if p.environ().get("RANK") == "1" and "harness.lab.process" not in p.cmdline()
                 ]
                 victim.kill()
                 return

@@ -17,8 +17,8 @@ from rich.console import Console
 
 from fabric.api import FabricKind
 from harness.bench import Bench
-from harness.labs import OnEvent
-from harness.messages import Answer, Ending
+from harness.lab.labs import OnEvent
+from harness.lab.messages import Answer, Ending
 from harness.outcome import Background, record_of
 from harness.trial import Trial
 from models.sampling import Shard, index_batches

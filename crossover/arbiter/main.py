@@ -1,0 +1,145 @@
+"""The arbiter: one process a host that lends the tokens of its devices, and of its link, to jobs in turns. Linux only.
+
+It is a process of its own because a thread inside a busy Python job hands over a hundred times later.
+
+    python -m crossover.arbiter /run/user/1000/crossover/host.sock '{"jobs": ["resnet", "bert"]}'
+
+Beside its socket lies its roster (`crossover.arbiter.roster`), which is gone when it ends after its jobs. With
+`--linger` it is nobody's child: it ends that long after the last job has left.
+"""
+
+import argparse
+import gc
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import inf
+from pathlib import Path
+
+from crossover.arbiter.listening import PrivateSocket
+from crossover.arbiter.roster import Roster, open_process, read_roster, roster_path
+from crossover.arbiter.scheduling import Slices, lock_memory
+from crossover.arbiter.server import Arbiter
+from crossover.errors import CrossoverError, Refused
+from crossover.settings import Settings
+
+READY = "ready"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Life:
+    """How long an arbiter serves: until SIGTERM, until process `parent_pid` is gone, or until nobody has had a seat for
+    `linger_s` seconds, whichever is first."""
+
+    parent_pid: int | None = None
+    linger_s: float = inf
+
+
+def serve(path: str | os.PathLike[str], settings: Settings, life: Life, folder_fd: int | None = None) -> None:
+    """Serve at `path`; prints `ready` when participants may come.
+
+    The socket's folder is made if it is missing, and must be private (0700); `folder_fd` is a descriptor by which a
+    parent has locked it. The socket is removed at the end, and the roster if no job sits here. What a dead arbiter left
+    is taken over: raises `Refused` where that one had other settings and some of its jobs still run.
+    """
+    roster_file = roster_path(Path(path))
+    with PrivateSocket(Path(path), folder_fd) as listener:
+        roster = _inherited(roster_file, settings)
+        arbiter = Arbiter(
+            listener,
+            settings,
+            roster_file=roster_file,
+            roster=roster,
+            linger_s=life.linger_s,
+            adapt=Slices().adapt,
+        )
+        try:
+            _stop_on_signals(arbiter, ignore_interrupt=life.parent_pid is not None)
+            if life.parent_pid is not None:
+                arbiter.loop.watch(_parent_fd(life.parent_pid), arbiter.stop, urgent=True)
+            _make_ready()
+            arbiter.run()
+        finally:
+            are_jobs_left = arbiter.has_seats_taken and life.parent_pid is None  # a parent's jobs end with it
+            arbiter.close()
+            if not are_jobs_left:
+                roster_file.unlink(missing_ok=True)
+
+
+def _make_ready() -> None:
+    gc.collect()
+    gc.freeze()
+    gc.disable()  # nothing here makes cycles, and a collection would delay a hand-over
+    lock_memory()
+    print(READY, flush=True)
+    silence = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(silence, sys.stdout.fileno())  # who waited for it has closed the other end
+    os.close(silence)
+
+
+def _inherited(roster_file: Path, settings: Settings) -> Roster | None:
+    roster = read_roster(roster_file)
+    if roster is None or roster.settings == settings:
+        return roster
+    for place in roster.places:
+        if place.is_here and (pid_fd := open_process(place)) is not None:
+            os.close(pid_fd)
+            has, wanted = roster.settings.to_json(), settings.to_json()
+            raise Refused(
+                f"{roster_file} says that job {place.job!r} (process {place.pid}) runs with {has}, not {wanted}: use "
+                "the same settings, or end that job"
+            )
+    return None
+
+
+def _parent_fd(parent_pid: int) -> int:
+    fd = os.pidfd_open(parent_pid)
+    if os.getppid() != parent_pid:  # it died before the descriptor was open, and the number may be another's
+        os.close(fd)
+        raise Refused(f"process {parent_pid} is not this arbiter's parent: start it from that process")
+    return fd
+
+
+def _stop_on_signals(arbiter: Arbiter, *, ignore_interrupt: bool) -> None:
+    """SIGTERM ends the loop. Ctrl-C reaches the whole group: a child leaves it to its parent to end things in order."""
+    wake_fd, signal_fd = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    signal.set_wakeup_fd(signal_fd)
+    arbiter.loop.watch(wake_fd, arbiter.stop, urgent=True)
+    signal.signal(signal.SIGTERM, lambda *_: None)
+    signal.signal(signal.SIGINT, signal.SIG_IGN if ignore_interrupt else lambda *_: None)
+
+
+def _detach() -> None:
+    """Become nobody's child, so that no job has to bury it, and let go of the folder one was started from."""
+    if os.fork():
+        os._exit(0)
+    os.chdir("/")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m crossover.arbiter", description="Lend a host's devices in turns.")
+    add = parser.add_argument
+    add("path", type=Path, help="Unix socket to serve, in a private folder")
+    add("settings", help="JSON of crossover.settings.Settings: jobs in turn order, the same on every host; sharing; …")
+    add("--parent", type=int, metavar="PID", help="end when this parent process does")
+    add("--linger", type=float, metavar="S", help="detach, and end S seconds after the last job has left")
+    add("--folder-fd", type=int, metavar="FD", help="inherited descriptor by which the socket's folder is locked")
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Command line; returns the exit code (2: what was asked cannot be had)."""
+    given = _parser().parse_args(arguments)
+    try:
+        settings = Settings.from_json(given.settings)
+        path = given.path.absolute()
+        if given.linger is not None:
+            _detach()
+        life = Life(parent_pid=given.parent, linger_s=inf if given.linger is None else given.linger)
+        serve(path, settings, life, given.folder_fd)
+    except (CrossoverError, OSError) as error:
+        print(f"error: {error}", flush=True)
+        return 2
+    return 0

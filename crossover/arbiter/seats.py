@@ -1,0 +1,169 @@
+"""Who sits where: the arbiter's connections and its tokens."""
+
+import socket
+from dataclasses import dataclass, field, replace
+from math import inf
+from typing import NamedTuple
+
+from crossover import tokens
+from crossover.arbiter.roster import Place
+from crossover.arbiter.token_cache import Course, Step
+from crossover.protocol import MAGIC, REPLY_HEADER, Answer, Resource
+from crossover.status import SeatStatus, TokenStatus
+from crossover.tokens import Grant, Phase, Policy, Seat, Token
+
+
+@dataclass(slots=True, eq=False)
+class Tally:
+    """What a job had at one token so far; `since_s` is when its phase began."""
+
+    since_s: float
+    num_turns: int = 0
+    held_s: float = 0.0
+    waited_s: float = 0.0
+
+
+@dataclass(slots=True, eq=False)
+class Connection:
+    """One process in its seat. `generation` is that of the lease it holds (0: none), `release` the packet that ends it,
+    `deadline_s` when it ends at the latest, and `aside` says that it is no turn. `fenced` is the generation of a lease
+    that was withdrawn and not released yet."""
+
+    sock: socket.socket
+    pid: int
+    birth_ticks: int
+    pid_fd: int | None
+    table: "Table"
+    job: str
+    tally: Tally
+    generation: int = 0
+    release: bytes = b""
+    aside: bool = False
+    fenced: int = 0
+    deadline_s: float = inf
+    is_open: bool = True
+
+
+@dataclass(slots=True, eq=False)
+class Awaited:
+    """A process that had a seat under the arbiter before this one, and may still be in its turn."""
+
+    place: Place
+    pid_fd: int | None
+    deadline_s: float
+
+
+@dataclass(slots=True, eq=False)
+class Table:
+    """A token with the connections that sit around it; nothing is lent while somebody is `awaited`. The deadlines are
+    those of jobs that have not come, of the policy's next look at the clock, and of a job whose turn it is; `holder` is
+    whoever got the last lease and has not given it back."""
+
+    resource: Resource
+    device: str
+    course: Course
+    policy: Policy
+    is_timeless: bool
+    gather_deadline_s: float
+    wake_s: float = inf
+    stall_deadline_s: float = inf
+    holder: Connection | None = None
+    foresight: "Foresight | None" = None
+    seated: dict[str, Connection] = field(default_factory=dict)
+    awaited: dict[str, Awaited] = field(default_factory=dict)
+    tallies: dict[str, Tally] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """As people read it."""
+        return f"{self.resource.name.lower()} {self.device}"
+
+    @property
+    def next_deadline_s(self) -> float:
+        """The first moment at which something here may be due, leases apart."""
+        ends_s = (awaited.deadline_s for awaited in self.awaited.values())
+        return min(self.gather_deadline_s, self.wake_s, self.stall_deadline_s, *ends_s)
+
+    @property
+    def token(self) -> Token:
+        """Its token as it is."""
+        return self.course.token
+
+    def status(self, now_s: float) -> TokenStatus:
+        """What it tells of itself."""
+        token = self.token
+        seats = tuple(self._seat_status(seat, now_s) for seat in token.seats)
+        return TokenStatus(self.name, self.resource, self.device, token.is_open, token.generation, seats)
+
+    def places(self) -> list[Place]:
+        """Who must be accounted for if this arbiter dies: those who sit here, those still awaited, those who left."""
+        return [
+            self._place(seat) for seat in self.token.seats if seat.phase is not Phase.ABSENT or seat.job in self.awaited
+        ]
+
+    def restore(self, place: Place, generation: int) -> None:
+        """Take a place over from an arbiter that is gone; leases are numbered from `generation` on."""
+        phase, token = Phase.ABSENT if place.is_here else Phase.LEFT, self.token
+        seats = tuple(
+            replace(seat, phase=phase, stint=place.stint) if seat.job == place.job else seat for seat in token.seats
+        )
+        self.course.put(replace(token, seats=seats, generation=generation))
+
+    def _place(self, seat: Seat) -> Place:
+        if (awaited := self.awaited.get(seat.job)) is not None:
+            return awaited.place
+        if (connection := self.seated.get(seat.job)) is None:
+            return Place(self.resource, self.device, seat.job, seat.stint, is_here=False)
+        who = {"pid": connection.pid, "birth_ticks": connection.birth_ticks}
+        return Place(self.resource, self.device, seat.job, seat.stint, is_here=True, **who)
+
+    def _seat_status(self, seat: Seat, now_s: float) -> SeatStatus:
+        tally = self.tallies.get(seat.job, Tally(now_s))
+        since_s = now_s - tally.since_s
+        connection = self.seated.get(seat.job)
+        return SeatStatus(
+            job=seat.job,
+            phase=seat.phase,
+            next_round=seat.next_round,
+            num_turns=tally.num_turns,
+            held_s=tally.held_s + (since_s if seat.phase is Phase.HOLDING else 0.0),
+            waited_s=tally.waited_s + (since_s if seat.phase is Phase.WAITING else 0.0),
+            since_s=since_s,
+            pid=connection.pid if connection is not None else 0,
+        )
+
+
+class Foresight(NamedTuple):
+    """What the present holder's release will do if nothing happens before: who is next, and the packet that says so."""
+
+    holder: Connection
+    step: Step
+    heir: Connection
+    grant: Grant
+    packet: bytes
+
+
+def foresee(table: Table, holder: Connection) -> Foresight | None:
+    """Look ahead while a turn lasts, so that the hand-over is one packet away."""
+    found = table.course.next_release(holder.job)
+    if found is None or len(found[1]) != 1:
+        return None
+    step, (grant,) = found
+    heir = table.seated.get(grant.job)
+    return None if heir is None else Foresight(holder, step, heir, grant, granted(grant))
+
+
+def without_late(table: Table, now_s: float) -> Token | None:
+    """The token with the jobs passed over that must be for somebody to get it; None where that would help nobody."""
+    token = table.token
+    for late in sorted((seat for seat in token.seats if seat.phase is Phase.IDLE), key=lambda seat: seat.next_pass):
+        if late.counts:
+            token = tokens.pass_over(token, late.job)
+            if tokens.settle(token, table.policy, now_s)[1]:
+                return token
+    return None
+
+
+def granted(grant: Grant) -> bytes:
+    """The packet that tells a job of its lease."""
+    return REPLY_HEADER.pack(MAGIC, Answer.GRANTED, 0, grant.generation, grant.round)

@@ -1,0 +1,279 @@
+"""The arbiter: who has a seat, for how long, and what a replacement must know. Turns are `crossover.arbiter.lending`'s.
+
+A job that closes its connection or dies loses its lease at once; a process's death is seen through its pidfd, so that
+sockets which its children inherited do not keep a lease alive.
+"""
+
+import os
+import resource
+import socket
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from math import inf
+from pathlib import Path
+
+from crossover import tokens
+from crossover.arbiter.acceptor import MAX_VISITORS, Door
+from crossover.arbiter.event_loop import Loop
+from crossover.arbiter.lending import Lender
+from crossover.arbiter.roster import Roster, birth_ticks, open_process, write_roster
+from crossover.arbiter.seats import Awaited, Connection, Table, Tally
+from crossover.arbiter.token_cache import Course
+from crossover.errors import Refused
+from crossover.policies import Timeless
+from crossover.protocol import (
+    HEADER_BYTES,
+    REPORT_BYTES,
+    Answer,
+    Reply,
+    Request,
+    Resource,
+)
+from crossover.settings import Settings
+from crossover.status import FRESH_S, HostStatus
+from crossover.tokens import Phase, Token
+
+MAX_SEATS = 256
+MAX_TOKENS = 64
+MAX_NUMBER = 1 << 62  # of rounds and generations in a packet, so that none grows out of its field
+GENERATIONS_AN_ARBITER = 1 << 32  # a replacement begins this far on: no lease of the dead one has its number
+
+
+class Arbiter:
+    """Owns the tokens, the seats and the loop; `run` serves until `stop`.
+
+    With `roster_file` it keeps its roster there, and begins with `roster`, that of the arbiter which it replaces. With
+    `linger_s` it stops when nobody has had a seat for so long. `adapt` is for `Lender`.
+    """
+
+    def __init__(
+        self,
+        listener: socket.socket,
+        settings: Settings,
+        *,
+        roster_file: Path | None = None,
+        roster: Roster | None = None,
+        linger_s: float = inf,
+        adapt: Callable[[], None] | None = None,
+    ) -> None:
+        self.loop = Loop()
+        self._settings = settings
+        self._roster_file = roster_file
+        self._linger_s = linger_s
+        self._lender = Lender(self.loop, settings, self._see_off, adapt)
+        self._tables: dict[tuple[Resource, str], Table] = {}
+        self._connections: set[Connection] = set()
+        num_files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        self._max_seats = min(MAX_SEATS, (num_files - 32 - MAX_VISITORS) // 2)
+        self._began_s = time.monotonic()
+        self._end_s = self._began_s + linger_s
+        self._report = b""
+        self._report_due_s = 0.0
+        if roster is not None:
+            self._restore(roster)
+        self._door = Door(listener, self.loop, self)
+        self.loop.wake_by(self._end_s)
+
+    def run(self) -> None:
+        """Serve until `stop` is called from one of the loop's own events."""
+        self.loop.run(self._ring)
+
+    def stop(self) -> None:
+        """End the loop after the events at hand."""
+        self.loop.stop()
+
+    def close(self) -> None:
+        """Hang up on everybody; each participant gets `ArbiterLost`, or looks for another arbiter."""
+        self._door.close()
+        for connection in tuple(self._connections):
+            self._hang_up(connection)
+        self.loop.close()
+
+    @property
+    def has_seats_taken(self) -> bool:
+        """Whether any job sits here."""
+        return bool(self._connections)
+
+    def seat(self, sock: socket.socket, pid: int, request: Request) -> None:
+        """Let a visitor join."""
+        self._settings.token().seat(request.job)  # an undeclared job makes no table
+        table = self._table(request.resource, request.device)
+        if max(request.number, request.generation) > MAX_NUMBER:
+            raise Refused(f"round {request.number}, generation {request.generation}: at most {MAX_NUMBER}")
+        if len(self._connections) >= self._max_seats:
+            raise Refused(f"the arbiter has {self._max_seats} seats taken: let some jobs leave")
+        _check_return(table, request.job, pid)
+        token = tokens.join(table.token, request.job, request.number, request.generation)
+        now_s = time.monotonic()
+        tally = table.tallies.setdefault(request.job, Tally(now_s))
+        tally.since_s = now_s
+        connection = Connection(sock, pid, birth_ticks(pid), _pid_fd(pid), table, request.job, tally)
+        self._welcome(connection, token)
+
+    def report(self) -> bytes:
+        """The packet that answers STATUS; renewed after FRESH_S at the earliest."""
+        now_s = time.monotonic()
+        if now_s >= self._report_due_s:
+            seen = tuple(table.status(now_s) for table in self._tables.values())
+            status = HostStatus(os.getpid(), now_s - self._began_s, self._settings, seen)
+            self._report = Reply(Answer.REPORT, text=status.to_json(REPORT_BYTES - HEADER_BYTES)).pack()
+            self._report_due_s = now_s + FRESH_S
+        return self._report
+
+    def entry(self, request: Request) -> bytes:
+        """The packet that answers LOOK."""
+        table = self._tables.get((request.resource, request.device))
+        token = table.token if table is not None else self._settings.token()
+        is_new = token.seat(request.job).phase is Phase.ABSENT
+        round_ = 0 if is_new else tokens.entry_round(token, request.job)
+        return Reply(Answer.ENTRY, token.generation, round_, self._settings.sharing.extent).pack()
+
+    def _welcome(self, connection: Connection, token: Token) -> None:
+        """Note the seat in the roster, and only then tell the job that it has one."""
+        table, job, before = connection.table, connection.job, connection.table.token
+        table.course.put(token)
+        table.seated[job] = connection
+        try:
+            self._write_roster()
+        except OSError as error:
+            table.course.put(before)
+            del table.seated[job]
+            _close(connection.pid_fd)
+            raise Refused(f"the arbiter cannot write {self._roster_file} ({error}): make room there") from error
+        if (awaited := table.awaited.pop(job, None)) is not None:
+            self._watch_no_more(awaited.pid_fd)
+        self._connections.add(connection)
+        self._end_s = inf
+        self.loop.watch(connection.sock.fileno(), partial(self._lender.read, connection), urgent=True)
+        if connection.pid_fd is not None:
+            self.loop.watch(connection.pid_fd, partial(self._lender.drop, connection), urgent=True)
+        round_, extent = token.seat(job).next_round, self._settings.sharing.extent
+        self._lender.send(connection, Reply(Answer.WELCOME, token.generation, round_, extent).pack())
+        self._lender.settle(table, table.token)
+
+    def _table(self, kind: Resource, device: str) -> Table:
+        if (kind, device) not in self._tables:
+            if len(self._tables) == MAX_TOKENS:
+                raise Refused(f"the arbiter has {MAX_TOKENS} tokens already: name the same device in every job")
+            deadline_s = time.monotonic() + self._settings.gather_limit_s
+            policy = self._settings.policy(kind)
+            table = Table(
+                kind, device, Course(self._settings.token(), policy), policy, isinstance(policy, Timeless), deadline_s
+            )
+            self._tables[kind, device] = table
+            self.loop.wake_by(deadline_s)
+        return self._tables[kind, device]
+
+    def _see_off(self, connection: Connection) -> None:
+        """Note that the job has no seat any more, and if it listens still, say so."""
+        self._connections.discard(connection)
+        try:
+            self._write_roster()
+        except OSError as error:
+            _say(f"cannot write {self._roster_file} ({error}): a replacement would wait for job {connection.job!r}")
+        with suppress(OSError):
+            connection.sock.send(Reply(Answer.LEFT).pack())
+        self._hang_up(connection)
+        if not self._connections:
+            self._end_s = time.monotonic() + self._linger_s
+            self.loop.wake_by(self._end_s)
+
+    def _hang_up(self, connection: Connection) -> None:
+        connection.is_open = False
+        self.loop.forget(connection.sock.fileno())
+        connection.sock.close()
+        self._watch_no_more(connection.pid_fd)
+
+    def _watch_no_more(self, pid_fd: int | None) -> None:
+        if pid_fd is not None:
+            self.loop.forget(pid_fd)
+        _close(pid_fd)
+
+    def _write_roster(self) -> None:
+        self._report_due_s = 0.0  # who is here has changed, so no old report is given out
+        if self._roster_file is not None:
+            places = tuple(place for table in self._tables.values() for place in table.places())
+            generation = max((table.token.generation for table in self._tables.values()), default=0)
+            write_roster(self._roster_file, Roster(self._settings, generation, places))
+
+    def _restore(self, roster: Roster) -> None:
+        """Begin where the dead arbiter ended: with younger leases, and none before its processes are accounted for."""
+        generation = (roster.generation // GENERATIONS_AN_ARBITER + 1) * GENERATIONS_AN_ARBITER
+        patience_s = self._settings.lease_limit_s or self._settings.gather_limit_s
+        for place in roster.places:
+            table = self._table(place.resource, place.device)
+            table.restore(place, generation)
+            if not place.is_here:
+                continue
+            awaited = Awaited(place, open_process(place), time.monotonic() + patience_s)
+            table.awaited[place.job] = awaited
+            if awaited.pid_fd is not None:
+                self.loop.watch(awaited.pid_fd, partial(self._stop_awaiting, table, place.job), urgent=True)
+            elif place.pid > 0:  # dead
+                awaited.deadline_s = 0.0
+            self.loop.wake_by(awaited.deadline_s)
+
+    def _stop_awaiting(self, table: Table, job: str) -> None:
+        """The process is dead, or has had its time."""
+        self._watch_no_more(table.awaited.pop(job).pid_fd)
+        self._lender.settle(table, tokens.leave(table.token, job))
+
+    def _ring(self, now_s: float) -> float:
+        """Do what time asks for, and say when it asks next."""
+        self._door.expire(now_s)
+        limit_s = self._settings.lease_limit_s
+        for connection in tuple(self._connections):
+            if connection.is_open and connection.deadline_s <= now_s:
+                _say(f"lease {connection.generation} of job {connection.job!r} withdrawn after its {limit_s} s")
+                self._lender.withdraw(connection)
+        for table in tuple(self._tables.values()):
+            for job, awaited in tuple(table.awaited.items()):
+                if awaited.deadline_s <= now_s:
+                    self._stop_awaiting(table, job)
+            if table.gather_deadline_s <= now_s:
+                self._give_up_on_absent(table)
+            if table.wake_s <= now_s:
+                self._lender.settle(table, table.token)
+            if table.stall_deadline_s <= now_s and self._lender.pass_over_late(table, now_s):
+                _say(f"{table.name} goes on without a job that did not come in {self._settings.idle_limit_s} s")
+        is_awaiting = any(table.awaited for table in self._tables.values())
+        if self._end_s <= now_s and not is_awaiting:
+            self.stop()
+        ends_s = [connection.deadline_s for connection in self._connections]
+        looks_s = [table.next_deadline_s for table in self._tables.values()]
+        end_s = self._end_s if self._end_s > now_s or not is_awaiting else now_s + self._linger_s
+        return min([*ends_s, *looks_s, self._door.next_deadline_s, end_s])
+
+    def _give_up_on_absent(self, table: Table) -> None:
+        table.gather_deadline_s = inf
+        token = table.token
+        for job in token.absent:
+            if job not in table.awaited:
+                _say(f"job {job!r} did not come to {table.name} in {self._settings.gather_limit_s} s")
+                token = tokens.leave(token, job)
+        self._lender.settle(table, token)
+
+
+def _check_return(table: Table, job: str, pid: int) -> None:
+    awaited = table.awaited.get(job)
+    if awaited is not None and awaited.place.pid not in (0, pid) and awaited.pid_fd is not None:
+        raise Refused(f"job {job!r} has its seat already, process {awaited.place.pid}: end that process first")
+
+
+def _pid_fd(pid: int) -> int | None:
+    """A descriptor that becomes readable when the process ends; None for one in another PID namespace."""
+    with suppress(ProcessLookupError):  # gone already; its socket says so too
+        return os.pidfd_open(pid) if pid > 0 else None
+    return None
+
+
+def _close(fd: int | None) -> None:
+    if fd is not None:
+        os.close(fd)
+
+
+def _say(event: str) -> None:
+    print(f"crossover: {event}", file=sys.stderr, flush=True)

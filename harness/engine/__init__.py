@@ -1,0 +1,1 @@
+"""The engine of our own system: messages, negotiation and their transport."""

@@ -1,0 +1,319 @@
+"""The engine: reduces gradients over ranks while training goes on.
+
+The main thread's side. Autograd's hooks tell the step's dispatch which gradients are ready, and
+wake the communication thread only when that lets a message go. `wait` (all messages) and
+`wait_for` (one parameter, for AT_PRE_HOOK) block until they have landed.
+
+Gradients are divided by the number of ranks before they are compressed, as DDP does, and by the loss
+scale of mixed precision (`harness/precision.py`). A parameter without a gradient in a step counts as zero.
+
+A strategy that plans with measured costs, or is tuned, is replaced at step boundaries, when nothing is
+under way (`harness/engine/adaptation.py`); packing and ordering may change there, lanes, compression and exchange do
+not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from queue import SimpleQueue
+from time import perf_counter
+
+import torch
+from torch import Tensor, nn
+
+from baselines.api import AllReduce, Broadcast, Payload, State
+from baselines.strategy import Strategy
+from harness.engine.adaptation import Adaptation, Asked, adapts
+from harness.engine.checkpoint import Saved, restore_states, saved_states
+from harness.engine.communication import Communication, Step
+from harness.engine.dispatch import StaticDispatch, make_plan
+from harness.engine.layout import lay_out, rank_generator, trainable_parameters
+from harness.engine.link_turns import LinkTurns
+from harness.engine.negotiate import Negotiation
+from harness.engine.reduction import Reduces
+from harness.engine.streams import streams_for
+from harness.engine.traffic import Traffic
+from harness.engine.transport import CONTROL, Transport
+from harness.precision import Guard
+from harness.trace import Recorder
+from results.record import Adapted
+
+
+class EngineError(RuntimeError):
+    """Communication failed; the message says at what, the cause is attached."""
+
+
+class Engine:
+    """Reduces the gradients of `model` over the ranks of `transport`, as `strategy` decides; `compressor` does what the
+    strategy's does and takes its time for it."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        strategy: Strategy,
+        transport: Transport,
+        *,
+        recorder: Recorder,
+        seed: int = 0,
+        link: LinkTurns | None = None,
+        scales_loss: bool = False,
+        compressor: Reduces | None = None,
+    ) -> None:
+        self.strategy, self.transport, self.recorder = strategy, transport, recorder
+        self.parameters = trainable_parameters(model)
+        self.states: dict[str, State] = {n: strategy.compression.init(n, p) for n, p in self.parameters.items()}
+        self._guard = Guard(self.states, strategy.compression.lossy) if scales_loss else None
+        self._generator = rank_generator(seed, transport.rank)
+        self._num_before = 0  # steps of the run that a checkpoint goes on from
+        self._overflowed: bool | None = None  # of the present step, None until ranks agree
+        self._streams = streams_for(self.parameters, strategy.ordering.depth)
+        self._communication = Communication(
+            strategy,
+            self.parameters,
+            self.states,
+            transport,
+            recorder=recorder,
+            generator=self._generator,
+            streams=self._streams,
+            link=link,
+            guard=self._guard,
+            compressor=compressor,
+        )
+        self._muted = False
+        self._step: Step | None = None
+        self._seen: list[str] = []
+        self._lay_out(list(self.parameters))
+        self._hooks = [p.register_post_accumulate_grad_hook(self._hook(n)) for n, p in self.parameters.items()]
+        self._waited_s = 0.0
+        self._adaptation = self._new_adaptation(model) if adapts(strategy) else None
+
+    @property
+    def traffic(self) -> Traffic:
+        """What was sent so far."""
+        return self._communication.traffic
+
+    @property
+    def adapted(self) -> tuple[Adapted, ...]:
+        """How the strategy was changed so far."""
+        return self._adaptation.report() if self._adaptation is not None else ()
+
+    @property
+    def overflowed(self) -> bool:
+        """Whether the step that was waited for is to be skipped, on all ranks: some scaled gradient was not finite."""
+        return bool(self._overflowed)
+
+    def begin_step(self, loss_scale: float = 1.0) -> None:
+        """Announce a step; the gradients of its backward, of the loss times `loss_scale`, will be reduced.
+
+        Raises: EngineError if communication failed.
+        """
+        self._check()
+        self._adapt()
+        self._seen = []
+        number = self._num_before if self._step is None else self._step.number + 1
+        left = {segment.name: segment.numel for segment in self.segments}
+        self._step = Step(number, self._new_dispatch(), left, [0] * self.strategy.ordering.depth, loss_scale)
+        self._overflowed = None
+        if self._guard is not None:
+            self._guard.begin()
+        self._communication.begin(self._step)
+        if self._adaptation is not None:
+            self._adaptation.layers.begin_backward()
+
+    def end_backward(self) -> None:
+        """Backward has ended: parameters that got no gradient are sent as zeros."""
+        if len(self._seen) < len(self.parameters):
+            seen = set(self._seen)
+            for name, parameter in self.parameters.items():
+                if name not in seen:
+                    if parameter.grad is None:
+                        parameter.grad = torch.zeros_like(parameter)
+                    self._announce(name)
+
+    def wait(self) -> None:
+        """Block until every message of the step has landed.
+
+        Raises: EngineError if communication failed.
+        """
+        step = self._current_step()
+        self._block_until(lambda: len(step.landed) == len(self.parameters))
+        self._streams.wait_landed(self.parameters)
+        if self._guard is not None and self._overflowed is None:
+            self._overflowed = self._agree_on_overflow(self._guard)
+        if step.number == 0 and self._seen and not self.strategy.updates_on_servers:  # they keep parts of messages
+            self._agree_on_ready_order()
+
+    def wait_for(self, name: str) -> bool:
+        """Block until the gradient of one parameter is reduced; whether it was not yet. Raises: EngineError."""
+        step = self._current_step()
+        had_to_wait = name not in step.landed
+        self._block_until(lambda: name in step.landed)
+        self._streams.wait_landed((name,))
+        return had_to_wait
+
+    def mute(self, muted: bool) -> None:
+        """While muted, gradients stay local: for measuring compute alone."""
+        self._muted = muted
+
+    def exchange_once(self) -> None:
+        """Send the present gradients once more, all ready at once: for measuring the link alone, and for a rank that
+        only serves. A step like any other for what ranks agree on, but no layer times are taken from it."""
+        self.begin_step()
+        self.end_backward()
+        self.wait()
+        if self._adaptation is not None:
+            self._adaptation.layers.end_step(keep=False)
+
+    def state_dict(self) -> Saved:
+        """This rank's compressor states and what else the next step depends on, model and optimizer apart.
+
+        Call it between two steps. Every rank has its own.
+        """
+        return {
+            "num_steps": self._num_before if self._step is None else self._step.number + 1,
+            "order": [segment.name for segment in self.segments],
+            "compression": saved_states(self.states),
+            "shards": self._communication.shards.state_dict(),
+            "generator": self._generator.get_state(),
+        }
+
+    def load_state_dict(self, saved: Saved) -> None:
+        """Go on from what `state_dict` gave on this rank, before the first step.
+
+        Raises: EngineError after a step, CheckpointError for other parameters or another compression.
+        """
+        if self._step is not None:
+            raise EngineError("a step has begun; load a checkpoint before the first one")
+        restore_states(self.states, saved["compression"], self.parameters)
+        self._communication.shards.load_state_dict(saved["shards"])
+        self._generator.set_state(saved["generator"])
+        self._num_before = saved["num_steps"]
+        self._lay_out(saved["order"])
+
+    def close(self) -> None:
+        """Stop the communication thread and remove the hooks."""
+        for hook in self._hooks:
+            hook.remove()
+        self._communication.stop()
+
+    def _hook(self, name: str) -> Callable[[Tensor], None]:
+        def ready(_: Tensor) -> None:
+            if not self._muted:
+                self._announce(name)
+
+        return ready
+
+    def _announce(self, name: str) -> None:
+        self._seen.append(name)
+        self._streams.mark_ready(name)
+        if self._adaptation is not None:
+            self._adaptation.layers.ready(name)
+        if self._current_step().dispatch.ready(self._index[name]):
+            self._communication.wake()
+
+    def _new_dispatch(self) -> StaticDispatch | Negotiation:
+        if self.strategy.rank_invariant:
+            return StaticDispatch(self._plan)
+        before = self._step.dispatch if self._step is not None else None
+        return Negotiation(
+            self.strategy,
+            self.segments,
+            self.transport,
+            self.traffic,
+            self._communication.receiver(CONTROL),
+            before=before if isinstance(before, Negotiation) else None,
+        )
+
+    def _current_step(self) -> Step:
+        if self._step is None:
+            raise EngineError("no step has begun; call begin_step before backward")
+        return self._step
+
+    def _block_until(self, done: Callable[[], bool]) -> None:
+        start_s = perf_counter()
+        self._communication.wait_until(done)
+        end_s = perf_counter()
+        self._waited_s += end_s - start_s
+        self.recorder.add("loop", "exposed", start_s, end_s)
+        self._check()
+
+    def _check(self) -> None:
+        error = self._communication.error
+        if error is not None:
+            raise EngineError(f"communication failed: {error}") from error
+
+    def _agree_on_ready_order(self) -> None:
+        """After the first step the layout follows the order seen on rank 0, as DDP's rebuild does."""
+        names = list(self.parameters)
+        order = torch.tensor([names.index(name) for name in self._seen], dtype=torch.int32)
+        self._carry_out(((CONTROL, Broadcast(order)),))
+        self._seen = []
+        self._lay_out([names[position] for position in order.tolist()])
+
+    def _agree_on_overflow(self, guard: Guard) -> bool:
+        """Whether any rank saw a gradient that was not finite; if so, compressors forget the step."""
+        overflowed = guard.overflowed()
+        if guard.must_agree:
+            votes = torch.tensor([float(overflowed)])
+            self.traffic.send("control", AllReduce(votes), self.transport.world)
+            self._carry_out(((CONTROL, AllReduce(votes)),))
+            overflowed = bool(votes > 0)
+        if overflowed:
+            guard.undo()
+        return overflowed
+
+    def _carry_out(self, asked: Asked) -> tuple[Payload, ...]:
+        """Primitives between two steps, when nothing else is under way."""
+        landings: list[SimpleQueue[Payload | Exception]] = [SimpleQueue() for _ in asked]
+        for (lane, primitive), landing in zip(asked, landings, strict=True):
+            self.transport.start(primitive, lane, landing.put)
+        answers = []
+        for landing in landings:
+            answer = landing.get()
+            if isinstance(answer, Exception):
+                raise EngineError(f"communication failed: {answer}") from answer
+            answers.append(answer)
+        return tuple(answers)
+
+    def _new_adaptation(self, model: nn.Module) -> Adaptation:
+        """With hooks that time layers, if their times are wanted."""
+        adaptation = Adaptation(
+            self.strategy,
+            self.transport.rank,
+            self.transport.world,
+            device=next((parameter.device for parameter in self.parameters.values()), None),
+            layer_clock=lambda: perf_counter() - self._waited_s,
+        )
+        if not self.strategy.needs_costs:
+            return adaptation
+        layers, names = adaptation.layers, {id(parameter): name for name, parameter in self.parameters.items()}
+        self._hooks.append(model.register_forward_pre_hook(lambda *_: layers.begin_forward()))
+        for module in model.modules():
+            own = [names[id(p)] for p in module.parameters(recurse=False) if id(p) in names]
+            if own:
+                self._hooks.append(module.register_forward_pre_hook(lambda *_, own=own: layers.begin_layer(own)))
+        self._hooks.append(model.register_forward_hook(lambda *_: layers.end_forward()))
+        return adaptation
+
+    def _adapt(self) -> None:
+        """Ask for the strategy of the step to come, and carry out what that takes on all ranks."""
+        if self._adaptation is None:
+            return
+        talk = self._adaptation.next_strategy(self.strategy, self.segments)
+        try:
+            asked = next(talk)
+            while True:
+                for lane, primitive in asked:
+                    self.traffic.send("control" if lane == CONTROL else "probe", primitive, self.transport.world)
+                asked = talk.send(self._carry_out(asked))
+        except StopIteration as end:
+            strategy: Strategy = end.value
+        if strategy is not self.strategy:
+            assert strategy.ordering.depth == self.strategy.ordering.depth, "lanes are made for one depth"
+            self.strategy = strategy
+            self._lay_out([segment.name for segment in self.segments])
+
+    def _lay_out(self, order: Sequence[str]) -> None:
+        self._index = {name: index for index, name in enumerate(order)}
+        self.segments = lay_out(self.parameters, order)
+        self._plan = make_plan(self.strategy.packing, self.segments) if self.strategy.rank_invariant else ()

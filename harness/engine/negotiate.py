@@ -1,0 +1,244 @@
+"""Negotiation: which messages go next, agreed over ranks that see gradients at different times.
+
+A cycle: every rank sends the set of its ready gradients to rank 0 (one byte a parameter); rank 0
+asks the policies about what is ready everywhere and broadcasts a window of decisions. A rank
+takes part when it has ready but undecided gradients, the link is free and the cycle time is over,
+or at once when its backward is complete: nothing more can join. Both parts are primitives on the
+control lane and count as bytes under the tag `control`.
+
+An order that may change is decided some messages ahead (`LookAhead`, or the ordering's credit): a round under way takes
+milliseconds behind the data of messages in flight, and lanes should not wait for it. A rank takes part as soon as what
+is decided and has not started is no more than starts in a round; rank 0 measures and tells. When everything is ready
+everywhere one window decides the rest. So what becomes urgent waits for what is in flight, decided, and one round.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Generator, Sequence
+from time import perf_counter
+
+import torch
+from torch import Tensor
+
+from baselines.api import Broadcast, Gather, Message, Payload, Primitive, Segment
+from baselines.strategy import Strategy
+from harness.engine.dispatch import (
+    DEFAULT_CYCLE_S,
+    LARGEST_SHARE,
+    NUMBERS_A_SEGMENT,
+    Coordinator,
+    LookAhead,
+    credit_of,
+    make_plan,
+)
+from harness.engine.traffic import Traffic
+from harness.engine.transport import CONTROL, Transport
+
+Receive = Callable[[Payload | Exception], None]
+HEADER = 3  # numbers before a window's messages
+LARGEST_NUMBER = 2**31 - 1
+LARGEST_WINDOW = 256  # messages of a plan; the next round is on its way long before so many have started
+CREDIT_USED = 0.75  # of its credit an ordering has used when the next round begins: one round decides several messages
+
+
+class Negotiation:
+    """One step's negotiation on one rank. `traffic` counts, `receive` gets answers of control
+    primitives, `clock` is the one that `cycle` is asked with. What the step `before` learned is kept."""
+
+    def __init__(
+        self,
+        strategy: Strategy,
+        segments: Sequence[Segment],
+        transport: Transport,
+        traffic: Traffic,
+        receive: Receive,
+        look_again_s: float = DEFAULT_CYCLE_S,
+        *,
+        clock: Callable[[], float] = perf_counter,
+        before: Negotiation | None = None,
+    ) -> None:
+        self._strategy, self._segments, self._transport = strategy, segments, transport
+        self._traffic, self._receive, self._clock = traffic, receive, clock
+        self.look_again_s: float = look_again_s if before is None else before.look_again_s
+        self._plan = self._plan_of(before)
+        num_numbers = min(len(self._plan), LARGEST_WINDOW) if self._plan is not None else 0
+        self._capacity = num_numbers or (NUMBERS_A_SEGMENT + 1) * max(len(segments), 16)
+        self._coordinator = (
+            Coordinator(strategy.packing, strategy.ordering, segments, self._plan, self._capacity)
+            if transport.rank == 0
+            else None
+        )
+        limit_bytes = min(int(LARGEST_SHARE * sum(segment.nbytes for segment in segments)), LARGEST_NUMBER)
+        self._ahead: LookAhead = LookAhead(limit_bytes, 0 if before is None else before._ahead.nbytes)
+        self._credit_bytes = credit_of(strategy.ordering)
+        self._ready = bytearray(len(segments))  # written by the main thread
+        self._waiting: set[str] = set()
+        self._lock = threading.Lock()
+        self.cycles_s: list[tuple[float, float]] = []  # start and end of each cycle so far
+        self._undecided = {segment.name: segment.numel for segment in segments}
+        self._decided: deque[Message] = deque()
+        self._queued_bytes = self._started_bytes = self._num_decided = 0
+        self._cycle: Generator[Primitive, Payload, Tensor] | None = None
+        self._next_cycle_s = 0.0
+        self._in_flight: Sequence[Message] = ()
+
+    def _plan_of(self, before: Negotiation | None) -> tuple[Message, ...] | None:
+        """All messages of a step where every rank can make them alike: then only their numbers are told."""
+        packing = self._strategy.packing
+        if not packing.rank_invariant:
+            return None
+        if before is not None and before._strategy.packing is packing and before._segments is self._segments:
+            return before._plan
+        return make_plan(packing, self._segments)
+
+    def ready(self, index: int) -> bool:
+        """The gradient of parameter `index` is ready on this rank; whether the next cycle should
+        be thought about: with the first that waits, since it sets the clock, and with the last.
+
+        The first cycle comes after half a pause: the mean wait for a clock that always runs."""
+        with self._lock:
+            if not any(self._ready):
+                self._next_cycle_s = self._clock() + self.look_again_s / 2
+            self._ready[index] = 1
+            self._waiting.add(self._segments[index].name)
+            return len(self._waiting) == 1 or all(self._ready)
+
+    @property
+    def has_next(self) -> bool:
+        """Whether a decided message waits."""
+        return bool(self._decided)
+
+    def next(self) -> Message | None:
+        """The next decided message, in the agreed order."""
+        if not self._decided:
+            return None
+        message = self._decided.popleft()
+        self._queued_bytes -= message.nbytes
+        self._started_bytes += message.nbytes
+        return message
+
+    def may_go(self, message: Message, in_flight: Sequence[Message], now_s: float) -> bool:
+        """Whether the ordering lets the next message of the agreed order go now, given what is in flight here."""
+        return self._strategy.ordering.pick((message,), in_flight, now_s) is not None
+
+    @property
+    def all_decided(self) -> bool:
+        """Whether every element is part of a decided message."""
+        return not self._undecided
+
+    def cycle(self, in_flight: Sequence[Message], now_s: float) -> float | None:
+        """Begin a cycle if it is time; the seconds until it will be, or None if an event must come first.
+
+        `in_flight`: messages taken by `next` that are not complete."""
+        self._in_flight = in_flight
+        complete = all(self._ready)
+        if self._cycle is not None or not self._waiting or self._is_too_early(complete):
+            return None
+        if now_s < self._next_cycle_s and not complete:
+            return self._next_cycle_s - now_s
+        self._cycle = self._talk(now_s)
+        self._start(next(self._cycle))
+        return None
+
+    def _is_too_early(self, complete: bool) -> bool:
+        """Whether deciding now would bind too much. A packing that looks at what is ready packs best when the link has
+        nothing to do, or when nothing more can become ready; an order that may change is decided as late as a round
+        allows."""
+        if self._strategy.ordering.rank_invariant:
+            return bool(self._decided) or (bool(self._in_flight) and not complete)
+        if complete:
+            return False
+        if self._credit_bytes is not None:
+            used_bytes = self._queued_bytes + sum(message.nbytes for message in self._in_flight)
+            return used_bytes > CREDIT_USED * self._credit_bytes
+        return self._queued_bytes > self._ahead.nbytes
+
+    def answered(self, answer: Payload) -> None:
+        """A control primitive completed."""
+        assert self._cycle is not None
+        try:
+            self._start(self._cycle.send(answer))
+        except StopIteration as end:
+            self._cycle = None
+            self._take_window(end.value)
+
+    def _start(self, primitive: Primitive) -> None:
+        self._traffic.send("control", primitive, self._transport.world)
+        self._transport.start(primitive, CONTROL, self._receive)
+
+    def _talk(self, now_s: float) -> Generator[Primitive, Payload, Tensor]:
+        self._traffic.num_control_rounds += 1
+        started_bytes, was_dry = self._started_bytes, self._is_dry
+        masks = yield Gather(torch.frombuffer(bytearray(self._ready), dtype=torch.uint8))
+        window: list[Message] = []
+        look_again_s, had_waiting = 0.0, False
+        if self._coordinator is not None:
+            everywhere = torch.stack(list(masks)).amin(0).nonzero().view(-1).tolist()
+            had_waiting = self._coordinator.has_waiting
+            window = self._coordinator.decide(
+                everywhere, self._in_flight, now_s, queued=tuple(self._decided), ahead_bytes=self._ahead.nbytes
+            )
+            look_again_s = self._coordinator.look_again_s
+        (decisions,) = yield Broadcast(self._encode(window, look_again_s))
+        if had_waiting and not was_dry:
+            window_bytes = sum(message.nbytes for message in window)
+            self._ahead.learn(self._started_bytes - started_bytes, window_bytes, self._is_dry)
+        self.cycles_s.append((now_s, self._clock()))
+        self.look_again_s = int(decisions[0]) * 1e-6
+        self._next_cycle_s = now_s + self.look_again_s
+        return decisions
+
+    @property
+    def _is_dry(self) -> bool:
+        """Whether a lane has nothing to carry."""
+        return not self._decided and len(self._in_flight) < self._strategy.ordering.depth
+
+    def _encode(self, window: Sequence[Message], look_again_s: float) -> Tensor:
+        """[look again in µs, bytes decided ahead, number of messages, then the messages]: of a plan their index, else
+        each as its length, (parameter, start, stop)…"""
+        numbers = [round(look_again_s * 1e6), self._ahead.nbytes, len(window)]
+        for message in window:
+            if self._plan is not None:
+                numbers.append(message.index)
+                continue
+            numbers.append(len(message.segments))
+            for segment in message.segments:
+                numbers += [segment.index, segment.start, segment.stop]
+        size = HEADER + self._capacity
+        assert len(numbers) <= size, f"a window of {len(numbers)} numbers does not fit into {size}"
+        return torch.tensor(numbers + [0] * (size - len(numbers)), dtype=torch.int32)
+
+    def _take_window(self, decisions: Tensor) -> None:
+        numbers = decisions.tolist()
+        if self._coordinator is None:
+            self._ahead.nbytes = numbers[1]
+        position = HEADER
+        for _ in range(numbers[2]):
+            if self._plan is not None:
+                segments, length = self._plan[numbers[position]].segments, 0
+            else:
+                length = numbers[position] * NUMBERS_A_SEGMENT
+                segments = tuple(
+                    self._segment(*numbers[at : at + NUMBERS_A_SEGMENT])
+                    for at in range(position + 1, position + 1 + length, NUMBERS_A_SEGMENT)
+                )
+            position += 1 + length
+            message = Message(self._num_decided, segments)
+            self._decided.append(message)
+            self._queued_bytes += message.nbytes
+            self._num_decided += 1
+            for segment in segments:
+                self._mark_decided(segment.name, segment.numel)
+
+    def _segment(self, index: int, start: int, stop: int) -> Segment:
+        whole = self._segments[index]
+        return Segment(whole.name, whole.shape, start, stop, whole.index, whole.itemsize)
+
+    def _mark_decided(self, name: str, numel: int) -> None:
+        self._undecided[name] -= numel
+        if self._undecided[name] == 0:
+            del self._undecided[name]
+            with self._lock:
+                self._waiting.discard(name)

@@ -1,0 +1,165 @@
+"""Carries out primitives on torch.distributed process groups.
+
+A group a lane: messages that are in flight together never share a group, so the rounds of one
+cannot be taken for the rounds of another, whatever the timing on other ranks. Control messages
+have a group of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from typing import Protocol
+
+import torch
+import torch.distributed as dist
+
+from baselines.api import AllGather, AllReduce, AllToAll, Broadcast, Gather, Payload, Primitive, Serve, Transfer
+from crossover.arbiter.scheduling import short_slices
+from models.workload import Device
+
+Done = Callable[[Payload | Exception], None]
+CONTROL = -1
+
+
+def backends_for(devices: Collection[Device]) -> str:
+    """The backends of a process group for jobs on `devices`: gloo for CPU tensors, NCCL for those on a GPU."""
+    return "cpu:gloo,cuda:nccl" if Device.CUDA in devices else "gloo"
+
+
+class Transport(Protocol):
+    """Starts a primitive on a lane; `done` is called from any thread with its answer."""
+
+    @property
+    def rank(self) -> int: ...
+
+    @property
+    def world(self) -> int: ...
+
+    def start(self, primitive: Primitive, lane: int, done: Done) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class ProcessGroupTransport:
+    """Primitives on gloo (CPU) or NCCL (GPU) groups made from the default group.
+
+    A GPU's primitive goes after the present stream's work, and that stream's later work after it;
+    `done` is called when the device has really done it. Not yet run on a GPU.
+    Raises: RuntimeError from torch when a peer is gone; it reaches `done`.
+    """
+
+    def __init__(self, num_lanes: int, timeout_s: float = 120.0) -> None:
+        self.rank, self.world = dist.get_rank(), dist.get_world_size()
+        timeout = timedelta(seconds=timeout_s)
+        with short_slices():
+            self._groups = {lane: dist.new_group(timeout=timeout) for lane in range(num_lanes)}
+            self._groups[CONTROL] = dist.new_group(timeout=timeout, backend="gloo")
+        self._waiting = ThreadPoolExecutor(max_workers=max(1, num_lanes), thread_name_prefix="transfer")
+
+    def start(self, primitive: Primitive, lane: int, done: Done) -> None:
+        group = self._groups[lane]
+        match primitive:
+            case AllReduce(tensor):
+                self._then(dist.all_reduce(tensor, group=group, async_op=True), (tensor,), done)
+            case AllGather(tensor):
+                parts = tuple(torch.empty_like(tensor) for _ in range(self.world))
+                self._then(dist.all_gather(list(parts), tensor, group=group, async_op=True), parts, done)
+            case Gather(tensor):
+                parts = tuple(torch.empty_like(tensor) for _ in range(self.world)) if self.rank == 0 else ()
+                into = list(parts) if self.rank == 0 else None
+                self._then(dist.gather(tensor, into, dst=0, group=group, async_op=True), parts, done)
+            case Broadcast(tensor):
+                self._then(dist.broadcast(tensor, src=0, group=group, async_op=True), (tensor,), done)
+            case AllToAll(parts, sizes):
+                self._all_to_all(parts, sizes, group, done)
+            case Transfer(tensor=None):
+                done(())
+            case Transfer(tensor=torch.Tensor(is_cuda=True)):
+                self._transfer_on_device(primitive, group, done)
+            case Transfer():
+                self._waiting.submit(self._transfer, primitive, group, done)
+            case Serve():
+                raise AssertionError("the engine serves by itself, nothing of it travels")
+
+    def _then(self, work: dist.Work | None, answer: Payload, done: Done) -> None:
+        assert work is not None, "this rank is not part of its own group"
+        if answer and answer[0].is_cuda:
+            self._then_on_device([work], answer, done)
+            return
+
+        def finish(future: torch.futures.Future[object]) -> None:
+            try:
+                future.value()
+            except Exception as error:  # noqa: BLE001  reaches the loop through the engine
+                done(error)
+            else:
+                done(answer)
+
+        work.get_future().add_done_callback(finish)
+
+    def _then_on_device(self, works: Sequence[dist.Work], answer: Payload, done: Done) -> None:
+        for work in works:
+            work.wait()  # NCCL: the present stream waits, this thread does not
+        landed = torch.cuda.Event(blocking=True)
+        landed.record()
+        self._waiting.submit(_tell, landed, answer, done)
+
+    def _all_to_all(
+        self, parts: Sequence[torch.Tensor], sizes: Sequence[int], group: dist.ProcessGroup, done: Done
+    ) -> None:
+        """As bytes: gloo does not move every number format."""
+        kind = parts[0].dtype
+        sent = torch.cat([part.view(-1) for part in parts]).view(torch.uint8)
+        received = torch.empty(sum(sizes) * kind.itemsize, dtype=torch.uint8, device=sent.device)
+        work = dist.all_to_all_single(
+            received,
+            sent,
+            [size * kind.itemsize for size in sizes],
+            [part.numel() * kind.itemsize for part in parts],
+            group=group,
+            async_op=True,
+        )
+        self._then(work, received.view(kind).split(list(sizes)), done)
+
+    def _transfer(self, transfer: Transfer, group: dist.ProcessGroup, done: Done) -> None:
+        try:
+            works = []
+            if transfer.send is not None:
+                works.append(dist.isend(transfer.send, transfer.to, group=group))
+            if transfer.into is not None:
+                works.append(dist.irecv(transfer.into, transfer.source, group=group))
+            for work in works:
+                assert work is not None
+                work.wait()
+        except Exception as error:  # noqa: BLE001  likewise
+            done(error)
+        else:
+            done(_answer(transfer))
+
+    def _transfer_on_device(self, transfer: Transfer, group: dist.ProcessGroup, done: Done) -> None:
+        """Both ways as one operation: NCCL would carry them out in turn, and a ring of senders never ends."""
+        ways = []
+        if transfer.send is not None:
+            ways.append(dist.P2POp(dist.isend, transfer.send, transfer.to, group))
+        if transfer.into is not None:
+            ways.append(dist.P2POp(dist.irecv, transfer.into, transfer.source, group))
+        self._then_on_device(dist.batch_isend_irecv(ways), _answer(transfer), done)
+
+    def close(self) -> None:
+        self._waiting.shutdown(wait=True)
+
+
+def _answer(transfer: Transfer) -> Payload:
+    return () if transfer.into is None else (transfer.into,)
+
+
+def _tell(landed: torch.cuda.Event, answer: Payload, done: Done) -> None:
+    """Wait for the device on a thread that has nothing else to do."""
+    try:
+        landed.synchronize()
+    except RuntimeError as error:
+        done(error)
+    else:
+        done(answer)

@@ -1,0 +1,43 @@
+"""A fluid server in a process of its own: what all jobs of a host share, be it a replayed device or a paced link."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+from crossover.arbiter.scheduling import short_slices
+from models.device import DeviceError
+from models.device_server import serve
+from models.fluid import FluidDevice
+
+
+@contextlib.contextmanager
+def shared_fluid(path: Path, fluid: FluidDevice) -> Iterator[str]:
+    """Serve `fluid` at the socket `path` in a forked process until the context, or this process, ends.
+
+    Raises: DeviceError if it does not start.
+    """
+    read_end, write_end = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            os.close(read_end)
+            with short_slices():
+                serve(path, on_ready=lambda: os.close(write_end), fluid=fluid)
+            code = 0
+        finally:
+            os._exit(code)
+    os.close(write_end)
+    try:
+        os.read(read_end, 1)  # end of file: ready, or dead
+        if not path.exists():
+            raise DeviceError(f"the shared server at {path} did not start; is the folder writable?")
+        yield str(path)
+    finally:
+        os.close(read_end)
+        os.kill(pid, signal.SIGTERM)
+        os.waitpid(pid, 0)

@@ -1,0 +1,44 @@
+"""Labs on demand, one a kind of fabric and thread that asks: a lab is ended with the thread that started it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from threading import get_ident
+from typing import Protocol
+
+from fabric.api import FabricKind
+from harness.lab.launch import LabHandle
+from harness.lab.messages import Answer, Event, Task
+
+OnEvent = Callable[[Event], None]
+
+
+class Hands(Protocol):
+    """What a bench has its tasks done by."""
+
+    def ask(self, task: Task, on_event: OnEvent) -> Answer:
+        """Have one task done on all its ranks. Raises: LabLost, FabricError."""
+
+    def close(self) -> None:
+        """End everything. May be called again."""
+
+
+class Labs:
+    """Hands on this machine: it starts every rank itself. A lab that was lost is started anew. Threads may ask at the
+    same time; closing ends what they wait for."""
+
+    def __init__(self) -> None:
+        self._labs: dict[tuple[FabricKind, int], LabHandle] = {}
+
+    def ask(self, task: Task, on_event: OnEvent) -> Answer:
+        own = (task.fabric.kind, get_ident())
+        if own not in self._labs or not self._labs[own].is_running:
+            self._labs[own] = LabHandle(task.fabric)
+        return self._labs[own].ask(task, on_event)
+
+    def close(self) -> None:
+        with ExitStack() as stack:
+            for lab in list(self._labs.values()):
+                stack.callback(lab.close)
+        self._labs = {}

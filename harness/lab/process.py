@@ -1,0 +1,179 @@
+"""The lab: the one process in which everything of a suite happens, and with which everything ends.
+
+On the emulated fabric it is process 1 of its own namespaces, so its death, however it comes,
+takes ranks, arbiters, links and hosts along. It imports torch once, builds the cluster, forks
+ranks into hosts and answers tasks that come as JSON lines on stdin. End of input ends it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import BinaryIO
+
+import torch
+from torch import nn
+
+from baselines import kernels
+from crossover import CrossoverError
+from fabric.api import Cluster, FabricError, FabricSpec, build
+from harness.lab.gpu import keep_forkable
+from harness.lab.messages import Answer, Ending, Event, Part, Task, task_from, to_line
+from harness.lab.rank import Place
+from harness.lab.rank_process import fork_rank
+from harness.lab.services import places
+from harness.lab.watch import LauncherGone, Watch
+from harness.predict.rows import preload
+from harness.systems import system_of
+from harness.systems.api import Preloads
+from harness.trial import Job, Trial
+from models.device import DeviceError
+from models.workload import Device, WorkloadError, open_workload
+
+FIRST_PORT = 20_000
+
+
+@dataclass(slots=True)
+class Lab:
+    """Holds the present cluster and serves tasks on it. Logs of ranks go to `scratch`."""
+
+    commands: BinaryIO
+    replies: BinaryIO
+    scratch: Path
+    _cluster: Cluster | None = None
+    _num_tasks: int = 0
+    _opened: set[str] = field(default_factory=set)
+
+    def serve(self) -> None:
+        """Answer tasks until the launcher hangs up."""
+        try:
+            while line := self.commands.readline():
+                answer = self._answer(task_from(line))
+                self._say(Event(kind="answer", answer=answer))
+        finally:
+            self._close_cluster()
+
+    def _say(self, event: Event) -> None:
+        self.replies.write(to_line(event))
+        self.replies.flush()
+
+    def _answer(self, task: Task) -> Answer:
+        self._num_tasks += 1
+        try:
+            _check_seats(task)
+            cluster = self._cluster_for(task.fabric)
+            if task.trial is not None:
+                self._preload(task.trial)
+            elif task.links is not None and task.links.rows:
+                preload()
+            hosts = (task.part.host,) if task.part else cluster.hosts
+            with places(task.trial, hosts, self.scratch, self._port()) as seats:
+                return self._run(task, cluster, [_meeting(seat, task.part) for seat in seats])
+        except (FabricError, CrossoverError, DeviceError, WorkloadError) as error:
+            return Answer(ending=Ending.UNAVAILABLE, reason=str(error))
+
+    def _cluster_for(self, spec: FabricSpec) -> Cluster:
+        if self._cluster is None or self._cluster.spec != spec:
+            self._close_cluster()
+            self._cluster = build(spec)
+        return self._cluster
+
+    def _close_cluster(self) -> None:
+        if self._cluster is not None:
+            self._cluster.close()
+        self._cluster = None
+
+    def _preload(self, trial: Trial) -> None:
+        """Import and read once what every forked rank needs; the forks share it."""
+        for job in trial.jobs:
+            system = system_of(job.system)
+            if isinstance(system, Preloads) and job.workload.device is not Device.CUDA:
+                system.preload()
+            if job.system == "ours" and job.resolve().compression.lossy:
+                kernels.warm_up()
+            if repr(job.workload) not in self._opened:
+                workload = open_workload(job.workload)
+                if job.workload.device is not Device.CUDA:
+                    _step_once(workload.build_model(trial.seed), job)
+                self._opened.add(repr(job.workload))
+
+    def _port(self) -> int:
+        """Where rank 0 of the first job listens; other jobs follow. Free in namespaces of our own;
+        on the native fabric each lab and task has a range of its own."""
+        return FIRST_PORT + (os.getpid() * 97) % 20_000 + self._num_tasks * 8 % 8_000
+
+    def _run(self, task: Task, cluster: Cluster, seats: list[Place]) -> Answer:
+        before = cluster.counters()
+        go_read, go_write = os.pipe()
+        ranks = [fork_rank(task, seat, cluster, self.scratch, (go_read, go_write)) for seat in seats]
+        os.close(go_read)
+        watch = Watch(task, ranks, go=go_write, commands=self.commands.fileno(), say=self._say)
+        try:
+            answer = watch.until_done()
+            after = cluster.counters()
+        finally:
+            for rank in ranks:
+                rank.end()
+            watch.close()
+        if before is None or after is None:
+            return answer
+        sent = [late - early for late, early in zip(after, before, strict=True)]
+        return dataclasses.replace(
+            answer,
+            sent_bytes=tuple(crossed.tx_bytes for crossed in sent),
+            sent_packets=tuple(crossed.tx_packets for crossed in sent),
+            resent_segments=tuple(crossed.resent_segments for crossed in sent),
+        )
+
+
+def _meeting(place: Place, part: Part | None) -> Place:
+    """The same place, meeting the ranks of other labs where `part` says."""
+    if part is None:
+        return place
+    return dataclasses.replace(
+        place,
+        slot=part.slot,
+        rendezvous_address=part.address,
+        rendezvous_port=part.port,
+        rendezvous_prefix=f"{part.prefix}/job{place.job}",
+    )
+
+
+def _check_seats(task: Task) -> None:
+    if task.part is not None and not task.fabric.kind.has_processes:
+        raise FabricError("lockstep is one process; start the bench without the launcher")
+    if task.part is not None and task.trial is not None and task.trial.ranks_per_host > 1:
+        raise FabricError(
+            f"ranks_per_host={task.trial.ranks_per_host} under a launcher, whose every process is a host of one rank; "
+            "use ranks_per_host=1, or start the bench without the launcher"
+        )
+
+
+def _step_once(model: nn.Module, job: Job) -> None:
+    """One optimizer step on zeros: torch imports most of itself with the first one."""
+    parameter = next(model.parameters())
+    parameter.grad = torch.zeros_like(parameter)
+    job.resolve().optimizer.build([parameter]).step()
+
+
+def main() -> int:
+    """`python -m harness.lab.process SCRATCH`: tasks on stdin, answers on stdout."""
+    replies = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # whatever libraries print must not mix with the answers
+    torch.set_num_threads(1)
+    keep_forkable()
+    commands = os.fdopen(os.dup(0), "rb", buffering=0)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    with commands, replies:
+        try:
+            Lab(commands, replies, Path(sys.argv[1])).serve()
+        except (LauncherGone, BrokenPipeError):
+            return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,338 @@
+"""One rank: from a seat in a trial to its result. Runs in a process of its own on its host."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import resource
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from crossover import Alone, Participant, Resource, TurnTaking
+from fabric.api import Host
+from harness.engine.link_turns import LinkTurns
+from harness.lab.gpu import GpuMemory, logged_turns, own_times, peak_memory, until_idle
+from harness.lab.interference import other_communication
+from harness.lab.pacing import pacing_of
+from harness.lab.serving import serve
+from harness.loop import Evaluated, Run, Schedule, train
+from harness.precision import in_precision
+from harness.predict.codecs import NOTE, Charge, Charged, charge_of
+from harness.systems import system_of
+from harness.systems.api import Seat, Session
+from harness.trace import Recorder, Span, covered_s
+from harness.trial import Link, Trial
+from harness.turns import Turn, merged
+from models.device import VirtualDevice
+from models.replay import ReplayWorkload
+from models.workload import Device, Workload, open_workload
+from results.record import Adapted, JobCosts, Phases
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where this process sits: job and rank, its host, its core or GPU there (`slot`), the store
+    where the ranks meet, the host's sockets, a folder that is removed after the trial. Rank 0 serves
+    the store unless there is a prefix: then the store is there already, and the prefix tells its
+    users apart."""
+
+    job: int
+    rank: int
+    host: Host
+    slot: int
+    rendezvous_address: str
+    rendezvous_port: int
+    rendezvous_prefix: str = ""
+    arbiter_socket: str = ""
+    device_socket: str = ""
+    link_socket: str = ""
+    scratch: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankResult:
+    """What one rank reports; plain values. In lockstep there are no step times, and rank 0 tells the bytes that the
+    rank which sent most had sent after each step."""
+
+    job: int
+    rank: int
+    step_times_s: tuple[float, ...]
+    losses: tuple[float, ...]
+    evaluated: tuple[Evaluated, ...]
+    phases: Phases
+    num_messages: float | None
+    wire_bytes: Mapping[str, float]
+    weights_digest: str
+    num_parameters: int
+    peak_memory_bytes: int
+    start_s: float
+    end_s: float
+    gpu_memory: GpuMemory = field(default_factory=GpuMemory)
+    costs: JobCosts | None = None
+    turns: tuple[Turn, ...] = ()
+    compute_times: tuple[tuple[float, float], ...] = ()
+    link_times: tuple[tuple[float, float], ...] = ()
+    spans: tuple[Span, ...] = ()
+    notes: Mapping[str, str] = field(default_factory=dict)
+    adaptation: tuple[Adapted, ...] = ()
+    num_skipped: int = 0
+    loss_scale: float | None = None
+    serves: bool = False
+    sent_bytes: tuple[float, ...] = ()
+    num_control_rounds: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Signals:
+    """How a rank talks to the lab: `ready` blocks until every rank of the trial is."""
+
+    ready: Callable[[], None]
+    step: Callable[[int], None] = field(default=lambda step: None)
+
+
+def join_group(place: Place, world: int, timeout_s: float, backend: str = "gloo") -> None:
+    """Bring up the default process group; gloo listens on the host's own interface."""
+    os.environ["GLOO_SOCKET_IFNAME"] = place.host.interface
+    store: dist.Store = dist.TCPStore(
+        place.rendezvous_address,
+        place.rendezvous_port,
+        world,
+        is_master=place.rank == 0 and not place.rendezvous_prefix,
+        timeout=timedelta(seconds=timeout_s),
+        wait_for_workers=False,
+    )
+    if place.rendezvous_prefix:
+        store = dist.PrefixStore(place.rendezvous_prefix, store)
+    dist.init_process_group(
+        backend, store=store, rank=place.rank, world_size=world, timeout=timedelta(seconds=timeout_s)
+    )
+
+
+def rank_seed(seed: int, rank: int) -> int:
+    """Of torch's global generators in a rank's process."""
+    return seed * 1_000_003 + rank
+
+
+def run_rank(trial: Trial, place: Place, signals: Signals) -> RankResult:
+    """Train one job's rank of `trial` and report. The process group must be up."""
+    job, num_workers = trial.jobs[place.job], trial.num_workers_of(place.job)
+    if job.workload.device is Device.CUDA:
+        torch.cuda.set_device(place.slot)
+    torch.manual_seed(rank_seed(trial.seed, place.rank))
+    workload = _open(trial, place)
+    model = workload.build_model(trial.seed)
+    recorder = Recorder()
+    seat = Seat(
+        rank=place.rank,
+        world=trial.world,
+        host=place.host,
+        seed=trial.seed,
+        strategy=job.resolve(),
+        link=_link_turns(trial, place),
+        pacing=pacing_of(trial.fabric, place.link_socket),
+        accumulate=job.accumulate,
+        clip_norm=job.clip_norm,
+        precision=job.precision,
+        scratch=Path(place.scratch) if place.scratch else None,
+        paused=workload.device.pause if isinstance(workload, ReplayWorkload) else lambda: None,
+        recorder=recorder,
+        compressor=_compressor(trial, place, workload),
+    )
+    session = system_of(job.system).prepare(model, seat)
+    seated = Participant(place.arbiter_socket, job.name) if place.arbiter_socket else Alone()
+    turns = logged_turns(seated, job.workload.device)
+    with turns:
+        signals.ready()
+        if place.rank >= num_workers:
+            run = serve(session, _schedule(trial, place.job), on_step=signals.step)
+        else:
+            run = train(
+                session,
+                workload,
+                turns,
+                _schedule(trial, place.job),
+                rank=place.rank,
+                world=num_workers,
+                seed=trial.seed,
+                recorder=recorder,
+                on_step=signals.step,
+                evaluate=lambda: workload.evaluate(model),
+            )
+        trained = _summary(trial, place, run, recorder, session, model)
+        own_turns = own_times(turns)
+        costs = _measure_costs(trial, session, workload, turns, run.step_times_s()[trial.num_warmup :], place)
+        session.close()
+    return replace(trained, costs=costs, turns=own_turns if place.arbiter_socket else ())
+
+
+def _schedule(trial: Trial, job: int) -> Schedule:
+    return Schedule(
+        num_warmup=trial.num_warmup,
+        num_steps=trial.num_steps_of(job),
+        evaluate_every=trial.evaluate_every,
+        start_delay_s=trial.jobs[job].start_delay_s,
+        release=trial.release,
+        num_micro_batches=trial.jobs[job].accumulate,
+    )
+
+
+def _summary(
+    trial: Trial, place: Place, run: Run, recorder: Recorder, session: Session, model: nn.Module
+) -> RankResult:
+    """What the training alone left behind, before anything else is measured in its session."""
+    times_s = run.step_times_s()
+    traffic, scaled = session.traffic, session.loss_scale
+    return RankResult(
+        job=place.job,
+        rank=place.rank,
+        step_times_s=tuple(times_s),
+        losses=tuple(float(loss) for loss in run.losses),
+        evaluated=tuple(run.evaluated),
+        phases=_phases(run, recorder, trial.num_steps_of(place.job), session=session),
+        num_messages=traffic.num_messages / len(times_s) if traffic else None,
+        num_control_rounds=traffic.num_control_rounds / len(times_s) if traffic else None,
+        wire_bytes={t: n / len(times_s) for t, n in traffic.wire_bytes.items()} if traffic else {},
+        weights_digest=weights_digest(model),
+        num_parameters=sum(p.numel() for p in model.parameters()),
+        peak_memory_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        start_s=run.start_s,
+        end_s=run.end_s,
+        gpu_memory=peak_memory(trial.jobs[place.job].workload.device),
+        compute_times=_times_of(recorder, "compute") if place.arbiter_socket else (),
+        link_times=_times_of(recorder, "lane") if place.arbiter_socket else (),
+        spans=tuple(recorder.spans) if trial.trace else (),
+        notes=dict(session.notes) | _codec_note(trial, place.job),
+        adaptation=session.adapted,
+        num_skipped=scaled.num_skipped if scaled else 0,
+        loss_scale=scaled.scale if scaled else None,
+        serves=place.rank >= trial.num_workers_of(place.job),
+    )
+
+
+def _compressor(trial: Trial, place: Place, workload: Workload) -> Charged | None:
+    """In replay the job's compressor, charged to the virtual device."""
+    job = trial.jobs[place.job]
+    charge = charge_of(job, trial.world)
+    if not isinstance(charge, Charge) or not isinstance(workload, ReplayWorkload):
+        return None
+    return Charged(job.resolve().compression, charge, workload.device)
+
+
+def _codec_note(trial: Trial, job: int) -> dict[str, str]:
+    """For the record of a replay that compresses: what was charged for it, or why nothing was."""
+    own = trial.jobs[job]
+    compresses = (
+        own.resolve().compression.lossy if own.system == "ours" else "fp16" in own.system or "hook" in own.system
+    )
+    if own.workload.device is not Device.REPLAY or not compresses:
+        return {}
+    charge = charge_of(own, trial.world)
+    return {NOTE: charge.note if isinstance(charge, Charge) else charge}
+
+
+def _link_turns(trial: Trial, place: Place) -> LinkTurns | None:
+    job = trial.jobs[place.job]
+    if not trial.sharing.gates_link or trial.link is not Link.FIFO or job.system != "ours":
+        return None
+    return LinkTurns(Participant(place.arbiter_socket, job.name, resource=Resource.LINK))
+
+
+def _open(trial: Trial, place: Place) -> Workload:
+    spec = trial.jobs[place.job].workload
+    shared = spec.device is Device.REPLAY and place.device_socket
+    workload = open_workload(spec, device=VirtualDevice.connect(Path(place.device_socket)) if shared else None)
+    return in_precision(workload, trial.jobs[place.job].precision)
+
+
+def _on_lanes(recorder: Recorder) -> list[Span]:
+    return [span for span in recorder.spans if span.track.startswith("lane")]
+
+
+def _times_of(recorder: Recorder, track: str) -> tuple[tuple[float, float], ...]:
+    """When there was something on tracks of this name."""
+    return tuple(merged((span.start_s, span.end_s) for span in recorder.spans if span.track.startswith(track)))
+
+
+def _phases(run: Run, recorder: Recorder, num_steps: int, *, session: Session) -> Phases:
+    """Mean seconds a step over the measured steps; None for what the system does not let us see."""
+    recorder = recorder.between(run.measured_from_s, run.measured_until_s)
+    ours = session.traffic is not None
+    waited = "exposed" if ours else "wait"  # the engine also waits inside a forward
+    told = session.separates_waiting
+    return Phases(
+        compute_s=recorder.total_without_s("compute", ("loop", waited)) / num_steps if told else None,
+        communication_s=covered_s(_on_lanes(recorder)) / num_steps if ours else None,
+        exposed_s=recorder.total_s("loop", waited) / num_steps if told else None,
+        turn_wait_s=recorder.total_s("turn", "wait") / num_steps,
+        compress_s=recorder.total_s("codec") / num_steps if ours else None,
+        decompress_s=recorder.total_s("codec", "decode") / num_steps if ours else None,
+        cpu_s=(run.measured_until_cpu_s - run.measured_from_cpu_s) / num_steps,
+    )
+
+
+def weights_digest(model: nn.Module) -> str:
+    """SHA-256 over the parameters' bytes, in order of name. Buffers (BatchNorm statistics) are local."""
+    digest = hashlib.sha256()
+    for name, parameter in sorted(model.named_parameters()):
+        digest.update(name.encode())
+        digest.update(parameter.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
+
+
+def _measure_costs(
+    trial: Trial, session: Session, workload: Workload, turns: TurnTaking, times_s: list[float], place: Place
+) -> JobCosts | None:
+    """c, m and t of this job alone, after its training; keeps the turn so that nobody computes beside it."""
+    if not trial.num_cost_steps:
+        return None
+    num_workers = trial.num_workers_of(place.job)
+    with_others = workload.spec.device is not Device.REPLAY and trial.world > 1
+    if place.rank >= num_workers:
+        _times(session.exchange_once, trial.num_cost_steps)
+        if with_others:
+            with other_communication():
+                return None
+        return None
+    batches = workload.batches(place.rank, num_workers, trial.seed)
+    lease = turns.acquire()
+    exchange_s = _times(session.exchange_once, trial.num_cost_steps)
+    session.mute(True)
+
+    num_micro_batches = trial.jobs[place.job].accumulate
+
+    def compute() -> None:
+        session.update()
+        for _ in range(num_micro_batches):
+            session.backward(workload.loss(session.model, next(batches)) / num_micro_batches)
+        until_idle(workload.spec.device)
+
+    compute_s = median(_times(compute, trial.num_cost_steps)[1:])
+    beside_s = compute_s
+    if with_others:
+        with other_communication():
+            beside_s = median(_times(compute, trial.num_cost_steps)[1:])
+    session.mute(False)
+    turns.release(lease)
+    return JobCosts(
+        compute_s=compute_s,
+        communication_s=median(exchange_s[1:]),
+        solo_s=median(times_s),
+        interference=max(0.0, beside_s / compute_s - 1),
+    )
+
+
+def _times(action: Callable[[], None], count: int) -> list[float]:
+    times_s = []
+    for _ in range(count + 1):
+        start_s = perf_counter()
+        action()
+        times_s.append(perf_counter() - start_s)
+    return times_s

@@ -1,0 +1,187 @@
+"""Forks a rank into its host and listens to it. A rank ends with the lab, whatever happens."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import monotonic
+from typing import NoReturn
+
+import torch
+import torch.distributed as dist
+
+from fabric.api import Cluster
+from harness.calibrate import time_all_reduces
+from harness.engine.transport import backends_for
+from harness.lab.messages import Event, LinkTimes, Task, event_from, to_line
+from harness.lab.rank import Place, Signals, join_group, run_rank
+from harness.lockstep.trial import run_lockstep
+from harness.predict.rows import time_rows
+from models.workload import Device
+
+JOIN_TIMEOUT_S = 60.0
+LOG_TAIL_BYTES = 2_000
+SAY_STEP_EVERY_S = 0.3
+
+
+@dataclass(slots=True)
+class RankProcess:
+    """The lab's handle on a rank. `pidfd` is readable when the process has ended."""
+
+    place: Place
+    name: str
+    pid: int
+    pidfd: int
+    pipe: int
+    log: Path
+    last_step: int = -1
+    _unread: bytes = b""
+    _open: bool = field(default=True)
+
+    def read(self) -> list[Event]:
+        """Whatever complete lines have arrived."""
+        self._unread += os.read(self.pipe, 1 << 20)
+        *lines, self._unread = self._unread.split(b"\n")
+        return [event_from(line) for line in lines]
+
+    def drain(self) -> list[Event]:
+        """Everything that an ended rank still said."""
+        events: list[Event] = []
+        while chunk := os.read(self.pipe, 1 << 20):
+            self._unread += chunk
+        *lines, self._unread = self._unread.split(b"\n")
+        return events + [event_from(line) for line in lines]
+
+    def ended_how(self) -> str:
+        """After the process ended: in words."""
+        _, status = os.waitpid(self.pid, 0)
+        self.pid = 0
+        if os.WIFSIGNALED(status):
+            number = os.WTERMSIG(status)
+            return f"was killed by signal {number} ({signal.Signals(number).name})"
+        return f"exited with code {os.WEXITSTATUS(status)}"
+
+    def log_tail(self) -> str:
+        """The end of what it printed."""
+        text = self.log.read_bytes()[-LOG_TAIL_BYTES:] if self.log.exists() else b""
+        return text.decode(errors="replace").strip()
+
+    def end(self) -> None:
+        """Kill it if it lives, reap it, close everything. May be called again."""
+        if not self._open:
+            return
+        self._open = False
+        if self.pid:
+            os.kill(self.pid, signal.SIGKILL)
+            os.waitpid(self.pid, 0)
+        os.close(self.pidfd)
+        os.close(self.pipe)
+
+
+def fork_rank(task: Task, place: Place, cluster: Cluster, scratch: Path, go: tuple[int, int]) -> RankProcess:
+    """Start one rank. It waits for the end of pipe `go` (read end, write end) before its first step."""
+    read_end, write_end = os.pipe()
+    name = _name(task, place)
+    log = scratch / f"{name.replace(' ', '-')}.log"
+    pid = os.fork()
+    if pid == 0:
+        os.close(read_end)
+        os.close(go[1])
+        _child(task, place, cluster, log, write_end, go[0])
+    os.close(write_end)
+    return RankProcess(place, name, pid, os.pidfd_open(pid), read_end, log)
+
+
+def _name(task: Task, place: Place) -> str:
+    job = f"job {task.trial.jobs[place.job].name} " if task.trial is not None else ""
+    return f"{job}rank {place.rank}"
+
+
+def _child(task: Task, place: Place, cluster: Cluster, log: Path, pipe: int, go: int) -> NoReturn:
+    """The forked process: never returns into the lab's code."""
+    code = 1
+    try:
+        _redirect(log)
+        cluster.enter(place.host.index)
+        _pin(task, place)
+        torch.set_num_threads(1)
+        for event in _work(task, place, pipe, go):
+            os.write(pipe, to_line(event))
+        code = 0
+    except BaseException as error:  # noqa: BLE001  the process ends here; the lab reports it
+        traceback.print_exc()
+        sys.stderr.flush()
+        os.write(pipe, to_line(Event(kind="error", message=f"{type(error).__name__}: {error}")))
+    finally:
+        sys.stdout.flush()
+        os._exit(code)
+
+
+def _redirect(log: Path) -> None:
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)
+    output = os.open(log, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o600)
+    null = os.open(os.devnull, os.O_RDONLY)
+    for source, target in ((null, 0), (output, 1), (output, 2)):
+        os.dup2(source, target)
+
+
+def _pin(task: Task, place: Place) -> None:
+    """With real compute a host is one core, as far as there are enough of them."""
+    cores = sorted(os.sched_getaffinity(0))
+    computes = task.trial is not None and any(job.workload.device is Device.CPU for job in task.trial.jobs)
+    if computes and task.fabric.kind.has_processes and task.world <= len(cores):
+        os.sched_setaffinity(0, {cores[place.slot]})
+
+
+def _work(task: Task, place: Place, pipe: int, go: int) -> Iterator[Event]:
+    if not task.fabric.kind.has_processes:
+        assert task.trial is not None
+        signals = Signals(_ready_signal(pipe, go, alone=True), _step_signal(pipe))
+        yield from (Event(kind="result", result=result) for result in run_lockstep(task.trial, place, signals))
+        return
+    join_group(place, task.world, JOIN_TIMEOUT_S, backends_for(_devices(task)))
+    ready = _ready_signal(pipe, go)
+    if task.links is not None:
+        ready()
+        sizes = task.links.num_bytes
+        times_s = time_rows(task.links.rows, task.links.num_repeats) if task.links.rows else ()
+        times_s += time_all_reduces(sizes, task.links.num_repeats)
+        dist.barrier()
+        yield Event(kind="links", links=LinkTimes(rank=place.rank, num_bytes=sizes, times_s=times_s))
+        return
+    assert task.trial is not None
+    result = run_rank(task.trial, place, Signals(ready, _step_signal(pipe)))
+    yield Event(kind="result", result=result)
+
+
+def _devices(task: Task) -> set[Device]:
+    return {job.workload.device for job in task.trial.jobs} if task.trial is not None else set()
+
+
+def _ready_signal(pipe: int, go: int, *, alone: bool = False) -> Callable[[], None]:
+    def ready() -> None:
+        if not alone:
+            dist.barrier()
+        os.write(pipe, to_line(Event(kind="ready")))
+        os.read(go, 1)  # returns at end of file: the lab let everybody go
+
+    return ready
+
+
+def _step_signal(pipe: int) -> Callable[[int], None]:
+    """Says where the rank is, now and then: lab and launcher run on the cores that are measured."""
+    said_s = 0.0
+
+    def say(step: int) -> None:
+        nonlocal said_s
+        if monotonic() - said_s >= SAY_STEP_EVERY_S:
+            said_s = monotonic()
+            os.write(pipe, to_line(Event(kind="step", step=step)))
+
+    return say

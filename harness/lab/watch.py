@@ -1,0 +1,129 @@
+"""Watches the ranks of one task: lets them go together, passes on progress, notices every end."""
+
+from __future__ import annotations
+
+import os
+import re
+import selectors
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from time import monotonic
+
+from harness.lab.messages import Answer, Ending, Event, LinkTimes, Task
+from harness.lab.rank import RankResult
+from harness.lab.rank_process import RankProcess
+
+ECHO = re.compile(r"EngineError|DistBackendError|HorovodInternalError|connection (closed|reset)|broken pipe", re.I)
+ECHO_S = 1.0  # within which the rank that is the cause has ended, once its peers have noticed
+
+
+class LauncherGone(Exception):
+    """The launcher hung up in mid-task; there is nobody left to work for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """What became of rank `number`. An echo is what a rank says when its peer is gone."""
+
+    number: int
+    reason: str
+    is_echo: bool
+
+
+class Watch:
+    """`go` is the write end that the ranks wait for; `commands` the launcher's line, watched for its end."""
+
+    def __init__(
+        self, task: Task, ranks: Sequence[RankProcess], *, go: int, commands: int, say: Callable[[Event], None]
+    ) -> None:
+        self._task, self._ranks, self._go, self._say = task, ranks, go, say
+        self._commands = commands
+        self._num_ready = 0
+        self._results: dict[int, list[RankResult]] = {}  # in lockstep one process reports all ranks
+        self._links: dict[int, LinkTimes] = {}
+        self._running = set(range(len(ranks)))
+        self._failures: list[Failure] = []
+        self._until_s = monotonic() + task.timeout_s
+
+    def until_done(self) -> Answer:
+        """Serve events until every rank has ended well, one has failed, or time is up.
+
+        A failure spreads: of several the first that is no echo of another is told.
+        Raises: LauncherGone.
+        """
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._commands, selectors.EVENT_READ, (-1, "commands"))
+            for number, rank in enumerate(self._ranks):
+                selector.register(rank.pipe, selectors.EVENT_READ, (number, "pipe"))
+                selector.register(rank.pidfd, selectors.EVENT_READ, (number, "end"))
+            while self._running and all(failure.is_echo for failure in self._failures):
+                events = selector.select(self._until_s - monotonic())
+                if not events:
+                    break
+                for key, _ in sorted(events, key=lambda event: event[0].data[1] != "pipe"):
+                    self._serve(selector, *key.data)
+        if self._failures:
+            cause = min(self._failures, key=lambda failure: failure.is_echo)
+            return Answer(ending=Ending.FAILED, reason=cause.reason)
+        if self._running:
+            return Answer(ending=Ending.TIMEOUT, reason=self._late())
+        ranks = tuple(result for number in sorted(self._results) for result in self._results[number])
+        links = tuple(self._links[number] for number in sorted(self._links))
+        return Answer(ending=Ending.DONE, ranks=ranks, links=links)
+
+    def _serve(self, selector: selectors.BaseSelector, number: int, what: str) -> None:
+        if what == "commands":
+            raise LauncherGone
+        rank = self._ranks[number]
+        if what == "pipe":
+            events = rank.read()
+            for event in events:
+                self._take(number, event)
+            return
+        for descriptor in (rank.pipe, rank.pidfd):
+            selector.unregister(descriptor)
+        for event in rank.drain():
+            self._take(number, event)
+        self._running.discard(number)
+        how = rank.ended_how()
+        has_spoken = number in {failure.number for failure in self._failures}
+        if number not in self._results and number not in self._links and not has_spoken:
+            self._fail(number, how)
+
+    def _take(self, number: int, event: Event) -> None:
+        rank = self._ranks[number]
+        match event.kind:
+            case "ready":
+                self._num_ready += 1
+                if self._num_ready == len(self._ranks):
+                    os.close(self._go)
+                    self._go = -1
+            case "step":
+                rank.last_step = event.step
+                if rank.place.rank == 0 and rank.place.job == 0:
+                    self._say(event)
+            case "result":
+                assert event.result is not None
+                self._results.setdefault(number, []).append(event.result)
+            case "links":
+                assert event.links is not None
+                self._links[number] = event.links
+            case "error":
+                self._fail(number, f"failed: {event.message}")
+
+    def _fail(self, number: int, how: str) -> None:
+        rank = self._ranks[number]
+        where = f"{rank.name} on {rank.place.host.name}"
+        when = f"at or after step {rank.last_step}" if rank.last_step >= 0 else "before its first step"
+        self._failures.append(Failure(number, f"{where} {how} {when}", bool(ECHO.search(how))))
+        self._until_s = min(self._until_s, monotonic() + ECHO_S)
+
+    def _late(self) -> str:
+        waiting = ", ".join(f"{self._ranks[n].name} at step {self._ranks[n].last_step}" for n in sorted(self._running))
+        return f"not done after {self._task.timeout_s:g} s ({waiting}); allow more time or fewer steps"
+
+    def close(self) -> None:
+        """Let ranks that still wait go (they are about to be ended)."""
+        if self._go >= 0:
+            os.close(self._go)
+            self._go = -1

@@ -1,0 +1,136 @@
+"""Primitives among virtual ranks in one process: exact, in order of rank, nothing is sent."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from baselines.api import AllGather, AllReduce, AllToAll, Broadcast, Gather, Payload, Primitive, Serve, Transfer
+from harness.engine.transport import Done
+
+Way = tuple[int | None, int | None]
+
+
+class DisagreementError(RuntimeError):
+    """Ranks that must do the same do not: a defect of a plug-in or of the order agreement."""
+
+
+def perform(primitives: Sequence[Primitive]) -> list[Payload]:
+    """Carry out one primitive, asked for by every rank; the answers in order of rank.
+
+    Sums are taken in order of rank, and every answer is the receiver's own memory.
+    Raises: DisagreementError if kinds, sizes or types differ over ranks, or what one sends nobody receives.
+    """
+    if len(kinds := {type(p).__name__ for p in primitives}) != 1:
+        raise DisagreementError(f"ranks ask for different primitives: {sorted(kinds)}")
+    match primitives[0]:
+        case Transfer():
+            return _transfer([p for p in primitives if isinstance(p, Transfer)])
+        case AllToAll():
+            return _all_to_all([p for p in primitives if isinstance(p, AllToAll)])
+        case Serve():
+            raise DisagreementError("a server steps by itself; let the engine do it")
+    tensors = _equal_in_size(primitives)
+    match primitives[0]:
+        case AllReduce():
+            return _overwrite(tensors, _sum(tensors))
+        case Broadcast():
+            return _overwrite(tensors, tensors[0].clone())
+        case AllGather():
+            return [tuple(tensor.clone() for tensor in tensors) for _ in tensors]
+        case Gather():
+            return [tuple(tensor.clone() for tensor in tensors), *(() for _ in tensors[1:])]
+
+
+def _equal_in_size(primitives: Sequence[Primitive]) -> list[Tensor]:
+    """The one tensor of each rank's primitive."""
+    tensors = [p.tensor for p in primitives if isinstance(p, AllReduce | AllGather | Gather | Broadcast)]
+    wanted = {(type(primitives[0]).__name__, tensor.numel(), tensor.dtype) for tensor in tensors}
+    if len(wanted) != 1:
+        raise DisagreementError(f"ranks ask for different primitives: {sorted(map(str, wanted))}")
+    return tensors
+
+
+def _sum(tensors: Sequence[Tensor]) -> Tensor:
+    total = tensors[0].clone()
+    for tensor in tensors[1:]:
+        total.add_(tensor)
+    return total
+
+
+def _overwrite(tensors: Sequence[Tensor], value: Tensor) -> list[Payload]:
+    return [(tensor.copy_(value),) for tensor in tensors]
+
+
+def _transfer(transfers: Sequence[Transfer]) -> list[Payload]:
+    sends: dict[Way, Tensor] = {(rank, t.to): t.send.clone() for rank, t in enumerate(transfers) if t.send is not None}
+    awaited: dict[Way, Tensor] = {(t.source, rank): t.into for rank, t in enumerate(transfers) if t.into is not None}
+    if sends.keys() != awaited.keys():
+        raise DisagreementError(f"sent (from, to) {sorted(map(str, sends))}, received {sorted(map(str, awaited))}")
+    for way, into in awaited.items():
+        if (into.numel(), into.dtype) != (sends[way].numel(), sends[way].dtype):
+            raise DisagreementError(
+                f"rank {way[0]} sends {sends[way].numel()} of {sends[way].dtype} and rank {way[1]} receives "
+                f"{into.numel()} of {into.dtype}"
+            )
+        into.copy_(sends[way])
+    return [() if t.into is None else (t.into,) for t in transfers]
+
+
+def _all_to_all(asked: Sequence[AllToAll]) -> list[Payload]:
+    world = len(asked)
+    for rank, own in enumerate(asked):
+        if len(own.parts) != world or len(own.sizes) != world or own.parts[rank].numel() or own.sizes[rank]:
+            raise DisagreementError(
+                f"rank {rank} needs a part and a size for each of {world} ranks and empty ones for itself, not "
+                f"{len(own.parts)} parts and sizes {own.sizes}"
+            )
+        for source, other in enumerate(asked):
+            sent = other.parts[rank]
+            if sent.numel() != own.sizes[source] or sent.dtype != own.parts[rank].dtype:
+                raise DisagreementError(
+                    f"rank {source} sends {sent.numel()} of {sent.dtype} to rank {rank}, which receives "
+                    f"{own.sizes[source]} of {own.parts[rank].dtype}"
+                )
+    return [tuple(other.parts[rank].clone() for other in asked) for rank in range(world)]
+
+
+@dataclass(slots=True)
+class Room:
+    """Where the transports of virtual ranks meet: a primitive is carried out when all have asked."""
+
+    world: int
+    _asked: dict[int, dict[int, tuple[Primitive, Done]]] = field(default_factory=dict)
+
+    def seat(self, rank: int) -> RoomTransport:
+        """The transport of one rank."""
+        return RoomTransport(rank, self.world, self)
+
+    def ask(self, rank: int, primitive: Primitive, lane: int, done: Done) -> None:
+        """One rank asks; the last one to ask has everyone answered before this returns."""
+        asked = self._asked.setdefault(lane, {})
+        if rank in asked:
+            raise DisagreementError(f"rank {rank} asks twice on lane {lane} before the other ranks have asked")
+        asked[rank] = (primitive, done)
+        if len(asked) == self.world:
+            del self._asked[lane]
+            ordered = [asked[r] for r in range(self.world)]
+            for (_, tell), answer in zip(ordered, perform([p for p, _ in ordered]), strict=True):
+                tell(answer)
+
+
+@dataclass(frozen=True, slots=True)
+class RoomTransport:
+    """A `Transport` into a room."""
+
+    rank: int
+    world: int
+    room: Room
+
+    def start(self, primitive: Primitive, lane: int, done: Done) -> None:
+        self.room.ask(self.rank, primitive, lane, done)
+
+    def close(self) -> None:
+        """Nothing is held."""
