@@ -70,6 +70,12 @@ class Strategy:
         return self.packing.rank_invariant and self.ordering.rank_invariant
 
     @property
+    def sends_plain_sums(self) -> bool:
+        """Whether each message is one sum of float32 numbers as they are, by the library's all-reduce."""
+        own = {Slot.COMPRESSION: self.compression, Slot.EXCHANGE: self.exchange}
+        return all(plugin_.card.name == DEFAULTS[slot] for slot, plugin_ in own.items())
+
+    @property
     def updates_on_servers(self) -> bool:
         """Whether what a message brings back are new parameters, not gradients."""
         return isinstance(self.exchange, HasServers) and self.exchange.updates_on_servers
