@@ -9,13 +9,13 @@ from enum import StrEnum
 import torch
 from torch import nn
 
-from models.bert import BASE, LARGE, TINY, BertSize, build_bert
-from models.gpt2 import GPT2_SMALL, GPT2_TINY, GPT2Size, build_gpt2, gpt2_layer
-from models.recurrent import LSTMLM, ElmanLM, recurrent_layer
-from models.resnet import RESNET50, RESNET101, BottleneckResNet, ResNet20
-from models.transformer import TransformerLM, transformer_layer
+from models.nets.bert import BASE, LARGE, TINY, BertSize, build_bert
+from models.nets.gpt2 import GPT2_SMALL, GPT2_TINY, GPT2Size, build_gpt2, gpt2_layer
+from models.nets.recurrent import LSTMLM, ElmanLM, recurrent_layer
+from models.nets.resnet import RESNET50, RESNET101, BottleneckResNet, ResNet20
+from models.nets.transformer import TransformerLM, transformer_layer
+from models.nets.vgg import VGG16
 from models.values import WorkloadError
-from models.vgg import VGG16
 
 
 class Kind(StrEnum):
@@ -88,7 +88,7 @@ def bert_layer(module: str) -> str:
 
 _IMAGE_DATA = ("synthetic", "imagefolder")
 _TEXT_DATA = ("text", "textfile", "synthetic")
-_WORD_PIECES = TINY.vocabulary  # of the networks that are sized for the vocabulary of `models.text`
+_WORD_PIECES = TINY.vocabulary  # of the networks that are sized for the vocabulary of `models.data.text`
 
 
 def _imagenet_network(

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from models.data.sources import Source
 from models.networks import Kind, Network, build_network
-from models.sources import Source
 from models.values import Batch, Device, Evaluation, WorkloadError, WorkloadSpec
 
 _IGNORED = -100

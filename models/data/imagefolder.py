@@ -19,8 +19,8 @@ from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
+from models.data.sampling import Shard, generator_for, index_batches
 from models.networks import SampleShape
-from models.sampling import Shard, generator_for, index_batches
 from models.values import Batch, WorkloadError
 
 _SUFFIXES = {".jpeg", ".jpg", ".png"}

@@ -24,12 +24,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from models.data.sampling import Shard, generator_for, index_batches
+from models.data.sources import held_in
+from models.data.vocabulary import CLASSIFY, MASK, SEPARATE, SPECIAL, UNKNOWN, learn_vocabulary
 from models.networks import SampleShape
-from models.sampling import Shard, generator_for, index_batches
 from models.settings import cache_folder
-from models.sources import held_in
 from models.values import Batch, WorkloadError
-from models.vocabulary import CLASSIFY, MASK, SEPARATE, SPECIAL, UNKNOWN, learn_vocabulary
 
 IGNORED = -100  # target of a token that is not to be predicted, as torch's cross-entropy has it
 NUM_TOKENS = 2_048
