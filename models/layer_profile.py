@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import dataclass
 from enum import StrEnum
@@ -10,6 +9,7 @@ from pathlib import Path
 
 from models.values import WorkloadError
 from results.codec import CodecError, from_jsonable, to_jsonable
+from results.files import read_json, write_json
 
 FOLDER = Path(__file__).parent / "profiles"
 
@@ -104,8 +104,8 @@ def load_profile(name: str) -> Profile:
             "record one with `python -m models.profile NETWORK --out FILE.json`"
         )
     try:
-        profile = from_jsonable(Profile, json.loads(path.read_text(encoding="utf-8")), str(path))
-    except (CodecError, json.JSONDecodeError, UnicodeDecodeError) as error:
+        profile = from_jsonable(Profile, read_json(path), str(path))
+    except CodecError as error:
         raise WorkloadError(f"{path} is not a profile ({error}); record it again") from error
     _check(profile, path)
     return profile
@@ -113,10 +113,7 @@ def load_profile(name: str) -> Profile:
 
 def save_profile(profile: Profile, path: Path) -> None:
     """Write `profile` as JSON, replacing what is there in one step."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.part")
-    part.write_text(json.dumps(to_jsonable(profile), indent=1, allow_nan=False) + "\n", encoding="utf-8")
-    part.replace(path)
+    write_json(path, to_jsonable(profile))
 
 
 def _check(profile: Profile, path: Path) -> None:

@@ -54,7 +54,7 @@ class Roster:
             given: dict[str, Any] = json.loads(text)
             settings = Settings.from_json(json.dumps(given["settings"]))
             return cls(settings, int(given["generation"]), tuple(map(_place, given["places"])))
-        except (TypeError, ValueError, AttributeError, KeyError) as error:
+        except (TypeError, ValueError, AttributeError, KeyError, OverflowError, RecursionError) as error:
             raise Refused(f"{text[:200]!r} is no roster: {error}") from error
 
 

@@ -17,6 +17,7 @@ import logging
 import os
 import tempfile
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -144,7 +145,7 @@ def read_corpus(path: str) -> list[str]:
     root = Path(path)
     if not path or not root.exists():
         raise WorkloadError(f"data_path {path!r} does not exist; give a text file or a folder of .txt files")
-    files = [root] if root.is_file() else sorted(root.rglob("*.txt"))
+    files = [root] if root.is_file() else sorted(file for file in root.rglob("*.txt") if file.is_file())
     documents = [_read_utf8(file) for file in files]
     if not any(document.strip() for document in documents):
         raise WorkloadError(f"data_path {path!r} holds no text; give a text file or a folder of .txt files")
@@ -164,7 +165,8 @@ def _cached_tokens(documents: list[str]) -> Tensor:
         digest.update(document.encode() + b"\0")
     path = cache_folder() / f"tokens-{digest.hexdigest()[:32]}.npy"
     if path.exists():
-        return torch.from_numpy(np.load(path, allow_pickle=False)).long()
+        with suppress(OSError, ValueError, EOFError):  # a damaged cache is made again below
+            return torch.from_numpy(np.load(path, allow_pickle=False)).long()
     tokens = np.asarray(tokenise(documents), dtype=np.int32)
     try:
         _write_whole(path, tokens)
