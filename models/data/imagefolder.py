@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from models.data.sampling import Shard, generator_for, index_batches
-from models.networks import SampleShape
+from models.network import SampleShape
 from models.values import Batch, WorkloadError
 
 _SUFFIXES = {".jpeg", ".jpg", ".png"}

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from models.data.sampling import Shard, generator_for, index_batches
-from models.networks import Kind, SampleShape
+from models.network import Kind, SampleShape
 from models.values import Batch, WorkloadError
 
 # Digits are grey 8×8 images with values 0–16; mean and deviation over the whole set, after division by 16.

@@ -28,7 +28,7 @@ from torch import Tensor
 from models.data.sampling import Shard, generator_for, index_batches
 from models.data.sources import held_in
 from models.data.vocabulary import CLASSIFY, MASK, SEPARATE, SPECIAL, UNKNOWN, learn_vocabulary
-from models.networks import SampleShape
+from models.network import SampleShape
 from models.settings import cache_folder
 from models.values import Batch, WorkloadError
 

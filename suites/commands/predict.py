@@ -103,6 +103,7 @@ def _grid_cells(arguments: argparse.Namespace, calibration: Calibration) -> Iter
     workload = WorkloadSpec(
         network=arguments.workload,
         device=Device.REPLAY,
+        profile=arguments.profile,
         size_scale=arguments.size_scale,
         batch_size=arguments.batch_size,
     )
