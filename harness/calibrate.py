@@ -10,7 +10,6 @@ from time import perf_counter
 import numpy as np
 import torch
 import torch.distributed as dist
-from scipy.optimize import nnls
 
 CALIBRATION_BYTES = (4_096, 65_536, 262_144, 1_048_576, 4_194_304)
 ROW_BYTES = 131_072
@@ -63,6 +62,8 @@ def fit_link(times_s: Mapping[int, float], *, relative: bool = True) -> LinkMode
 
     Raises: ValueError with fewer than two sizes.
     """
+    from scipy.optimize import nnls  # half a second that every rank would pay for importing this module
+
     if len(times_s) < 2:
         raise ValueError(f"{len(times_s)} size(s) measured; α and β need at least two")
     sizes = np.array(sorted(times_s), dtype=float)
