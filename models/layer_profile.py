@@ -60,14 +60,17 @@ class Profile:
 
     @property
     def forward_s(self) -> float:
+        """Seconds of forward of all layers."""
         return math.fsum(layer.forward_s for layer in self.layers)
 
     @property
     def backward_s(self) -> float:
+        """Seconds of backward of all layers."""
         return math.fsum(layer.backward_s for layer in self.layers)
 
     @property
     def num_parameters(self) -> int:
+        """Elements of all parameters; tied weights once."""
         return sum(math.prod(parameter.shape) for layer in self.layers for parameter in layer.parameters)
 
 
