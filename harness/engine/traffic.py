@@ -44,10 +44,10 @@ def bytes_sent(primitive: Primitive, world: int) -> float:
     of the table of collectives. Serve: nothing.
     """
     match primitive:
-        case Serve() | Transfer(send=None):
+        case Serve():
             return 0.0
-        case Transfer(send=Tensor() as tensor):
-            return float(_nbytes((tensor,)))
+        case Transfer(send=tensor):
+            return 0.0 if tensor is None else float(_nbytes((tensor,)))
         case AllToAll(parts):
             return float(_nbytes(parts))
     return _nbytes((primitive.tensor,)) * load_of(collective_of(primitive), world).sent_bytes
