@@ -285,7 +285,7 @@ def _without_outdated(progress: _Progress, size: int) -> int:
     return kept
 
 
-@entry_point
+@entry_point(allocates=True)
 def _run(table: _Table, shares: Shares) -> tuple[Floats, Floats, int]:
     """Ends of rounds [order], bits carried per flow [flows], and how many rates were computed."""
     num_flows, num_jobs = len(table.size_bits), len(table.start_s)

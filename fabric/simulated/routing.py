@@ -169,7 +169,7 @@ def next_link(first: Ints, neighbours: Ints, links: Ints, up: Bools, node: int, 
     return -1
 
 
-@entry_point
+@entry_point(allocates=True)
 def _equal_cost(
     first: Ints,
     neighbours: Ints,
