@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from models.transformer import TRANSFORMER_WIDTH, Block, TransformerLM, sinusoids
+from models.transformer import TRANSFORMER_WIDTH, TransformerLM, sinusoids
 from models.values import WorkloadError
 from models.vgg import VGG16
 
@@ -146,8 +146,7 @@ def _gpt2_ffn(x: Tensor, norm: nn.Module, feed_forward: nn.Module) -> Tensor:
 def _transformer(model: TransformerLM) -> list[ChainLink]:
     links = [ChainLink("embedding", Computed(_transformer_embedding, model.embedding, model.dropout))]
     for index, block in enumerate(model.layers):
-        attention = (block.attention, block.attention_norm, block.dropout)
-        links.append(ChainLink(f"layer.{index}.attention", Computed(_transformer_attention, *attention)))
+        links.append(ChainLink(f"layer.{index}.attention", Computed(_transformer_attention, *_attention_parts(block))))
         links.append(ChainLink(f"layer.{index}.ffn", Computed(_transformer_ffn, *_ffn_parts(block))))
     return [*links, ChainLink("head", model.head)]
 
@@ -163,8 +162,11 @@ def _transformer_attention(x: Tensor, attention: nn.Module, norm: nn.Module, dro
     return out
 
 
+def _attention_parts(block: Any) -> tuple[nn.Module, ...]:
+    return block.attention, block.attention_norm, block.dropout
+
+
 def _ffn_parts(block: Any) -> tuple[nn.Module, ...]:
-    assert isinstance(block, Block)
     return block.ffn_in, block.ffn_out, block.ffn_norm, block.dropout
 
 

@@ -168,7 +168,7 @@ def _count(links: Sequence[ChainLink], x: Tensor) -> Iterator[_Counted]:
     for link in links:
         kept: dict[int, int] = {}
         entry = x.detach().requires_grad_(x.is_floating_point())
-        held = []  # a storage that is freed may leave its address to the next one
+        held: list[Tensor] = []  # a storage that is freed may leave its address to the next one
         own = {parameter.untyped_storage()._cdata for parameter in link.module.parameters()}
 
         def keep(tensor: Tensor, kept: dict[int, int] = kept, held: list[Tensor] = held) -> Tensor:
@@ -219,7 +219,8 @@ def _channels(module: nn.Module) -> tuple[int, int] | None:
     if isinstance(module, nn.Embedding):
         return module.num_embeddings, module.embedding_dim
     if type(module).__name__ == "Conv1D":  # of transformers' GPT-2: a linear layer with its weight transposed
-        return int(module.weight.shape[0]), int(module.weight.shape[1])
+        features_in, features_out = next(module.parameters()).shape
+        return features_in, features_out
     return None
 
 
