@@ -14,7 +14,7 @@ from crossover.errors import Refused
 from crossover.protocol import check_job
 from crossover.settings import Settings
 
-_LEASH = Path(__file__).with_name("leash.py")
+_SUPERVISOR = Path(__file__).with_name("leash.py")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,13 +53,13 @@ def job_environment(job: str, settings: Settings, socket_path: str | None) -> di
     return {"PYTHONUNBUFFERED": "1", **os.environ, **ours}
 
 
-class LeashedJob:
+class SupervisedJob:
     """A command that runs with all it starts until it ends, is ended, or this process is gone."""
 
     def __init__(self, command: JobCommand, environment: Mapping[str, str]) -> None:
         self.command = command
         self._process = subprocess.Popen(
-            [sys.executable, "-I", "-S", str(_LEASH), *command.words],
+            [sys.executable, "-I", "-S", str(_SUPERVISOR), *command.words],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

@@ -36,7 +36,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from crossover.commands.job_group import Crew, JobEnd
+from crossover.commands.job_group import JobEnd, JobGroup
 from crossover.commands.launching import check_names, job_environment, parse_job, told_end
 from crossover.commands.screen import Screen
 from crossover.commands.sockets import settle_socket, status_at
@@ -81,15 +81,15 @@ def run(arguments: argparse.Namespace) -> int:
         return profile_jobs(arguments, commands, settings, screen)
     if len(commands) == 1:
         screen.say("crossover: one job alone takes turns with nobody: name another, or use --profile")
-    session = Session(settings, socket_path, screen, Ledger(settle_socket(socket_path, settings, screen.say)))
-    crew = Crew(screen, arguments.log_dir, session.tick, fail_fast=arguments.fail_fast)
+    monitor = RunMonitor(settings, socket_path, screen, Ledger(settle_socket(socket_path, settings, screen.say)))
+    group = JobGroup(screen, arguments.log_dir, monitor.tick, fail_fast=arguments.fail_fast)
     try:
-        ends = crew.run(commands, {c.name: job_environment(c.name, settings, socket_path) for c in commands})
+        ends = group.run(commands, {c.name: job_environment(c.name, settings, socket_path) for c in commands})
     finally:
         screen.end_progress()
-    session.look()
-    screen.say("\n".join(["", *summary(ends, session.ledger), *_notes(session, arguments.log_dir)]))
-    return exit_code(crew.code, ends)
+    monitor.look()
+    screen.say("\n".join(["", *summary(ends, monitor.ledger), *_notes(monitor, arguments.log_dir)]))
+    return exit_code(group.code, ends)
 
 
 def settings_of(arguments: argparse.Namespace, names: tuple[str, ...]) -> Settings:
@@ -118,7 +118,7 @@ def _read_settings(path: Path) -> dict[str, object]:
 
 
 @dataclass(slots=True)
-class Session:
+class RunMonitor:
     """What `crossover run` sees of this host's arbiter while its jobs run."""
 
     settings: Settings
@@ -168,9 +168,9 @@ def summary(ends: Sequence[JobEnd], ledger: Ledger) -> list[str]:
     return aligned(rows, left=2)
 
 
-def _notes(session: Session, log_folder: Path | None) -> list[str]:
-    busy = [f"{name} was busy {percent(part)} of the time with turns" for name, part in session.ledger.busy().items()]
-    silent = [job for job in session.settings.jobs if not session.ledger.of_job(job).num_turns]
+def _notes(monitor: RunMonitor, log_folder: Path | None) -> list[str]:
+    busy = [f"{name} was busy {percent(part)} of the time with turns" for name, part in monitor.ledger.busy().items()]
+    silent = [job for job in monitor.settings.jobs if not monitor.ledger.of_job(job).num_turns]
     missing = f"no turns of {', '.join(silent)} on this host: does the script call crossover.attach(model, optimizer)?"
     return [*busy, *([missing] if silent else []), *([f"logs are in {log_folder}"] if log_folder else [])]
 

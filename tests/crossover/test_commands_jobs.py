@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from crossover.commands.job_group import Crew
-from crossover.commands.launching import JobCommand, LeashedJob, parse_job, told_end
+from crossover.commands.job_group import JobGroup
+from crossover.commands.launching import JobCommand, SupervisedJob, parse_job, told_end
 from crossover.commands.leash import descendants
 from crossover.commands.screen import LineSplitter, Screen
 from crossover.errors import Refused
@@ -32,9 +32,9 @@ def run_crew(
 ) -> tuple[dict[str, int], str, int | None]:
     """The jobs' exit codes in the order of their ends, what was shown, and the code of a signal."""
     shown = StringIO()
-    crew = Crew(Screen(shown, [c.name for c in commands]), logs, lambda now_s: None, fail_fast=fail_fast)
-    ends = crew.run(commands, {c.name: os.environ for c in commands})
-    return {end.name: end.code for end in ends}, shown.getvalue(), crew.code
+    group = JobGroup(Screen(shown, [c.name for c in commands]), logs, lambda now_s: None, fail_fast=fail_fast)
+    ends = group.run(commands, {c.name: os.environ for c in commands})
+    return {end.name: end.code for end in ends}, shown.getvalue(), group.code
 
 
 def is_alive(pid: int) -> bool:
@@ -214,7 +214,7 @@ def test_a_job_has_no_terminal_to_read_and_finds_its_output_unbuffered() -> None
 
 
 def test_a_leashed_job_that_is_closed_leaves_nothing(tmp_path: Path) -> None:
-    job = LeashedJob(JobCommand("a", python(FAMILY, tmp_path / "pids", 600)), os.environ)
+    job = SupervisedJob(JobCommand("a", python(FAMILY, tmp_path / "pids", 600)), os.environ)
     pids = wait_for_numbers(tmp_path / "pids", 2)
     job.close()
     assert not any(is_alive(pid) for pid in pids)
