@@ -15,6 +15,7 @@ from typing import BinaryIO
 from crossover.commands.launching import JobCommand, SupervisedJob, told_end
 from crossover.commands.screen import LineSplitter, Screen
 from crossover.errors import Refused
+from crossover.supervisor import adopt_orphans, end_descendants
 
 TICK_S = 0.25
 _READ_BYTES = 65536
@@ -58,15 +59,22 @@ class _RunningJob:
 
 
 class JobGroup:
-    """Runs commands to their ends; `tick(now_s)` is called a few times a second."""
+    """Runs commands to their ends; `tick(now_s)` is called a few times a second, `on_end` for each job that ended."""
 
     def __init__(
-        self, screen: Screen, log_folder: Path | None, tick: Callable[[float], None], *, fail_fast: bool = False
+        self,
+        screen: Screen,
+        log_folder: Path | None,
+        tick: Callable[[float], None],
+        *,
+        fail_fast: bool = False,
+        on_end: Callable[[JobEnd], None] = lambda end: None,
     ) -> None:
         self._screen = screen
         self._log_folder = log_folder
         self._tick = tick
         self._fail_fast = fail_fast
+        self._on_end = on_end
         self._selector = selectors.DefaultSelector()
         self._running: dict[str, _RunningJob] = {}
         self._ends: list[JobEnd] = []
@@ -84,6 +92,7 @@ class JobGroup:
         """Start all commands and return when the last has ended; nothing of them is left, whatever happens."""
         with ExitStack() as stack:
             stack.callback(self._selector.close)
+            stack.enter_context(_orphans_adopted())
             self._watch(stack.enter_context(_signals()), self._take_signals)
             for command in commands:
                 self._start(command, environments[command.name], stack)
@@ -123,13 +132,23 @@ class JobGroup:
             data = os.read(fd, _READ_BYTES)
         except BlockingIOError:
             return False
-        if running.log is not None:
-            running.log.write(data)
+        self._write_log(name, data)
         for line in running.lines.feed(data, time.monotonic()) if data else running.lines.end():
             self._screen.job_line(name, line)
         if not data:
             self._selector.unregister(fd)
         return bool(data)
+
+    def _write_log(self, name: str, data: bytes) -> None:
+        """Keep what a job has written; a log that takes no more is given up, and the job goes on."""
+        running = self._running[name]
+        if running.log is None:
+            return
+        try:
+            running.log.write(data)
+        except OSError as error:
+            running.log = None
+            self._screen.say(f"crossover: log of {name} is given up ({error.strerror}); the job goes on")
 
     def _bury(self, name: str, fd: int) -> None:
         running = self._running[name]
@@ -142,7 +161,11 @@ class JobGroup:
             self._screen.job_line(name, line)
         end = JobEnd(name, running.job.reap(), time.monotonic() - running.began_s)
         del self._running[name]
+        if running.job.was_killed:  # what it supervised has fallen to this process
+            self._screen.say(f"crossover: the supervisor of {name} was killed: ending what the job has left")
+            end_descendants(spared=[other.job.pid for other in self._running.values()])
         self._ends.append(end)
+        self._on_end(end)
         self._screen.job_line(name, self._screen.paint(f"[{told_end(end.code)} after {end.wall_s:.1f} s]", 2))
         if end.code and self._fail_fast and self._running:
             self._begin_ending(FAILED_FAST)
@@ -174,6 +197,16 @@ def _open_log(folder: Path, name: str) -> BinaryIO:
 
 
 @contextmanager
+def _orphans_adopted() -> Iterator[None]:
+    """While the block lasts, what a killed supervisor has left becomes this process's child, and can be ended."""
+    adopt_orphans()
+    try:
+        yield
+    finally:
+        adopt_orphans(adopt=False)
+
+
+@contextmanager
 def _signals() -> Iterator[int]:
     """A descriptor on which the numbers of Ctrl-C, SIGTERM and SIGHUP arrive as bytes while the block lasts."""
 
@@ -182,7 +215,8 @@ def _signals() -> Iterator[int]:
 
     read_fd, write_fd = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     before_fd = signal.set_wakeup_fd(write_fd, warn_on_full_buffer=False)
-    before = {name: signal.signal(name, leave_to_the_loop) for name in _SHUTDOWNS}
+    heeded = [name for name in _SHUTDOWNS if signal.getsignal(name) is not signal.SIG_IGN]  # nohup ignores SIGHUP
+    before = {name: signal.signal(name, leave_to_the_loop) for name in heeded}
     try:
         yield read_fd
     finally:
