@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from models.nets.transformer import TRANSFORMER_WIDTH, TransformerLM, sinusoids
-from models.values import WorkloadError
 from models.nets.vgg import VGG16
+from models.values import WorkloadError
 
 
 @dataclass(frozen=True, slots=True)
