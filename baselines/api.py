@@ -51,6 +51,22 @@ def size(default: Any, unit: str) -> Any:
     return field(default=default, metadata={UNIT: unit})
 
 
+MOST_IN_FLIGHT = 64  # each has a process group of its own
+
+
+def check_depth(depth: int) -> None:
+    """Refuse a number of messages in flight that no engine can hold. Raises: ValueError unless 1 ≤ depth ≤ 64."""
+    if not 1 <= depth <= MOST_IN_FLIGHT:
+        raise ValueError(f"depth is {depth}; between 1 and {MOST_IN_FLIGHT} messages may be in flight")
+
+
+def check_not_negative(**settings: float) -> None:
+    """Refuse settings of an optimizer below 0. Raises: ValueError naming the first one."""
+    for name, value in settings.items():
+        if value < 0.0:
+            raise ValueError(f"{name} is {value:g}; use 0 or more")
+
+
 @dataclass(frozen=True, slots=True)
 class Segment:
     """The elements `start:stop` of one flattened parameter of `shape`.

@@ -12,12 +12,11 @@ from typing import Self
 import torch
 
 from fabric.api import FabricError, FabricKind, FabricSpec
-from harness.calibrate import CALIBRATION_BYTES, LinkModel, fit_link, slowest_median_s
+from harness.calibrate import CALIBRATION_BYTES, LinkModel, fit_link, paced_link_model, slowest_median_s
 from harness.environment import describe_environment
 from harness.lab.labs import Hands, Labs, OnEvent
 from harness.lab.launch import LabLost
 from harness.lab.messages import Answer, Ending, LinkQuestion, LinkTimes, Task
-from harness.lab.pacing import link_model
 from harness.machine import watch
 from harness.memory import check_memory
 from harness.outcome import Background, costs_of, record_of, skipped
@@ -129,7 +128,7 @@ class Bench:
         if not fabric.kind.has_processes:
             return None
         if fabric.kind is FabricKind.PACED:
-            return link_model(fabric)
+            return paced_link_model(fabric)
         if fabric not in self._links:
             answer = self._ask(LinkQuestion(fabric=fabric, num_bytes=CALIBRATION_BYTES))
             if answer.ending is not Ending.DONE:

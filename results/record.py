@@ -6,9 +6,6 @@ figure needs stands here, with its unit in its name. Files appear whole or not a
 
 from __future__ import annotations
 
-import json
-import os
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -18,6 +15,7 @@ from typing import Any
 from results import schema1
 from results.codec import CodecError, from_jsonable, to_jsonable
 from results.facts import ChargeFacts, CodeFacts, MachineFacts, PluginFacts, Role
+from results.files import read_json, write_json
 
 SCHEMA_VERSION = 2
 TRACES = "traces"  # the folder beside records that holds their traces, which are JSON too
@@ -280,19 +278,8 @@ def write_record(record: Record, folder: Path) -> Path:
 
     Raises: OSError where the folder cannot be written.
     """
-    folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{record.id}.json"
-    text = json.dumps(to_jsonable(record), indent=1, allow_nan=False)
-    handle, temporary = tempfile.mkstemp(dir=folder, prefix=".", suffix=".part")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    write_json(path, to_jsonable(record))
     return path
 
 
@@ -302,8 +289,8 @@ def read_record(path: Path) -> Record:
     Raises: RecordError if the file is not JSON, has another schema version or a wrong field.
     """
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        data = read_json(path)
+    except (OSError, CodecError) as error:
         raise RecordError(f"{path}: not a readable record ({error}); delete it and run the trial again") from error
     version = data.get("schema") if isinstance(data, dict) else None
     if version == schema1.VERSION:

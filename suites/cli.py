@@ -19,7 +19,7 @@ from rich.console import Console
 from baselines import outside
 from harness.lab.spmd import is_follower
 from suites.commands.predict_options import add_predict
-from suites.errors import is_about_the_request
+from suites.errors import is_about_the_request, remedy_for
 
 RUNS = Path("runs")
 EPILOG = """\
@@ -53,6 +53,14 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         console.print("[red]crossover-bench:[/]", end=" ")
         console.print(str(error), soft_wrap=True, highlight=False, markup=False)
+        return 2
+    except OSError as error:
+        if (remedy := remedy_for(error)) is None:
+            raise
+        where = "" if error.filename is None else f"{error.filename!s:.200}: "
+        console.print(
+            f"crossover-bench: {where}{error.strerror}; {remedy}", soft_wrap=True, highlight=False, markup=False
+        )
         return 2
     except KeyboardInterrupt:
         console.print("interrupted")

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from baselines.api import AllGather, AllReduce, AllToAll, Broadcast, Gather, Primitive, Serve, Transfer
+from fabric.collectives import Collective, load_of
 
 FRAMING = "framing"  # its tag
 FRAMING_BYTES = 3 * 48  # of one send of gloo's
@@ -37,46 +38,37 @@ class Traffic:
 
 
 def bytes_sent(primitive: Primitive, world: int) -> float:
-    """Payload bytes that the rank which asks for `primitive` sends.
+    """Payload bytes that the rank which asks for `primitive` sends among `world` ranks.
 
-    Transfer and all-to-all: exactly what this rank sends, which may differ over ranks. All-reduce: 2(P−1)/P · n (ring,
-    equal on all ranks); all-gather: (P−1) · n. Gather and broadcast: (P−1)/P · n, the mean over ranks, since all of
-    them together send P−1 copies. Serve: nothing.
+    Transfer and all-to-all: exactly what this rank sends, which may differ over ranks. The others: the mean over ranks
+    of the table of collectives. Serve: nothing.
     """
     match primitive:
-        case Transfer(send=None) | Serve():
+        case Serve():
             return 0.0
-        case Transfer(send=Tensor() as tensor):
-            return float(_nbytes((tensor,)))
+        case Transfer(send=tensor):
+            return 0.0 if tensor is None else float(_nbytes((tensor,)))
         case AllToAll(parts):
             return float(_nbytes(parts))
-        case AllReduce(tensor):
-            share = 2 * (world - 1) / world
-        case AllGather(tensor):
-            share = world - 1
-        case Gather(tensor) | Broadcast(tensor):
-            share = (world - 1) / world
-    return _nbytes((tensor,)) * share
+    return _nbytes((primitive.tensor,)) * load_of(collective_of(primitive), world).sent_bytes
 
 
 def framing_sent(primitive: Primitive, world: int) -> float:
     """Bytes that gloo adds, a mean over ranks as in `bytes_sent`; 0 on a GPU, where NCCL's protocol is not known.
 
-    Its all-reduce and all-gather are rings that cut what they carry in two for each neighbour.
+    Its all-reduce and all-gather cut in two what they carry to each neighbour.
     """
     match primitive:
-        case Transfer(send=None) | Serve():
+        case Serve() | Transfer(send=None):
             return 0.0
         case Transfer(send=Tensor() as tensor):
-            num_sends: float = 1
+            num_sends = 1.0
         case AllToAll(parts=(tensor, *_)):
-            num_sends = world - 1
-        case AllReduce(tensor):
-            num_sends = 4 * (world - 1)
-        case AllGather(tensor):
-            num_sends = 2 * (world - 1)
+            num_sends = load_of(Collective.ALL_TO_ALL, world).num_sent
+        case AllReduce(tensor) | AllGather(tensor):
+            num_sends = 2 * load_of(collective_of(primitive), world).num_sent
         case Gather(tensor) | Broadcast(tensor):
-            num_sends = (world - 1) / world
+            num_sends = load_of(collective_of(primitive), world).num_sent
     return 0.0 if tensor.is_cuda else num_sends * FRAMING_BYTES
 
 
@@ -85,6 +77,22 @@ def bytes_received(primitive: Transfer | AllToAll) -> int:
     if isinstance(primitive, AllToAll):
         return sum(primitive.sizes) * primitive.parts[0].element_size()
     return 0 if primitive.into is None else _nbytes((primitive.into,))
+
+
+def tensor_bytes(primitive: Primitive) -> float:
+    """n of the table of collectives: bytes of the rank's tensor; of transfers and all-to-all, where ranks may differ,
+    the fuller direction. 0 where the rank sits the round out."""
+    match primitive:
+        case Transfer() | AllToAll():
+            return max(bytes_sent(primitive, 2), bytes_received(primitive))
+        case Serve():
+            return 0.0
+    return float(_nbytes((primitive.tensor,)))
+
+
+def collective_of(primitive: Primitive) -> Collective:
+    """Which collective a primitive is. Raises: ValueError for a `Serve`, of which nothing travels."""
+    return Collective(type(primitive).__name__)
 
 
 def _nbytes(tensors: Iterable[Tensor]) -> int:

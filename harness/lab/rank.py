@@ -17,13 +17,15 @@ import torch.distributed as dist
 from torch import nn
 
 from crossover import Alone, Participant, Resource, TurnTaking
-from fabric.api import Host
+from fabric.api import FabricSpec, Host
+from fabric.paced import PACED
 from harness.engine.link_turns import LinkTurns
 from harness.lab.gpu import GpuMemory, logged_turns, own_times, peak_memory, until_idle
 from harness.lab.interference import other_communication
-from harness.lab.pacing import pacing_of
 from harness.lab.serving import serve
 from harness.loop import Evaluated, Run, Schedule, train
+from harness.paced.group import register
+from harness.paced.pacing import pacing_of
 from harness.precision import in_precision
 from harness.predict.codecs import Charge, Charged, charge_of
 from harness.systems import system_of
@@ -99,8 +101,9 @@ class Signals:
     step: Callable[[int], None] = field(default=lambda step: None)
 
 
-def join_group(place: Place, world: int, timeout_s: float, backend: str = "gloo") -> None:
-    """Bring up the default process group; gloo listens on the host's own interface."""
+def join_group(place: Place, fabric: FabricSpec, world: int, timeout_s: float, backend: str = "gloo") -> None:
+    """Bring up the default process group; gloo listens on the host's own interface. On the paced fabric the backend is
+    `paced`, and with virtual peers the group counts them too."""
     os.environ["GLOO_SOCKET_IFNAME"] = place.host.interface
     store: dist.Store = dist.TCPStore(
         place.rendezvous_address,
@@ -112,8 +115,17 @@ def join_group(place: Place, world: int, timeout_s: float, backend: str = "gloo"
     )
     if place.rendezvous_prefix:
         store = dist.PrefixStore(place.rendezvous_prefix, store)
+    pacing = pacing_of(fabric, place.link_socket)
+    if pacing is not None:
+        register()
+        backend, world = PACED, pacing.link.num_ranks
     dist.init_process_group(
-        backend, store=store, rank=place.rank, world_size=world, timeout=timedelta(seconds=timeout_s)
+        backend,
+        store=store,
+        rank=place.rank,
+        world_size=world,
+        timeout=timedelta(seconds=timeout_s),
+        pg_options=pacing,
     )
 
 
@@ -138,7 +150,6 @@ def run_rank(trial: Trial, place: Place, signals: Signals) -> RankResult:
         seed=trial.seed,
         strategy=job.resolve(),
         link=_link_turns(trial, place),
-        pacing=pacing_of(trial.fabric, place.link_socket),
         accumulate=job.accumulate,
         clip_norm=job.clip_norm,
         precision=job.precision,

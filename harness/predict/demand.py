@@ -35,7 +35,7 @@ from baselines.api import (
     servers_of,
 )
 from baselines.strategy import Strategy
-from harness.engine.traffic import bytes_received, bytes_sent, framing_sent
+from harness.engine.traffic import bytes_sent, framing_sent, tensor_bytes
 from harness.predict.costs import LinkCosts, PredictError
 
 PROBE_ELEMENTS = 4  # a rank, so that nothing is padded
@@ -166,12 +166,9 @@ class Demands:
         if isinstance(primitive, Serve):
             elements_s = self.costs.engine.update_s_per_byte * 4 * primitive.grad.numel()
             return Demand(0.0, elements_s, sent)
-        if isinstance(primitive, Transfer | AllToAll):
-            num_bytes = max(bytes_sent(primitive, world), bytes_received(primitive))
-            if num_bytes == 0:
-                return Demand()
-        else:
-            num_bytes = primitive.tensor.numel() * primitive.tensor.element_size()
+        num_bytes = tensor_bytes(primitive)
+        if num_bytes == 0 and isinstance(primitive, Transfer | AllToAll):
+            return Demand()
         cost = self.costs.of(type(primitive).__name__)
         return Demand(cost.alpha_s, cost.beta_s_per_byte * num_bytes, sent, framing)
 

@@ -85,6 +85,9 @@ class TorchDdp:
             return "torch's bf16 hook needs CUDA and NCCL; use hook='fp16', or the strategy half(dtype='bfloat16')"
         return None
 
+    def why_unpaced(self, *, among_virtual: bool) -> str | None:
+        return None
+
     def prepare(self, model: nn.Module, seat: Seat) -> Session:
         compresses = self.hook == POWERSGD
         bucket_mb = WHOLE_MODEL_MB if compresses else self.bucket_mb or None

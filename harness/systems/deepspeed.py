@@ -70,6 +70,11 @@ class DeepSpeed:
         with suppress(ImportError):
             importlib.import_module(LATE_IMPORT)
 
+    def why_unpaced(self, *, among_virtual: bool) -> str | None:
+        if among_virtual and self.zero:
+            return "with zero=1 each rank keeps another part of the optimizer, and virtual peers keep none; use zero=0"
+        return None
+
     def prepare(self, model: nn.Module, seat: Seat) -> Session:
         if any(parameter.is_cuda for parameter in model.parameters()):
             raise ValueError("deepspeed runs on CPU tensors and in replay here; on a GPU use ours or torch-ddp")
