@@ -25,7 +25,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from baselines.api import Card, Knob, Message, Slot, check_depth
+from baselines.api import Card, Knob, Message, Slot, check_depth, size
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class ByteScheduler:
     )
     rank_invariant: ClassVar[bool] = False
     knobs: ClassVar[Mapping[str, Knob]] = {"credit_bytes": Knob(64 * 1024, 128 * 1024 * 1024)}
-    credit_bytes: int = 16_000_000
+    credit_bytes: int = size(16_000_000, "bytes")
     depth: int = 4
 
     def __post_init__(self) -> None:
