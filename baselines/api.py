@@ -71,8 +71,9 @@ def check_not_negative(**settings: float) -> None:
 class Segment:
     """The elements `start:stop` of one flattened parameter of `shape`.
 
-    `index` is the parameter's place in the order in which backward makes gradients ready
-    (0 is ready first), equal on every rank.
+    `slice` numbers the parts of a model that a packing cuts, over all parameters; None for what was not cut.
+    `index` is the parameter's place in the order in which backward makes gradients ready (0 is ready first), equal
+    on every rank.
     """
 
     name: str
@@ -81,6 +82,7 @@ class Segment:
     stop: int
     index: int
     itemsize: int = 4
+    slice: int | None = None
 
     @property
     def numel(self) -> int:
@@ -275,6 +277,7 @@ class Aggregate:
     SCATTER takes one uint8 tensor a server, in order of servers. MERGE takes any tensors, equal in size on all ranks,
     and `merge(own, arrived)`, which gives a payload of that size. With `equal_sizes` the compressor promises that
     every rank's payload has this size (for SCATTER: all payloads for one server), and no size header travels.
+    `message` is what it is about: whoever drives the compressor fills it in, for exchanges that place messages.
     """
 
     payload: Payload
@@ -282,6 +285,7 @@ class Aggregate:
     tag: str
     equal_sizes: bool = False
     merge: Merge | None = None
+    message: Message | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -545,14 +549,26 @@ class HasServers(Protocol):
     def num_workers(self, world: int) -> int: ...
 
 
+Parameters = Iterable[Tensor] | Iterable[tuple[str, Tensor]]
+"""What is to be stepped, with names where there are any, as torch's own optimizers take it."""
+
+
 @runtime_checkable
 class OptimizerSpec(Protocol):
-    """What a step does. `element_wise` optimizers may step any part of the model on its own."""
+    """What a step does."""
 
     card: ClassVar[Card]
-    element_wise: ClassVar[bool]
 
-    def build(self, parameters: Iterable[Tensor]) -> torch.optim.Optimizer: ...
+    @property
+    def scope(self) -> Scope:
+        """What it must see whole: any part of the model may be stepped on its own that holds whole elements or whole
+        tensors, in their shapes; or the model at once."""
+        ...
+
+    def build(self, parameters: Parameters) -> torch.optim.Optimizer:
+        """An optimizer of `parameters` alone, all of its state its own. Raises: ValueError if it needs names and there
+        are none."""
+        ...
 
 
 class UpdatePoint(StrEnum):
