@@ -9,6 +9,7 @@ nothing to frame; every packet begins with a header of HEADER_BYTES, and any of 
     ASIDE                                            → GRANTED(generation, round): a lease that is no turn
     RELEASE(number=generation)                       → RELEASED, after the next job has its GRANTED | FENCED(text)
     SKIP(number=rounds)                              → SKIPPED(round)
+    PAUSE                                            → PAUSED(round): out of the queue until the next ACQUIRE
 
 Who releases sleeps until it is answered, which leaves its core to the arbiter and the next job: a release without an
 answer made the hand-over twice as long. To leave is to close the connection, or to shut down one's own half: then LEFT
@@ -57,6 +58,7 @@ class Ask(IntEnum):
     SKIP = 5
     STATUS = 6
     LOOK = 7
+    PAUSE = 8
 
 
 class Answer(IntEnum):
@@ -71,6 +73,7 @@ class Answer(IntEnum):
     REPORT = 7
     ENTRY = 8
     RELEASED = 9
+    PAUSED = 10
 
 
 _NAMED = (Ask.JOIN, Ask.LOOK)
