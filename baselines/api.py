@@ -8,9 +8,9 @@ groups and on a virtual clock.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import ClassVar, Protocol, Self, runtime_checkable
+from typing import Any, ClassVar, Protocol, Self, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -37,6 +37,34 @@ class Card:
     summary: str
     paper: str
     wraps: bool = False
+
+
+UNIT = "unit"  # the key under which a field's metadata say that it is a size
+
+
+def size(default: Any, unit: str) -> Any:
+    """A parameter that is a size in `unit`: "bytes", "elements" or "MB".
+
+    Where tensors are S times smaller than what they stand for, so is a size; names show what it stands for. The unit
+    "scale" marks the parameter that is told S itself.
+    """
+    return field(default=default, metadata={UNIT: unit})
+
+
+MOST_IN_FLIGHT = 64  # each has a process group of its own
+
+
+def check_depth(depth: int) -> None:
+    """Refuse a number of messages in flight that no engine can hold. Raises: ValueError unless 1 ≤ depth ≤ 64."""
+    if not 1 <= depth <= MOST_IN_FLIGHT:
+        raise ValueError(f"depth is {depth}; between 1 and {MOST_IN_FLIGHT} messages may be in flight")
+
+
+def check_not_negative(**settings: float) -> None:
+    """Refuse settings of an optimizer below 0. Raises: ValueError naming the first one."""
+    for name, value in settings.items():
+        if value < 0.0:
+            raise ValueError(f"{name} is {value:g}; use 0 or more")
 
 
 @dataclass(frozen=True, slots=True)
@@ -357,6 +385,24 @@ class SizedByShape(Protocol):
     def aggregate_bytes(self, message: Message, world: int) -> tuple[float, ...]:
         """Bytes of one rank's payload in each aggregate that it asks for with `message`, in order, for prediction."""
         ...
+
+
+@runtime_checkable
+class CountsBits(Protocol):
+    """A compressor whose code has another size by its definition than `wire_bytes` foresees, e.g. at its entropy."""
+
+    @property
+    def code_bits(self) -> float:
+        """Bits per element: values, positions and scales of the code as the method defines it."""
+        ...
+
+
+@runtime_checkable
+class RampsUp(Protocol):
+    """A compressor that sends more in its first `ramp_steps` steps, and less with every one of them."""
+
+    @property
+    def ramp_steps(self) -> int: ...
 
 
 @runtime_checkable

@@ -128,6 +128,8 @@ def parse_strategy(text: str) -> Strategy:
             update_point = UpdatePoint(name)
             continue
         kind = plugin(name)
+        if "inner" in arguments:
+            raise TextError(f"{name} has no parameter 'inner'; write what it wraps before it, e.g. topk+{name}")
         slot = kind.card.slot
         if kind.card.wraps:
             inner = slots.get(slot) or plugin(DEFAULTS[slot])()

@@ -16,9 +16,10 @@ from types import FrameType
 
 from rich.console import Console
 
+from baselines import outside
 from harness.lab.spmd import is_follower
 from suites.commands.predict_options import add_predict
-from suites.errors import is_about_the_request
+from suites.errors import is_about_the_request, remedy_for
 
 RUNS = Path("runs")
 EPILOG = """\
@@ -44,6 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     console = Console(stderr=True, quiet=is_follower())
     try:
+        outside.use(tuple(arguments.plugins))
         with _interrupted_once():
             return int(arguments.command(arguments))
     except ValueError as error:
@@ -51,6 +53,14 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         console.print("[red]crossover-bench:[/]", end=" ")
         console.print(str(error), soft_wrap=True, highlight=False, markup=False)
+        return 2
+    except OSError as error:
+        if (remedy := remedy_for(error)) is None:
+            raise
+        where = "" if error.filename is None else f"{error.filename!s:.200}: "
+        console.print(
+            f"crossover-bench: {where}{error.strerror}; {remedy}", soft_wrap=True, highlight=False, markup=False
+        )
         return 2
     except KeyboardInterrupt:
         console.print("interrupted")
@@ -83,6 +93,14 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.set_defaults(command=None)
+    parser.add_argument(
+        "--plugins",
+        action="append",
+        default=[],
+        type=Path,
+        metavar="DIR",
+        help="a folder with plug-ins (*.py) and suites (*/grid.py) of your own; also CROSSOVER_BENCH_PLUGINS",
+    )
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
     _add_run(commands)
     _add_list(commands)

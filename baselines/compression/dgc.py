@@ -33,7 +33,16 @@ from torch import Tensor
 
 from baselines.api import Aggregate, Card, Context, How, Reduced, Reduction, Scope, Slot, State
 from baselines.kernels import select, sparse
-from baselines.sparsity import add_sparse_code, blocks, check_share, code_bytes, num_kept, sparse_code, standing_out
+from baselines.sparsity import (
+    add_sparse_code,
+    blocks,
+    check_share,
+    chosen_bits,
+    code_bytes,
+    num_kept,
+    sparse_code,
+    standing_out,
+)
 
 SCOPES = {"message": Scope.MESSAGE, "tensor": Scope.TENSOR}
 WARM_UP = (0.25, 0.0625, 0.015625, 0.004)
@@ -82,6 +91,10 @@ class Dgc:
     @property
     def applies_momentum(self) -> bool:
         return self.momentum > 0.0
+
+    @property
+    def ramp_steps(self) -> int:
+        return self.warmup_steps
 
     def density_at(self, step: int) -> float:
         """The share of elements sent in step `step`, counted from 0."""
@@ -134,6 +147,10 @@ class Dgc:
             found.append(positions + start)
         positions = torch.cat(found)
         return positions if positions.numel() else torch.zeros(1, dtype=torch.int64, device=values.device)
+
+    @property
+    def code_bits(self) -> float:
+        return chosen_bits(self.density)
 
     def wire_bytes(self, numel: int, world: int) -> float:
         return code_bytes(numel, self.density)

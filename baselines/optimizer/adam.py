@@ -12,7 +12,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from baselines.api import Card, Slot
+from baselines.api import Card, Slot, check_not_negative
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +26,9 @@ class Adam:
     element_wise: ClassVar[bool] = True
     lr: float = 0.001
     weight_decay: float = 0.01
+
+    def __post_init__(self) -> None:
+        check_not_negative(lr=self.lr, weight_decay=self.weight_decay)
 
     @property
     def applies_momentum(self) -> bool:

@@ -9,7 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from baselines.api import Card, Slot
+from baselines.api import Card, Slot, check_not_negative
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +24,9 @@ class Sgd:
     lr: float = 0.05
     momentum: float = 0.9
     weight_decay: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_not_negative(lr=self.lr, momentum=self.momentum, weight_decay=self.weight_decay)
 
     @property
     def applies_momentum(self) -> bool:

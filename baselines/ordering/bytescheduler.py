@@ -25,7 +25,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from baselines.api import Card, Knob, Message, Slot
+from baselines.api import Card, Knob, Message, Slot, check_depth, size
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +38,13 @@ class ByteScheduler:
     )
     rank_invariant: ClassVar[bool] = False
     knobs: ClassVar[Mapping[str, Knob]] = {"credit_bytes": Knob(64 * 1024, 128 * 1024 * 1024)}
-    credit_bytes: int = 16_000_000
+    credit_bytes: int = size(16_000_000, "bytes")
     depth: int = 4
 
     def __post_init__(self) -> None:
-        if self.credit_bytes < 1 or self.depth < 1:
-            raise ValueError(f"credit_bytes is {self.credit_bytes} and depth {self.depth}; use at least 1 of each")
+        check_depth(self.depth)
+        if self.credit_bytes < 1:
+            raise ValueError(f"credit_bytes is {self.credit_bytes}; use at least 1")
 
     def key(self, message: Message) -> tuple[int, ...]:
         return -message.priority, message.index

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from baselines.api import Card, Knob, Packed, Segment, Slot
+from baselines.api import Card, Knob, Packed, Segment, Slot, size
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Slices:
     rank_invariant: ClassVar[bool] = True
     slices: ClassVar[bool] = True
     knobs: ClassVar[Mapping[str, Knob]] = {"slice_elements": Knob(500_000, 32_000_000)}
-    slice_elements: int = 40_000
+    slice_elements: int = size(40_000, "elements")
 
     def __post_init__(self) -> None:
         if self.slice_elements < 1:

@@ -147,7 +147,7 @@ def _work(task: Task, place: Place, pipe: int, go: int) -> Iterator[Event]:
         signals = Signals(_ready_signal(pipe, go, alone=True), _step_signal(pipe))
         yield from (Event(kind="result", result=result) for result in run_lockstep(task.trial, place, signals))
         return
-    join_group(place, task.world, JOIN_TIMEOUT_S, backends_for(_devices(task)))
+    join_group(place, task.fabric, task.world, JOIN_TIMEOUT_S, backends_for(_devices(task)))
     ready = _ready_signal(pipe, go)
     if task.links is not None:
         ready()

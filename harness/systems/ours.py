@@ -12,7 +12,7 @@ from baselines.api import OptimizerSpec, UpdatePoint
 from harness.engine.engine import Engine
 from harness.engine.shards import Adopt
 from harness.engine.traffic import Traffic
-from harness.lab.pacing import open_transport
+from harness.engine.transport import ProcessGroupTransport
 from harness.precision import LossScale, Precision
 from harness.systems.api import PlainSession, Seat, Session, SystemCard
 from results.record import Adapted
@@ -28,8 +28,11 @@ class Ours:
     def why_unavailable(self) -> str | None:
         return None
 
+    def why_unpaced(self, *, among_virtual: bool) -> str | None:
+        return None
+
     def prepare(self, model: nn.Module, seat: Seat) -> Session:
-        transport = open_transport(seat.strategy.ordering.depth, seat.pacing)
+        transport = ProcessGroupTransport(seat.strategy.ordering.depth)
         scales_loss = seat.precision.scales_loss
         engine = Engine(
             model,

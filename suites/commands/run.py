@@ -31,6 +31,8 @@ from suites.expected import expected_each_s, expected_s
 from suites.folders import new_folder, prepare_folder, set_latest
 from suites.runner import Outcome, check_all, run_trials, select
 
+MOST_REPEATS, MOST_STEPS = 1_000, 1_000_000
+
 
 def run_suite(arguments: argparse.Namespace, runs: Path) -> int:
     """Check, run, report. Returns 0, 1 if a trial failed, 130 if interrupted.
@@ -105,10 +107,12 @@ def options_from(
 
     Raises: ValueError with value and remedy.
     """
-    for name in ("repeats", "steps"):
+    for name, most in (("repeats", MOST_REPEATS), ("steps", MOST_STEPS)):
         value = getattr(arguments, name)
         if value is not None and value < 1:
             raise TrialError(f"--{name} is {value}; it must be at least 1")
+        if value is not None and value > most:
+            raise TrialError(f"--{name} is {value:,}; at most {most:,} are run, which takes days already")
     fabric = only_fabric or _fabric_kind(arguments.fabric)
     if placed is not None:
         _check_placement(placed, fabric, arguments.hosts)
