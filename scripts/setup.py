@@ -28,7 +28,7 @@ from typing import NamedTuple
 
 import deepspeed_wheel
 import horovod_wheel
-from steps import SetupError, Step, begin, end, finish, run, say
+from steps import SetupError, SetupStep, begin, end, finish, run, say
 
 ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
@@ -215,13 +215,13 @@ def pip(title: str, what: list[str]) -> None:
     run(title, [*install, *what], SCRATCH)
 
 
-def begin_wheels(torch: Torch) -> dict[str, Step]:
+def begin_wheels(torch: Torch) -> dict[str, SetupStep]:
     """Start to build, side by side, the wheels that are not in the cache and can be built here."""
     wanted = {name: script for name, script in COMPILED.items() if not wheel_of(script, torch).exists()}
     return {name: begin_wheel(script, torch) for name, script in wanted.items() if not script.missing_tools()}
 
 
-def begin_wheel(script: ModuleType, torch: Torch) -> Step:
+def begin_wheel(script: ModuleType, torch: Torch) -> SetupStep:
     """Start to build one wheel into the cache."""
     assert script.__file__ is not None
     path = Path(script.__file__)
@@ -232,7 +232,7 @@ def begin_wheel(script: ModuleType, torch: Torch) -> Step:
     return begin(script.TITLE, command, SCRATCH, dict(os.environ, PATH=search))
 
 
-def install_wheel(name: str, torch: Torch, building: Step | None) -> None:
+def install_wheel(name: str, torch: Torch, building: SetupStep | None) -> None:
     """Install the wheel when there is one; else one line says what is left out and how to get it."""
     script = COMPILED[name]
     wheel = wheel_of(script, torch)
@@ -259,7 +259,7 @@ def is_installed_from(wheel: Path, package: str) -> bool:
     return any(json.loads(note.read_text(encoding="utf-8")).get("url") == wheel.as_uri() for note in notes)
 
 
-def why_it_did_not_compile(torch: Torch, building: Step, folder: Path) -> str:
+def why_it_did_not_compile(torch: Torch, building: SetupStep, folder: Path) -> str:
     """Keep the compiler's output where it outlives set-up, and say where."""
     folder.mkdir(parents=True, exist_ok=True)
     kept = shutil.copyfile(building.log, folder / f"{building.log.stem}-build.log")

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from crossover import tokens
-from crossover.arbiter.token_cache import MAX_STATES, Course
+from crossover.arbiter.token_cache import MAX_STATES, TokenCache
 from crossover.policies import Beat, Exclusive, Grouped, Naive, SlotBarrier, TimeShifted, Turns
 from crossover.tokens import Phase, Policy, Token, new_token
 
@@ -48,7 +48,7 @@ def test_a_course_gives_what_the_rules_give(
     policy: Policy, shares: dict[str, int], choices: list[tuple[str, int]]
 ) -> None:
     token, _ = tokens.settle(seated(shares), policy)
-    course = Course(token, policy)
+    cache = TokenCache(token, policy)
     for step, (job, choice) in enumerate(choices):
         now_s = step / 10
         options = possible(token, job)
@@ -57,10 +57,10 @@ def test_a_course_gives_what_the_rules_give(
             continue
         if event == "ask":
             token, grants = tokens.settle(tokens.ask(token, job), policy, now_s)
-            assert course.ask(job, now_s) == grants
+            assert cache.ask(job, now_s) == grants
         elif event == "release":
             token, grants = tokens.settle(tokens.release(token, job, token.seat(job).generation), policy, now_s)
-            assert course.release(job, now_s) == grants
+            assert cache.release(job, now_s) == grants
         else:
             other = {
                 "aside": lambda token, job: tokens.ask(token, job, aside=True),
@@ -70,34 +70,34 @@ def test_a_course_gives_what_the_rules_give(
                 "join": tokens.join,
             }[event]
             token, _ = tokens.settle(other(token, job), policy, now_s)
-            course.put(tokens.settle(other(course.token, job), policy, now_s)[0])
-        assert course.token == token
-        assert course.is_stalled == (
+            cache.put(tokens.settle(other(cache.token, job), policy, now_s)[0])
+        assert cache.token == token
+        assert cache.is_stalled == (
             token.is_open and not token.holders and any(seat.phase is Phase.WAITING for seat in token.seats)
         )
 
 
 def test_jobs_that_move_apart_for_ever_do_not_fill_the_memory() -> None:
     token, _ = tokens.settle(seated({}), Exclusive())
-    course = Course(token, Exclusive())
+    cache = TokenCache(token, Exclusive())
     for number in range(MAX_STATES):
-        (grant,) = course.ask("a", 0.0)
+        (grant,) = cache.ask("a", 0.0)
         assert (grant.generation, grant.round) == (number + 1, number)
-        course.release("a", 0.0)
-        assert len(course._states) <= MAX_STATES
+        cache.release("a", 0.0)
+        assert len(cache._states) <= MAX_STATES
 
 
 @pytest.mark.parametrize("policy", [Naive(), Turns(), Turns(lead_rounds=1), SlotBarrier()])
 def test_steady_jobs_need_a_handful_of_states(policy: Policy) -> None:
     token, _ = tokens.settle(seated({}), policy)
-    course = Course(token, policy)
+    cache = TokenCache(token, policy)
     num_states = 0
     for number in range(200):
         for job in JOBS:
-            if course.token.seat(job).phase is Phase.IDLE:
-                course.ask(job, 0.0)
-        for job in course.token.holders:
-            course.release(job, 0.0)
+            if cache.token.seat(job).phase is Phase.IDLE:
+                cache.ask(job, 0.0)
+        for job in cache.token.holders:
+            cache.release(job, 0.0)
         if number == 50:
-            num_states = len(course._states)
-    assert len(course._states) == num_states < MAX_STATES // 10
+            num_states = len(cache._states)
+    assert len(cache._states) == num_states < MAX_STATES // 10

@@ -1,4 +1,4 @@
-"""Commands under a leash: real processes, and nothing left of them."""
+"""Commands under a supervisor: real processes, and nothing left of them."""
 
 import os
 import signal
@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from crossover.commands.job_group import Crew
-from crossover.commands.launching import JobCommand, LeashedJob, parse_job, told_end
-from crossover.commands.leash import descendants
+from crossover.commands.job_group import JobGroup
+from crossover.commands.launching import JobCommand, SupervisedJob, parse_job, told_end
 from crossover.commands.screen import LineSplitter, Screen
 from crossover.errors import Refused
+from crossover.supervisor import descendants
 
 SOON_S = 15.0  # a bound against hanging, not a speed: the machine may be busy
 
@@ -27,14 +27,14 @@ def python(code: str, *arguments: object) -> tuple[str, ...]:
     return (sys.executable, "-I", "-S", "-c", textwrap.dedent(code), *map(str, arguments))
 
 
-def run_crew(
+def run_jobs(
     *commands: JobCommand, fail_fast: bool = False, logs: Path | None = None
 ) -> tuple[dict[str, int], str, int | None]:
     """The jobs' exit codes in the order of their ends, what was shown, and the code of a signal."""
     shown = StringIO()
-    crew = Crew(Screen(shown, [c.name for c in commands]), logs, lambda now_s: None, fail_fast=fail_fast)
-    ends = crew.run(commands, {c.name: os.environ for c in commands})
-    return {end.name: end.code for end in ends}, shown.getvalue(), crew.code
+    group = JobGroup(Screen(shown, [c.name for c in commands]), logs, lambda now_s: None, fail_fast=fail_fast)
+    ends = group.run(commands, {c.name: os.environ for c in commands})
+    return {end.name: end.code for end in ends}, shown.getvalue(), group.code
 
 
 def is_alive(pid: int) -> bool:
@@ -85,7 +85,7 @@ def no_handlers_left() -> Iterator[None]:
 
 
 def test_every_job_keeps_its_own_exit_code(no_handlers_left: None) -> None:
-    codes, shown, signalled = run_crew(
+    codes, shown, signalled = run_jobs(
         JobCommand("good", python("print('hello')")), JobCommand("bad", python("import sys; sys.exit(7)"))
     )
     assert codes == {"good": 0, "bad": 7}
@@ -95,7 +95,7 @@ def test_every_job_keeps_its_own_exit_code(no_handlers_left: None) -> None:
 
 
 def test_a_killed_job_is_told_by_its_signal_and_does_not_end_the_other() -> None:
-    codes, shown, _ = run_crew(
+    codes, shown, _ = run_jobs(
         JobCommand("killed", python("import os; os.kill(os.getpid(), 9)")),
         JobCommand("other", python("import time; time.sleep(0.3); print('went on')")),
     )
@@ -105,7 +105,7 @@ def test_a_killed_job_is_told_by_its_signal_and_does_not_end_the_other() -> None
 
 
 def test_fail_fast_ends_the_others() -> None:
-    codes, _, _ = run_crew(
+    codes, _, _ = run_jobs(
         JobCommand("bad", python("import sys; sys.exit(7)")),
         JobCommand("long", python("import time; time.sleep(600)")),
         fail_fast=True,
@@ -117,13 +117,13 @@ def test_logs_hold_the_whole_output_of_both_streams(tmp_path: Path) -> None:
     code = (
         "import sys; sys.stdout.write('x' * 200000 + chr(10)); sys.stdout.flush(); sys.stderr.write('no end of line')"
     )
-    _, shown, _ = run_crew(JobCommand("a", python(code)), logs=tmp_path / "logs")
+    _, shown, _ = run_jobs(JobCommand("a", python(code)), logs=tmp_path / "logs")
     assert (tmp_path / "logs" / "a.log").read_text() == "x" * 200000 + "\n" + "no end of line"
     assert "a │ no end of line\n" in shown
 
 
 def test_what_a_job_leaves_behind_ends_with_it(tmp_path: Path) -> None:
-    codes, _, _ = run_crew(JobCommand("a", python(FAMILY, tmp_path / "pids", 0.3)))
+    codes, _, _ = run_jobs(JobCommand("a", python(FAMILY, tmp_path / "pids", 0.3)))
     assert codes == {"a": 0}
     assert not any(is_alive(pid) for pid in wait_for_numbers(tmp_path / "pids", 2))
 
@@ -151,14 +151,14 @@ def test_ctrl_c_reaches_the_jobs_and_the_second_kills_a_stubborn_one(tmp_path: P
     code = f"""
         import os, sys
         sys.path.insert(0, {str(Path.cwd())!r})
-        from crossover.commands.job_group import Crew
+        from crossover.commands.job_group import JobGroup
         from crossover.commands.launching import JobCommand
         from crossover.commands.screen import Screen
         commands = [JobCommand("gentle", {python(GENTLE, tmp_path / "gentle")!r}),
                     JobCommand("stubborn", {python(STUBBORN, tmp_path / "stubborn")!r})]
-        crew = Crew(Screen(sys.stdout, ["gentle", "stubborn"]), None, lambda now_s: None)
-        ends = crew.run(commands, {{c.name: os.environ for c in commands}})
-        print([(end.name, end.code) for end in ends], crew.code, flush=True)
+        group = JobGroup(Screen(sys.stdout, ["gentle", "stubborn"]), None, lambda now_s: None)
+        ends = group.run(commands, {{c.name: os.environ for c in commands}})
+        print([(end.name, end.code) for end in ends], group.code, flush=True)
     """
     with subprocess.Popen(python(code), stdout=subprocess.PIPE, text=True) as process:
         pids = wait_for_numbers(tmp_path / "gentle", 1) + wait_for_numbers(tmp_path / "stubborn", 1)
@@ -178,9 +178,9 @@ def test_a_starter_that_is_killed_takes_the_whole_family_with_it(tmp_path: Path)
     code = f"""
         import sys, time
         sys.path.insert(0, {str(Path.cwd())!r})
-        from crossover.commands.launching import JobCommand, LeashedJob
+        from crossover.commands.launching import JobCommand, SupervisedJob
         import os
-        job = LeashedJob(JobCommand("a", {python(FAMILY, tmp_path / "pids", 600)!r}), os.environ)
+        job = SupervisedJob(JobCommand("a", {python(FAMILY, tmp_path / "pids", 600)!r}), os.environ)
         time.sleep(600)
     """
     with subprocess.Popen(python(code)) as process:
@@ -201,7 +201,7 @@ STARTS_ARBITER = """
 
 
 def test_an_arbiter_that_a_job_started_outlives_it(tmp_path: Path) -> None:
-    assert run_crew(JobCommand("a", python(STARTS_ARBITER, tmp_path / "pid")))[0] == {"a": 0}
+    assert run_jobs(JobCommand("a", python(STARTS_ARBITER, tmp_path / "pid")))[0] == {"a": 0}
     (pid,) = wait_for_numbers(tmp_path / "pid", 1)
     assert is_alive(pid)
     os.kill(pid, signal.SIGKILL)
@@ -209,12 +209,12 @@ def test_an_arbiter_that_a_job_started_outlives_it(tmp_path: Path) -> None:
 
 
 def test_a_job_has_no_terminal_to_read_and_finds_its_output_unbuffered() -> None:
-    _, shown, _ = run_crew(JobCommand("a", python("import sys; print(repr(sys.stdin.read()))")))
+    _, shown, _ = run_jobs(JobCommand("a", python("import sys; print(repr(sys.stdin.read()))")))
     assert "a │ ''\n" in shown
 
 
-def test_a_leashed_job_that_is_closed_leaves_nothing(tmp_path: Path) -> None:
-    job = LeashedJob(JobCommand("a", python(FAMILY, tmp_path / "pids", 600)), os.environ)
+def test_a_supervised_job_that_is_closed_leaves_nothing(tmp_path: Path) -> None:
+    job = SupervisedJob(JobCommand("a", python(FAMILY, tmp_path / "pids", 600)), os.environ)
     pids = wait_for_numbers(tmp_path / "pids", 2)
     job.close()
     assert not any(is_alive(pid) for pid in pids)
