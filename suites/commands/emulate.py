@@ -15,9 +15,7 @@ def add_emulate(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     emulate = commands.add_parser("emulate", help="run a command on emulated hosts", description=TEXT)
     emulate.add_argument("--hosts", type=int, default=2, metavar="N", help="number of hosts (default 2)")
     emulate.add_argument("--rate", default="200mbit", metavar="RATE", help="of every host's link (default 200mbit)")
-    emulate.add_argument(
-        "--once", action="store_true", help="the command once, beside the hosts"
-    )
+    emulate.add_argument("--once", action="store_true", help="the command once, beside the hosts")
     emulate.add_argument("line", nargs=argparse.REMAINDER, metavar="-- COMMAND")
     emulate.set_defaults(command=run_emulated)
 
