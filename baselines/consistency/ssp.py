@@ -1,8 +1,8 @@
 """Stale synchronous parallel: a worker may be at most `staleness` clocks ahead of the slowest one.
 
 Paper: Ho et al., More Effective Distributed ML via a Stale Synchronous Parallel Parameter Server, NIPS 2013. A worker
-at clock c waits while c − min(clocks) > s. A read at clock c holds every update of clocks ≤ c − s − 1, the reader's own,
-and whatever else has come. staleness=0 is BSP.
+at clock c waits while c − min(clocks) > s. A read at clock c holds every update of clocks ≤ c − s − 1, the reader's
+own, and whatever else has come. staleness=0 is BSP.
 
 Differs from the paper: each update counts 1/P, as in `asp`. Servers answer a read when it is allowed, so a worker has
 no cache of its own that could be older than what the rule asks for.
