@@ -25,6 +25,7 @@ class Slot(StrEnum):
     EXCHANGE = "exchange"
     OPTIMIZER = "optimizer"
     TUNING = "tuning"
+    CONSISTENCY = "consistency"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -526,6 +527,34 @@ class Exchange(Protocol):
     takes: ClassVar[frozenset[How]]
 
     def run(self, aggregate: Aggregate, rank: int, world: int) -> ExchangeRun: ...
+
+
+@runtime_checkable
+class Consistency(Protocol):
+    """When a worker may go on, and what a server makes of updates. Pure.
+
+    A worker's clock is the number of updates that it has pushed. All updates of one clock, one from each worker, are a
+    version of the parameters.
+    """
+
+    card: ClassVar[Card]
+
+    @property
+    def is_synchronous(self) -> bool:
+        """Whether no worker ever computes on parameters that lack another worker's update."""
+        ...
+
+    def may_start(self, clocks: Sequence[int], own: int) -> bool:
+        """Whether worker `own` may begin its next clock; `clocks` [workers] are those that the server has seen."""
+        ...
+
+    def must_include(self, clock: int) -> int:
+        """The last clock of which a read at `clock` holds every worker's update; below 0 for none."""
+        ...
+
+    def share(self, num_arrived: int, num_workers: int) -> float:
+        """The weight of each update of a version of which `num_arrived` have come; 1/P once all have."""
+        ...
 
 
 @runtime_checkable
