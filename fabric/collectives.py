@@ -10,6 +10,13 @@ all of them. n is the number of bytes of one rank's tensor, unless said otherwis
     broadcast    ⌈log₂ P⌉ rounds, each rank that has n to one   binomial tree
     transfer     1 round, each rank n to the next
 
+Other libraries' collectives, which no primitive asks for, are on the paced link too:
+
+    reduce-scatter  P−1 rounds, each rank n/P to the next       ring, the first half of the all-reduce
+    reduce          as broadcast, the other way round
+    scatter         as gather, the other way round              n is what one rank gets
+    barrier         ⌈log₂ P⌉ rounds without bytes               dissemination (Hensgen et al., IJPP 1988)
+
 It knows no tensors and no library, so a simulated network may take its flows from here.
 """
 
@@ -24,7 +31,7 @@ from typing import NamedTuple
 
 
 class Collective(StrEnum):
-    """The collectives by the names of the primitives that ask for them (`baselines.api`)."""
+    """The collectives; the first six by the names of the primitives that ask for them (`baselines.api`)."""
 
     ALL_REDUCE = "AllReduce"
     ALL_GATHER = "AllGather"
@@ -32,6 +39,13 @@ class Collective(StrEnum):
     GATHER = "Gather"
     BROADCAST = "Broadcast"
     TRANSFER = "Transfer"
+    REDUCE_SCATTER = "ReduceScatter"
+    REDUCE = "Reduce"
+    SCATTER = "Scatter"
+    BARRIER = "Barrier"
+
+
+_MIRRORED = {Collective.REDUCE: Collective.BROADCAST, Collective.SCATTER: Collective.GATHER}
 
 
 class RankFlow(NamedTuple):
@@ -86,6 +100,12 @@ def flows_of(collective: Collective, world: int, num_bytes: float) -> Iterator[R
             yield from (_doubling(world, 1 << level, num_bytes) for level in range((world - 1).bit_length()))
         case Collective.TRANSFER:
             yield _shift(world, 1, num_bytes)
+        case Collective.REDUCE_SCATTER:
+            yield _shift(world, 1, num_bytes / world, world - 1)
+        case Collective.REDUCE | Collective.SCATTER:
+            yield from _reversed(flows_of(_MIRRORED[collective], world, num_bytes))
+        case Collective.BARRIER:
+            yield from (_shift(world, 1 << level, 0.0) for level in range((world - 1).bit_length()))
 
 
 def _shift(world: int, distance: int, num_bytes: float, times: int = 1) -> Round:
@@ -97,6 +117,12 @@ def _doubling(world: int, num_holders: int, num_bytes: float) -> Round:
     """The first `num_holders` ranks have it; each gives it to one that has not."""
     receivers = range(num_holders, min(2 * num_holders, world))
     return Round(tuple(RankFlow(rank - num_holders, rank, num_bytes) for rank in receivers))
+
+
+def _reversed(rounds: Iterator[Round]) -> Iterator[Round]:
+    """What was received is sent back, the last round first."""
+    for own in reversed(list(rounds)):
+        yield Round(tuple(RankFlow(flow.destination, flow.source, flow.num_bytes) for flow in own.flows), own.times)
 
 
 @cache
