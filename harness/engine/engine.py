@@ -82,7 +82,7 @@ class Engine:
             streams=self._streams,
             recorder=recorder,
         )
-        straight = transport if link is None and _goes_straight(strategy, transport) else None
+        straight = _straight(strategy, transport) if link is None else None
         self._core = Core(
             opens=self._messages.open,
             world=transport.world,
@@ -92,7 +92,7 @@ class Engine:
             shares_link=link is not None,
         )
         self._communication: Communication | StraightSums
-        if isinstance(straight, QueuesSums):
+        if straight is not None:
             self._communication = StraightSums(self._core, straight, recorder=recorder)
         else:
             looks_again = not strategy.rank_invariant
@@ -335,8 +335,8 @@ class Engine:
         self._plan = make_plan(self.strategy.packing, self.segments) if self.strategy.rank_invariant else ()
 
 
-def _goes_straight(strategy: Strategy, transport: Transport) -> bool:
-    """Whether each message is one sum in an order known beforehand, and the library takes them faster than it sends."""
-    if not (strategy.rank_invariant and strategy.sends_plain_sums):
-        return False
-    return isinstance(transport, QueuesSums) and transport.queues(strategy.ordering.depth)
+def _straight(strategy: Strategy, transport: object) -> QueuesSums | None:
+    """`transport` where each message is one sum in an order known beforehand, and it takes them faster than it sends."""
+    if not (strategy.rank_invariant and strategy.sends_plain_sums and isinstance(transport, QueuesSums)):
+        return None
+    return transport if transport.queues(strategy.ordering.depth) else None

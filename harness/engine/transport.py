@@ -86,7 +86,7 @@ class ProcessGroupTransport:
         return depth == GLOO_AT_ONCE and dist.get_backend(self._groups[0]) == dist.Backend.GLOO
 
     def queue(self, tensor: torch.Tensor) -> HeldByLibrary:
-        work = dist.all_reduce(tensor, group=self._groups[0], async_op=True)
+        work: dist.Work | None = dist.all_reduce(tensor, group=self._groups[0], async_op=True)
         assert work is not None, "this rank is not part of its own group"
         return work
 
