@@ -14,6 +14,7 @@ from results.record import FabricFacts, JobResult, Record, Status
 Work = tuple[tuple[str, str, str, int], ...]
 
 LOCAL = "local"
+MEASURED = "measured"  # the clock of jobs that ran in real time
 OURS = "ours"
 REPLAY = "replay"  # the evidence of jobs whose computation is waited for
 SIMULATED = "simulated"  # the evidence of what a virtual clock predicts
@@ -120,6 +121,11 @@ def num_ranks(record: Record, job: JobResult) -> int:
 def is_measured(record: Record) -> bool:
     """Whether the trial ended well and every job has step times."""
     return record.status is Status.OK and bool(record.jobs) and all(job.step_times_s() for job in record.jobs)
+
+
+def is_untimed(record: Record) -> bool:
+    """Whether the trial ended well without a clock of its own, as in lockstep: what it sent is exact all the same."""
+    return record.status is Status.OK and bool(record.jobs) and all(job.clock != MEASURED for job in record.jobs)
 
 
 def step_time_s(job: JobResult) -> float:

@@ -30,7 +30,7 @@ from suites.catalogue import suite_of
 from suites.commands.report import publish
 from suites.expected import expected_each_s, expected_s
 from suites.folders import prepare_folder, set_latest
-from suites.runner import Outcome, check_all, run_trials, select
+from suites.runner import RunResult, check_all, run_trials, select
 
 MOST_REPEATS, MOST_STEPS = 1_000, 1_000_000
 
@@ -91,7 +91,7 @@ def _how_to_go_on(folder: Path) -> str:
     )
 
 
-def _conclude(outcome: Outcome, folder: Path, console: Console, *, as_json: bool) -> int:
+def _conclude(outcome: RunResult, folder: Path, console: Console, *, as_json: bool) -> int:
     """Report, or say how to go on; returns the exit code."""
     if outcome.interrupted:
         counts = f"interrupted after {len(outcome.records)} of {outcome.num_asked} trials"
