@@ -20,7 +20,7 @@ REPLAY = "replay"  # the evidence of jobs whose computation is waited for
 SIMULATED = "simulated"  # the evidence of what a virtual clock predicts
 
 
-class Group(StrEnum):
+class ComputeKind(StrEnum):
     """What kind of evidence a cell is: real compute, replayed compute, or jobs that share devices."""
 
     REAL = "real"
@@ -69,19 +69,19 @@ class FabricKey:
 class SettingKey:
     """Cells with equal keys answer the same question and may stand in one figure."""
 
-    group: Group
+    group: ComputeKind
     workload: str
     device: str
     batch_size: int
     fabric: FabricKey
 
 
-def group_of(record: Record) -> Group:
+def group_of(record: Record) -> ComputeKind:
     """The group, from the record's fields."""
     if is_shared(record):
-        return Group.SHARING
+        return ComputeKind.SHARING
     replayed = record.fabric.label == REPLAY or any(job.device == REPLAY for job in record.jobs)
-    return Group.REPLAY if replayed else Group.REAL
+    return ComputeKind.REPLAY if replayed else ComputeKind.REAL
 
 
 def is_shared(record: Record) -> bool:

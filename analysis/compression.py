@@ -10,8 +10,8 @@ from dataclasses import replace
 from analysis.cells import LOCAL, SIMULATED, is_measured, is_shared, is_untimed, step_time_s
 from analysis.compression_rows import CompressionStudy, MethodRow, PaysBelow, SoonerRow, Threshold
 from analysis.naming import method_of
-from analysis.sent import counted_a_step
 from analysis.stats import Interval, bootstrap_interval
+from analysis.step_bytes import counted_a_step
 from analysis.step_rows import Setting
 from analysis.steps import paying_ranges, place_of
 from analysis.target_rows import Price, TargetRow, TargetStudy
