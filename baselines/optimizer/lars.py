@@ -99,7 +99,7 @@ class _Lars(torch.optim.Optimizer):
 
 
 def local_rate(weights: Tensor, grad: Tensor, trust: float, weight_decay: float) -> Tensor:
-    """λ of one tensor, a float64 scalar on its device, whose sums of squares do not show their order; 1 where one of the
+    """λ of one tensor, a float64 scalar on its device, in which sums of squares hide their order; 1 where one of the
     norms is 0."""
     own, slope = (torch.linalg.vector_norm(tensor, dtype=torch.float64) for tensor in (weights, grad))
     ratio = trust * own / (slope + weight_decay * own)
