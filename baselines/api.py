@@ -8,9 +8,9 @@ groups and on a virtual clock.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import ClassVar, Protocol, Self, runtime_checkable
+from typing import Any, ClassVar, Protocol, Self, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -25,6 +25,7 @@ class Slot(StrEnum):
     EXCHANGE = "exchange"
     OPTIMIZER = "optimizer"
     TUNING = "tuning"
+    CONSISTENCY = "consistency"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +38,18 @@ class Card:
     summary: str
     paper: str
     wraps: bool = False
+
+
+UNIT = "unit"  # the key under which a field's metadata say that it is a size
+
+
+def size(default: Any, unit: str) -> Any:
+    """A parameter that is a size in `unit`: "bytes", "elements" or "MB".
+
+    Where tensors are S times smaller than what they stand for, so is a size; names show what it stands for. The unit
+    "scale" marks the parameter that is told S itself.
+    """
+    return field(default=default, metadata={UNIT: unit})
 
 
 MOST_IN_FLIGHT = 64  # each has a process group of its own
@@ -380,6 +393,24 @@ class SizedByShape(Protocol):
 
 
 @runtime_checkable
+class CountsBits(Protocol):
+    """A compressor whose code has another size by its definition than `wire_bytes` foresees, e.g. at its entropy."""
+
+    @property
+    def code_bits(self) -> float:
+        """Bits per element: values, positions and scales of the code as the method defines it."""
+        ...
+
+
+@runtime_checkable
+class RampsUp(Protocol):
+    """A compressor that sends more in its first `ramp_steps` steps, and less with every one of them."""
+
+    @property
+    def ramp_steps(self) -> int: ...
+
+
+@runtime_checkable
 class KeepsResidual(Protocol):
     """A compressor that itself feeds back what it loses, so that no `error-feedback` goes around it."""
 
@@ -503,6 +534,34 @@ class Exchange(Protocol):
     takes: ClassVar[frozenset[How]]
 
     def run(self, aggregate: Aggregate, rank: int, world: int) -> ExchangeRun: ...
+
+
+@runtime_checkable
+class Consistency(Protocol):
+    """When a worker may go on, and what a server makes of updates. Pure.
+
+    A worker's clock is the number of updates that it has pushed. All updates of one clock, one from each worker, are a
+    version of the parameters.
+    """
+
+    card: ClassVar[Card]
+
+    @property
+    def is_synchronous(self) -> bool:
+        """Whether no worker ever computes on parameters that lack another worker's update."""
+        ...
+
+    def may_start(self, clocks: Sequence[int], own: int) -> bool:
+        """Whether worker `own` may begin its next clock; `clocks` [workers] are those that the server has seen."""
+        ...
+
+    def must_include(self, clock: int) -> int:
+        """The last clock of which a read at `clock` holds every worker's update; below 0 for none."""
+        ...
+
+    def share(self, num_arrived: int, num_workers: int) -> float:
+        """The weight of each update of a version of which `num_arrived` have come; 1/P once all have."""
+        ...
 
 
 @runtime_checkable

@@ -34,6 +34,21 @@ def code_bytes(numel: int, density: float, dtype: torch.dtype = torch.float32) -
     return float(num_kept(numel, density) * (dtype.itemsize + sparse.index_dtype(numel).itemsize))
 
 
+def chosen_bits(density: float, value_bits: float = 32.0) -> float:
+    """Bits per element of a code of the `density` largest: their values, and which they are, at the entropy H(density).
+
+    No type of index reaches the entropy; the code that is sent takes `code_bytes`.
+    """
+    return density * value_bits + entropy(density)
+
+
+def entropy(share: float) -> float:
+    """Bits of one yes or no that is yes with probability `share`."""
+    if not 0.0 < share < 1.0:
+        return 0.0
+    return -share * math.log2(share) - (1 - share) * math.log2(1 - share)
+
+
 def sparse_code(values: Tensor, positions: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
     """The elements of `values` [n] at `positions` [k] as bytes, the values in `dtype`."""
     return joined(sparse.gather(values, positions).to(dtype), sparse.pack(positions, values.numel()))

@@ -37,7 +37,16 @@ from torch import Tensor
 from baselines.api import Aggregate, Card, Context, How, Reduced, Reduction, Scope, Slot, State
 from baselines.kernels import feedback, select, sparse
 from baselines.residuals import report
-from baselines.sparsity import add_sparse_code, blocks, check_share, code_bytes, num_kept, sampled, sparse_code
+from baselines.sparsity import (
+    add_sparse_code,
+    blocks,
+    check_share,
+    chosen_bits,
+    code_bytes,
+    num_kept,
+    sampled,
+    sparse_code,
+)
 
 SCOPES = {"message": Scope.MESSAGE, "tensor": Scope.TENSOR}
 WARM_UP = (0.25, 0.0625, 0.015625, 0.004)
@@ -88,6 +97,10 @@ class Dgc:
     def applies_momentum(self) -> bool:
         return self.momentum > 0.0
 
+    @property
+    def ramp_steps(self) -> int:
+        return self.warmup_steps
+
     def density_at(self, step: int) -> float:
         """The share of elements sent in step `step`, counted from 0."""
         warming = step < self.warmup_steps
@@ -135,6 +148,10 @@ class Dgc:
         positions = torch.cat(found)
         least = min(1, values.numel())
         return positions if positions.numel() else torch.zeros(least, dtype=torch.int64, device=values.device)
+
+    @property
+    def code_bits(self) -> float:
+        return chosen_bits(self.density)
 
     def wire_bytes(self, numel: int, world: int) -> float:
         return code_bytes(numel, self.density)

@@ -56,6 +56,10 @@ class Half:
         total = yield Aggregate((short,), How.SUM, "gradient")
         return Reduced(_widened(total.parts[0][0], grad), contributed)
 
+    @property
+    def code_bits(self) -> float:
+        return 16.0
+
     def wire_bytes(self, numel: int, world: int) -> float:
         return 2.0 * numel
 

@@ -126,6 +126,10 @@ class OnebitAdam:
                 report(fresh.numel(), ctx.message)
         return Reduced(value, sent if ctx.wants_contribution else None)
 
+    @property
+    def code_bits(self) -> float:
+        return 1.0
+
     def wire_bytes(self, numel: int, world: int) -> float:
         """After the warm-up, of one parameter whose servers are all ranks: signs and scales to them, and one reply."""
         return numel / 8 * (1 + 1 / world) + 4.0 * (world + 1)

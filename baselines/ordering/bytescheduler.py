@@ -26,7 +26,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from baselines.api import Card, Knob, Message, Slot, check_depth
+from baselines.api import Card, Knob, Message, Slot, check_depth, size
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class ByteScheduler:
     )
     rank_invariant: ClassVar[bool] = False
     knobs: ClassVar[Mapping[str, Knob]] = {"credit_bytes": Knob(16_000_000, 256_000_000)}
-    credit_bytes: int = 16_000_000
+    credit_bytes: int = size(16_000_000, "bytes")
     depth: int = 4
 
     def __post_init__(self) -> None:

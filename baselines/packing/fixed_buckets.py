@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from baselines.api import Card, Knob, Packed, Segment, Slot
+from baselines.api import Card, Knob, Packed, Segment, Slot, size
 
 MIB = 1024 * 1024
 
@@ -38,8 +38,8 @@ class FixedBuckets:
     rank_invariant: ClassVar[bool] = True
     slices: ClassVar[bool] = False
     knobs: ClassVar[Mapping[str, Knob]] = {"bucket_bytes": Knob(64 * 1024, 256 * MIB)}
-    bucket_bytes: int = 25 * MIB
-    first_bucket_bytes: int = MIB
+    bucket_bytes: int = size(25 * MIB, "bytes")
+    first_bucket_bytes: int = size(MIB, "bytes")
 
     def __post_init__(self) -> None:
         if min(self.bucket_bytes, self.first_bucket_bytes) < 1:

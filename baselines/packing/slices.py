@@ -25,7 +25,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from typing import ClassVar
 
-from baselines.api import Card, Knob, Packed, Segment, Slot
+from baselines.api import Card, Knob, Packed, Segment, Slot, size
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Slices:
     rank_invariant: ClassVar[bool] = True
     slices: ClassVar[bool] = True
     knobs: ClassVar[Mapping[str, Knob]] = {"slice_elements": Knob(2_000_000, 32_000_000)}
-    slice_elements: int = 40_000
+    slice_elements: int = size(40_000, "elements")
     cut: str = "elements"
 
     def __post_init__(self) -> None:

@@ -21,7 +21,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from baselines.api import Card, Group, Knob, Packed, Segment, Slot
+from baselines.api import Card, Group, Knob, Packed, Segment, Slot, size
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class TensorFusion:
         "threshold_bytes": Knob(64 * 1024, 256 * 1024 * 1024),
         "cycle_s": Knob(0.001, 0.1),
     }
-    threshold_bytes: int = 128 * 1024 * 1024
+    threshold_bytes: int = size(128 * 1024 * 1024, "bytes")
     cycle_s: float = 0.001
 
     def __post_init__(self) -> None:

@@ -24,7 +24,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from baselines.api import Card, Knob, Slot, Tried
+from baselines.api import Card, Knob, Slot, Tried, size
 
 EXPECTED_GAIN = 0.01
 SIZES = ("_bytes", "_elements")  # ends of names of knobs that shrink along with the tensors
@@ -45,7 +45,7 @@ class Bayesian:
     steps: int = 3
     random_trials: int = 4
     seed: int = 1
-    size_scale: int = 1
+    size_scale: int = size(1, "scale")
 
     def __post_init__(self) -> None:
         if min(self.trials, self.steps, self.random_trials, self.size_scale) < 1 or self.seed < 0:

@@ -22,13 +22,14 @@ from baselines.api import (
     Reduction,
     State,
 )
+from harness.engine.traffic import Planned
 
 
 @dataclass(frozen=True, slots=True)
 class Tagged:
-    """A primitive and the tag under which its bytes are counted."""
+    """A primitive, or on the virtual clock what stands for it, and the tag under which its bytes are counted."""
 
-    primitive: Primitive
+    primitive: Primitive | Planned
     tag: str
 
 

@@ -57,6 +57,8 @@ UPDATE_POINTS = {
 STEP_SETTINGS = (
     ("loss-scale", f"{FIRST_SCALE:g} at first, ×2 after {GROWTH_INTERVAL} clean steps, ÷2 and skip on overflow; with "
      "float16", MIXED),
+    ("local-steps", "local-steps(n=10) in a strategy: steps of each rank alone between two exchanges of weights",
+     "Stich, Local SGD, ICLR 2019; Sattler et al., IJCNN 2019"),
     ("accumulate", "micro-batches a step, whose gradients add up before they are sent", "textbook"),
     ("clip_norm", "the L2 norm that the averaged gradient is clipped to", "Pascanu et al., ICML 2013"),
 )  # fmt: skip

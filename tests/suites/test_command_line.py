@@ -117,6 +117,6 @@ def test_the_catalogue_names_everything_that_a_trial_may_say_with_its_source() -
     found = suites.commands.listing.rows()
     for kind, values in (("sharing", Sharing), ("precisions", Precision), ("update points", UpdatePoint)):
         assert [entry["name"] for entry in found[kind]] == [value.value for value in values]
-    assert {"loss-scale", "accumulate", "clip_norm"} == {entry["name"] for entry in found["step"]}
+    assert {"loss-scale", "local-steps", "accumulate", "clip_norm"} == {entry["name"] for entry in found["step"]}
     for kind in ("sharing", "precisions", "update points", "step"):
         assert all(entry["summary"] and entry["source"] for entry in found[kind])
