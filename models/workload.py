@@ -18,7 +18,8 @@ from torch import Tensor, nn
 from models.data.sources import Digits, Source, Synthetic
 from models.device import VirtualDevice
 from models.layer_profile import load_profile, profile_names
-from models.networks import NETWORKS, Kind, Network, find_network
+from models.network import Kind, Network
+from models.networks import NETWORKS, find_network
 from models.replay import ReplayWorkload
 from models.settings import device_socket
 from models.training import TrainingWorkload

@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from models.data.sampling import Shard, generator_for, index_batches
-from models.networks import SampleShape
+from models.network import SampleShape
 from models.values import Batch, WorkloadError
 
 _SUFFIXES = {".jpeg", ".jpg", ".png"}
@@ -28,6 +28,7 @@ _MEAN = torch.tensor((0.485, 0.456, 0.406)).view(3, 1, 1)
 _DEVIATION = torch.tensor((0.229, 0.224, 0.225)).view(3, 1, 1)
 _AREA, _ASPECT, _CROP_TRIES = (0.08, 1.0), (3 / 4, 4 / 3), 10
 _EVALUATION_BATCH = 64
+MOST_PIXELS = 80_000_000  # the largest of ImageNet has 67 million
 _LAYOUT = "it must hold train/<class>/*.JPEG and val/<class>/*.JPEG"
 
 Key = tuple[int, int, int]  # seed, epoch and index of an image
@@ -172,7 +173,9 @@ def list_images(folder: Path) -> Folder:
     paths: list[Path] = []
     labels: list[int] = []
     for label, name in enumerate(classes):
-        found = sorted(path for path in (folder / name).iterdir() if path.suffix.lower() in _SUFFIXES)
+        found = sorted(
+            path for path in (folder / name).iterdir() if path.suffix.lower() in _SUFFIXES and path.is_file()
+        )
         if not found:
             raise WorkloadError(
                 f"{folder / name} has no images ({', '.join(sorted(_SUFFIXES))}); add some or remove it"
@@ -186,8 +189,10 @@ def read_image(path: Path) -> Image.Image | Unreadable:
     """Decode an image to RGB."""
     try:
         with Image.open(path) as image:
+            if image.width * image.height > MOST_PIXELS:  # before anything is decoded: a small file may unpack to much
+                return Unreadable(f"{path} has {image.width} × {image.height} pixels, more than {MOST_PIXELS:,}")
             return image.convert("RGB")
-    except (OSError, UnidentifiedImageError, SyntaxError) as error:
+    except (OSError, UnidentifiedImageError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
         return Unreadable(f"{path} cannot be read as an image ({error}); replace or remove it")
 
 

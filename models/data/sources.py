@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from models.data.sampling import Shard, generator_for, index_batches
-from models.networks import Kind, SampleShape
+from models.network import Kind, SampleShape
 from models.values import Batch, WorkloadError
 
 # Digits are grey 8×8 images with values 0–16; mean and deviation over the whole set, after division by 16.
@@ -27,11 +27,14 @@ class Source(Protocol):
     """
 
     @property
-    def shape(self) -> SampleShape: ...
+    def shape(self) -> SampleShape:
+        """One sample's shape, and the number of classes."""
 
-    def batches(self, rank: int, world: int, seed: int) -> Iterator[Batch]: ...
+    def batches(self, rank: int, world: int, seed: int) -> Iterator[Batch]:
+        """Endless batches of one rank. Ranks share no sample in an epoch."""
 
-    def held_out(self) -> Iterator[Batch] | None: ...
+    def held_out(self) -> Iterator[Batch] | None:
+        """The held-out part, once; None where there is none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

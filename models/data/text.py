@@ -27,7 +27,7 @@ from torch import Tensor
 from models.data.sampling import Shard, generator_for, index_batches
 from models.data.sources import held_in
 from models.data.vocabulary import CLASSIFY, MASK, SEPARATE, SPECIAL, UNKNOWN, learn_vocabulary
-from models.networks import SampleShape
+from models.network import SampleShape
 from models.settings import cache_folder
 from models.values import Batch, WorkloadError
 
@@ -144,7 +144,7 @@ def read_corpus(path: str) -> list[str]:
     root = Path(path)
     if not path or not root.exists():
         raise WorkloadError(f"data_path {path!r} does not exist; give a text file or a folder of .txt files")
-    files = [root] if root.is_file() else sorted(root.rglob("*.txt"))
+    files = [root] if root.is_file() else sorted(file for file in root.rglob("*.txt") if file.is_file())
     documents = [_read_utf8(file) for file in files]
     if not any(document.strip() for document in documents):
         raise WorkloadError(f"data_path {path!r} holds no text; give a text file or a folder of .txt files")
@@ -163,14 +163,28 @@ def _cached_tokens(documents: list[str]) -> Tensor:
     for document in documents:
         digest.update(document.encode() + b"\0")
     path = cache_folder() / f"tokens-{digest.hexdigest()[:32]}.npy"
-    if path.exists():
-        return torch.from_numpy(np.load(path, allow_pickle=False)).long()
+    if (kept := _kept_tokens(path)) is not None:
+        return kept
     tokens = np.asarray(tokenise(documents), dtype=np.int32)
     try:
         _write_whole(path, tokens)
     except OSError as error:
         _log.info("tokens are not cached, so the next start tokenises again: %s", error)
     return torch.from_numpy(tokens).long()
+
+
+def _kept_tokens(path: Path) -> Tensor | None:
+    """What an earlier start has kept; None where it is not there, or damaged (a full disk, a foreign file)."""
+    try:
+        tokens = np.load(path, allow_pickle=False)
+        if isinstance(tokens, np.ndarray) and tokens.ndim == 1 and tokens.dtype == np.int32:
+            return torch.from_numpy(tokens).long()
+        _log.warning("%s is no list of tokens, and is made anew", path)
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, EOFError) as error:
+        _log.warning("%s is damaged and is made anew: %s", path, error)
+    return None
 
 
 def tokenise(documents: list[str]) -> list[int]:

@@ -36,6 +36,7 @@ class LSTMLM(nn.Module):
         _initialise(self)
 
     def forward(self, tokens: Tensor) -> Tensor:
+        """Logits [batch, length, tokens] of the token behind each place, from token ids [batch, length]."""
         x = self.dropout(self.embedding(tokens))
         for layer in self.layers:
             x = self.dropout(layer(x)[0])
@@ -56,6 +57,7 @@ class ElmanLM(nn.Module):
         _initialise(self)
 
     def forward(self, tokens: Tensor) -> Tensor:
+        """Logits [batch, length, tokens] of the token behind each place, from token ids [batch, length]."""
         x = self.dropout(self.embedding(tokens))
         state = x.new_zeros(len(x), ELMAN_WIDTH)
         states = []

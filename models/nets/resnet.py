@@ -28,6 +28,7 @@ class BasicBlock(nn.Module):
         self.padding = (channels - in_channels) // 2
 
     def forward(self, x: Tensor) -> Tensor:
+        """From feature maps [batch, channels, height, width] to the block's own."""
         y = functional.relu(self.bn1(self.conv1(x)))
         y = self.bn2(self.conv2(y))
         if self.stride > 1 or self.padding:
@@ -55,6 +56,7 @@ class Bottleneck(nn.Module):
             self.downsample = nn.Sequential(projection, nn.BatchNorm2d(out_channels))
 
     def forward(self, x: Tensor) -> Tensor:
+        """From feature maps [batch, channels, height, width] to the block's own."""
         shortcut = x if self.downsample is None else self.downsample(x)
         y = functional.relu(self.bn1(self.conv1(x)))
         y = functional.relu(self.bn2(self.conv2(y)))
@@ -75,6 +77,7 @@ class ResNet20(nn.Module):
         _initialise(self)
 
     def forward(self, x: Tensor) -> Tensor:
+        """Logits [batch, classes] of images [batch, channels, height, width]."""
         x = functional.relu(self.bn1(self.conv1(x)))
         x = self.layer3(self.layer2(self.layer1(x)))
         logits: Tensor = self.fc(x.mean(dim=(2, 3)))
@@ -97,6 +100,7 @@ class BottleneckResNet(nn.Module):
         _initialise(self)
 
     def forward(self, x: Tensor) -> Tensor:
+        """Logits [batch, classes] of images [batch, channels, height, width]."""
         x = self.maxpool(functional.relu(self.bn1(self.conv1(x))))
         x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
         logits: Tensor = self.fc(x.mean(dim=(2, 3)))

@@ -30,6 +30,7 @@ class CausalAttention(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
+        """Each place's mix of the places before it: [batch, length, width] to the same shape."""
         batch, length, width = x.shape
         split = self.input(x).view(batch, length, 3, self.num_heads, width // self.num_heads)
         query, key, value = split.permute(2, 0, 3, 1, 4)  # each [batch, heads, length, width a head]
@@ -53,6 +54,7 @@ class Block(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
+        """Attention and feed-forward, normalised after each: [batch, length, width] to the same shape."""
         x = self.attention_norm(x + self.dropout(self.attention(x)))
         out: Tensor = self.ffn_norm(x + self.dropout(self.ffn_out(functional.relu(self.ffn_in(x)))))
         return out
@@ -72,6 +74,7 @@ class TransformerLM(nn.Module):
         _initialise(self)
 
     def forward(self, tokens: Tensor) -> Tensor:
+        """Logits [batch, length, tokens] of the token behind each place, from token ids [batch, length]."""
         x = self.embedding(tokens) * math.sqrt(TRANSFORMER_WIDTH)
         x = self.dropout(x + sinusoids(tokens.shape[1], TRANSFORMER_WIDTH, x.device))
         for layer in self.layers:

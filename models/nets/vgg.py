@@ -32,6 +32,7 @@ class VGG16(nn.Module):
         _initialise(self)
 
     def forward(self, x: Tensor) -> Tensor:
+        """Logits [batch, classes] of images [batch, channels, height, width]."""
         x = self.avgpool(self.features(x))
         logits: Tensor = self.classifier(torch.flatten(x, 1))
         return logits
