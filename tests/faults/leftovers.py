@@ -41,11 +41,16 @@ class Marked:
 
     def networks(self) -> set[str]:
         """The network namespaces that its processes are in, but for this test's own."""
-        own, found = os.readlink("/proc/self/ns/net"), set()
-        for pid in self.processes():
-            with suppress(OSError):
-                found.add(os.readlink(f"/proc/{pid}/ns/net"))
-        return found - {own}
+        return networks_of(self.processes()) - {os.readlink("/proc/self/ns/net")}
+
+
+def networks_of(pids: list[int]) -> set[str]:
+    """The network namespaces of those who may be looked at."""
+    found = set()
+    for pid in pids:
+        with suppress(OSError):  # ended, or another user's
+            found.add(os.readlink(f"/proc/{pid}/ns/net"))
+    return found
 
 
 @contextmanager

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from leftovers import SIGNALS, SOON_S, Marked, marked_run, numbers, parent, state, torn, words
+from leftovers import SIGNALS, SOON_S, Marked, marked_run, networks_of, numbers, parent, state, torn, words
 
 from fabric.enclosure import refusal
 
@@ -67,7 +67,7 @@ def test_nothing_is_left_and_resume_completes(fabric: str, role: str, number: si
                 process.send_signal(signal.SIGKILL if role == "bench" else signal.SIGINT)
             process.communicate(timeout=4 * SOON_S)
         assert marked.wait_until_gone() == []
-        assert not networks & {os.readlink(f"/proc/{pid}/ns/net") for pid in numbers() if state(pid) not in "ZX"}
+        assert not networks & networks_of(numbers())
         assert torn(tmp_path / "out") == []
         with bench(marked, tmp_path, "--fabric", fabric, "--resume") as again:
             shown, _ = again.communicate(timeout=4 * SOON_S)
