@@ -71,11 +71,14 @@ def elements(data: Tensor, numel: int, dtype: torch.dtype = torch.float32) -> tu
 def standing_out(values: Tensor, density: float, sample: float, generator: torch.Generator) -> Tensor:
     """Positions (ascending) of about `density` of the elements: those whose magnitude reaches a threshold, which is
     estimated on a share `sample` of them, or on more where the tensor is small. With density 1 all that are not 0."""
-    if density == 1.0:
-        return select.above(values, 0.0)
+    return select.above(values, 0.0 if density == 1.0 else sampled(values, density, sample, generator))
+
+
+def sampled(values: Tensor, density: float, sample: float, generator: torch.Generator) -> float:
+    """The magnitude that about `density` of `values` [n] reach, by a share `sample` of them, or more where n is small:
+    ten samples at least reach it."""
     enough = _NUM_EXCEEDING / (density * max(1, values.numel()))
-    threshold = select.sampled_threshold(values, density, min(1.0, max(sample, enough)), generator)
-    return select.above(values, threshold)
+    return select.sampled_threshold(values, density, min(1.0, max(sample, enough)), generator)
 
 
 def blocks(values: Tensor, ctx: Context, scope: str) -> list[tuple[int, Tensor]]:

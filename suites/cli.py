@@ -1,4 +1,4 @@
-"""The command line: crossover-bench list | run | report | compare | doctor | predict.
+"""The command line: crossover-bench list | run | report | compare | doctor | predict | pace | emulate.
 
 Exit codes: 0 done; 1 a trial failed or something regressed; 2 the request was wrong, with the
 value and the remedy in the message; 130 interrupted.
@@ -18,6 +18,8 @@ from rich.console import Console
 
 from baselines import outside
 from harness.lab.spmd import is_follower
+from suites.commands.emulate import add_emulate
+from suites.commands.pace import add_pace
 from suites.commands.predict_options import add_predict
 from suites.errors import is_about_the_request, remedy_for
 
@@ -33,6 +35,10 @@ examples:
   torchrun --nproc-per-node 2 -m suites run quick --fabric native --only real
                                                  on ranks that torchrun, mpirun or srun has started
   crossover-bench doctor --fabric emulated       what this machine can do, with line rates
+  crossover-bench pace --hosts 8 --rate 10gbit --alpha 20us -- python train.py
+                                                 your script as rank 0 of 8, the others virtual
+  crossover-bench emulate --hosts 2 --rate 200mbit -- python train.py
+                                                 your script on each of two emulated hosts
 """
 
 
@@ -108,6 +114,8 @@ def _parser() -> argparse.ArgumentParser:
     _add_compare(commands)
     _add_doctor(commands)
     add_predict(commands)
+    add_pace(commands)
+    add_emulate(commands)
     return parser
 
 

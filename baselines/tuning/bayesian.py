@@ -11,8 +11,8 @@ Nothing is remembered: the process is fitted anew from all that was tried, so th
 same. A proposal takes some 0.15 s, on the clock of training.
 
 Differs from the paper: checked against the authors' public code, which uses the same library (`bayesian-optimization`)
-and the same criterion, but 15 settings, the first 10 at random, ξ = 0.1 s on the step time, and linear scales. Its last
-version replaced this search by additive increase and multiplicative decrease of the credit. Here the noise of a
+and the same criterion, but 15 settings, the first 10 at random, ξ = 0.1 s on the step time, and linear
+scales. Here the noise of a
 measurement is taken as a hundredth of the variance over the settings tried, and the process's length scale is kept to
 0.1 … 10 of a knob's range: free, it collapses with so few settings. Not verified against the paper's text.
 """

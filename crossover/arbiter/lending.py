@@ -94,6 +94,8 @@ class Lender:
             self._release(connection, request.number)
         elif request.kind is RequestKind.SKIP:
             self._skip(connection, request.number)
+        elif request.kind is RequestKind.PAUSE:
+            self._pause(connection)
         else:
             raise Refused(f"this connection is job {connection.job!r} already: open one a seat, or a question")
 
@@ -144,6 +146,11 @@ class Lender:
         token = tokens.skip(connection.table.token, connection.job, num_rounds)
         # told before the next job gets its turn, which may be a long one
         self.send(connection, Reply(ReplyKind.SKIPPED, round=token.seat(connection.job).next_round).pack())
+        self.settle(connection.table, token)
+
+    def _pause(self, connection: Connection) -> None:
+        token = tokens.pass_over(connection.table.token, connection.job)
+        self.send(connection, Reply(ReplyKind.PAUSED, round=token.seat(connection.job).next_round).pack())
         self.settle(connection.table, token)
 
     def settle(self, table: Table, token: Token) -> None:

@@ -183,8 +183,8 @@ class Lockstep:
         """One a parameter for AT_PRE_HOOK; else a single one, under the empty name."""
         build = Adopt().build if self.strategy.updates_on_servers else self.strategy.optimizer.build
         if self.strategy.update_point is UpdatePoint.AT_PRE_HOOK:
-            return {name: build([parameter]) for name, parameter in self.parameters[rank].items()}
-        return {"": build(self.models[rank].parameters())}
+            return {name: build([(name, parameter)]) for name, parameter in self.parameters[rank].items()}
+        return {"": build(self.models[rank].named_parameters())}
 
     def _backward(self, rank: int, loss: Loss) -> tuple[Tensor, list[str]]:
         """The loss, and the names in the order in which gradients came, absent ones last."""

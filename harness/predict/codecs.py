@@ -139,6 +139,10 @@ class Charged:
     charge: Charge
     device: VirtualDevice
 
+    @property
+    def lossy(self) -> bool:
+        return self.inner.lossy
+
     def reduce(self, grad: Tensor, states: Mapping[str, State], ctx: Context) -> Reduction:
         """As `inner` does."""
         run = self.inner.reduce(grad, states, ctx)

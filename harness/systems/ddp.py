@@ -95,7 +95,7 @@ class TorchDdp:
         if self.hook:
             state = PowerSGDState(None, self.powersgd_rank, self.start_iter) if compresses else None
             wrapped.register_comm_hook(state, HOOKS[self.hook])
-        optimizer = seat.strategy.optimizer.build(model.parameters())
+        optimizer = seat.strategy.optimizer.build(model.named_parameters())
         return DdpSession(wrapped, optimizer, clip_norm=seat.clip_norm, scaler=scaler_for(model, seat.precision))
 
 
