@@ -50,6 +50,19 @@ def read_call(part: str) -> tuple[str, dict[str, Any]]:
         raise TextError(f"{part!r}: parameters are written as name=value, e.g. topk(density=0.01)") from None
 
 
+def given_texts(part: str) -> dict[str, str]:
+    """The parameters of one part with their values as they are written: `topk(density=1e-2)` gives {"density": "1e-2"}.
+
+    Raises: TextError as `read_call`.
+    """
+    names = read_call(part)[1]
+    _, _, rest = part.partition("(")
+    text = f"f({rest}"
+    call = ast.parse(text, mode="eval").body if names else None
+    keywords = call.keywords if isinstance(call, ast.Call) else []
+    return {str(keyword.arg): ast.get_source_segment(text, keyword.value) or "" for keyword in keywords}
+
+
 def settable_fields(kind: type[Any]) -> dict[str, Any]:
     """The parameters that a text may set, by name, with their defaults."""
     fields = dataclasses.fields(kind)

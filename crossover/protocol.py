@@ -9,6 +9,7 @@ nothing to frame; every packet begins with a header of HEADER_BYTES, and any of 
     ASIDE                                            → GRANTED(generation, round): a lease that is no turn
     RELEASE(number=generation)                       → RELEASED, after the next job has its GRANTED | FENCED(text)
     SKIP(number=rounds)                              → SKIPPED(round)
+    PAUSE                                            → PAUSED(round): out of the queue until the next ACQUIRE
 
 Who releases sleeps until it is answered, which leaves its core to the arbiter and the next job: a release without an
 answer made the hand-over twice as long. To leave is to close the connection, or to shut down one's own half: then LEFT
@@ -59,6 +60,7 @@ class RequestKind(IntEnum):
     STATUS = 6
     LOOK = 7
     EXCUSE = 8
+    PAUSE = 9
 
 
 class ReplyKind(IntEnum):
@@ -74,6 +76,7 @@ class ReplyKind(IntEnum):
     ENTRY = 8
     RELEASED = 9
     EXCUSED = 10
+    PAUSED = 11
 
 
 _NAMED = (RequestKind.JOIN, RequestKind.LOOK, RequestKind.EXCUSE)

@@ -16,8 +16,8 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 
-from fabric import leash
 from fabric.api import FabricError, FabricKind, FabricSpec, build, command_prefix, parse_rate
 from fabric.cluster import Cluster
 
@@ -97,21 +97,31 @@ def run(spec: FabricSpec, command: Sequence[str]) -> int:
             ADDRESSES: ",".join(f"{host.name}={host.address}" for host in cluster.hosts),
         }
         try:
-            return subprocess.run(command, env=environment, check=False).returncode
+            return _run_as_first_process(command, environment)
         finally:
             for pid in living:
-                os.kill(pid, signal.SIGKILL)
-                os.waitpid(pid, 0)
+                with suppress(ProcessLookupError, ChildProcessError):  # it was killed, and collected as an orphan is
+                    os.kill(pid, signal.SIGKILL)
+                    os.waitpid(pid, 0)
+
+
+def _run_as_first_process(command: Sequence[str], environment: Mapping[str, str]) -> int:
+    """Run the command and collect what it orphans, as process 1 must; its exit code as a shell would give it."""
+    child = subprocess.Popen(command, env=environment)
+    signal.signal(signal.SIGINT, lambda *_: None)  # a terminal sends it to the command as well, which may tidy up
+    while (ended := os.wait())[0] != child.pid:
+        continue
+    child.returncode = os.waitstatus_to_exitcode(ended[1])
+    return child.returncode if child.returncode >= 0 else 128 - child.returncode
 
 
 def _keeper(cluster: Cluster, host: int) -> int:
-    """A process that does nothing but live on a host, and dies with this one."""
+    """A process that does nothing but live on a host; it ends with the namespace's first process."""
     ready, told = os.pipe()
-    parent, pid = os.getpid(), os.fork()
+    pid = os.fork()
     if pid == 0:
         try:
             cluster.enter(host)
-            leash.die_with_parent(parent)
             os.close(told)
             while True:
                 signal.pause()
@@ -139,7 +149,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return run_everywhere(spec, command) if given.everywhere else run(spec, command)
         again = [sys.executable, "-m", "fabric.hosted", *(sys.argv[1:] if arguments is None else arguments)]
         line = [*command_prefix(spec), *again]
-        return subprocess.run(line, env={**os.environ, _INSIDE: "1"}, check=False).returncode
+        os.execvpe(line[0], line, {**os.environ, _INSIDE: "1"})  # so that whoever kills this process kills unshare
     except FabricError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

@@ -17,6 +17,7 @@ from harness.environment import describe_environment
 from harness.lab.labs import Hands, Labs, OnEvent
 from harness.lab.launch import LabLost
 from harness.lab.messages import Answer, Ending, LinkQuestion, LinkTimes, Task
+from harness.machine import watch
 from harness.memory import check_memory
 from harness.outcome import Background, costs_of, record_of, skipped
 from harness.predict.calibration import Calibrated, Calibration, measure_one
@@ -63,6 +64,12 @@ class Bench:
 
     def run(self, trial: Trial, on_event: OnEvent = lambda event: None) -> Record:
         """Run one trial; whatever happens to it is in the record. Raises: TrialError for memory."""
+        began = watch()
+        record = self._run(trial, on_event)
+        ended_at, machine = began.stop()
+        return replace(record, started_at=began.started_at, ended_at=ended_at, machine=machine)
+
+    def _run(self, trial: Trial, on_event: OnEvent) -> Record:
         background = Background(self._environment)
         reasons = [system_of(job.system).why_unavailable() for job in trial.jobs]
         if reason := next(filter(None, reasons), None):

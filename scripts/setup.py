@@ -39,6 +39,10 @@ BUILD_TOOLS = ["setuptools>=77", "wheel", "packaging", "numpy", "ninja"]
 COMPILE_KERNELS = "from baselines.kernels import warm_up; warm_up()"  # else the first run would wait for it
 COMPILED = {"Horovod": horovod_wheel, "DeepSpeed": deepspeed_wheel}
 GPU_DEVICES = ("/dev/nvidia0", "/dev/dxg", "/dev/kfd")
+COMMAND = """\
+#!/bin/sh
+exec "$(dirname -- "$(readlink -f -- "$0")")/python" -P -m suites "$@"
+"""  # a shell's, because the first line of a script in Python may not be longer than 127 bytes
 OLDEST_PYTHON = (3, 11)
 OLDEST_TORCH = (2, 8)
 DISK_BYTES = 4_000_000_000
@@ -121,7 +125,8 @@ def set_up(use_system_torch: bool, stamp: Path) -> None:
     torch = install_torch(use_system_torch)
     building = begin_wheels(torch)
     try:
-        pip("project and its dependencies", ["--no-build-isolation", "-e", ".[dev]"])
+        pip("project and its dependencies", ["--no-build-isolation", "-e", ".[bench,dev]"])
+        see_checkout()
         run("compressors' kernels, compiled", [str(PYTHON), "-c", COMPILE_KERNELS], SCRATCH)
         for name in COMPILED:
             install_wheel(name, torch, building.get(name))
@@ -166,6 +171,15 @@ def see_parent_environment() -> None:
     ours = next(VENV.glob("lib/python3*/site-packages"))
     parent = Path(sys.prefix) / ours.relative_to(VENV)
     (ours / "parent_environment.pth").write_text(f"import site; site.addsitedir({str(parent)!r})\n", encoding="utf-8")
+
+
+def see_checkout() -> None:
+    """Make the suites importable, and `crossover-bench` a command: only `crossover` is a package to install."""
+    packages = next(VENV.glob("lib/python3*/site-packages"))
+    (packages / "crossover_bench_checkout.pth").write_text(f"{ROOT}\n", encoding="utf-8")
+    command = VENV / "bin" / "crossover-bench"
+    command.write_text(COMMAND, encoding="utf-8")
+    command.chmod(0o755)
 
 
 def install_torch(use_system_torch: bool) -> Torch:

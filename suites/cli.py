@@ -16,6 +16,7 @@ from types import FrameType
 
 from rich.console import Console
 
+from baselines import outside
 from harness.lab.spmd import is_follower
 from suites.commands.emulate import add_emulate
 from suites.commands.pace import add_pace
@@ -50,6 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     console = Console(stderr=True, quiet=is_follower())
     try:
+        outside.use(tuple(arguments.plugins))
         with _interrupted_once():
             return int(arguments.command(arguments))
     except ValueError as error:
@@ -97,6 +99,14 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.set_defaults(command=None)
+    parser.add_argument(
+        "--plugins",
+        action="append",
+        default=[],
+        type=Path,
+        metavar="DIR",
+        help="a folder with plug-ins (*.py) and suites (*/grid.py) of your own; also CROSSOVER_BENCH_PLUGINS",
+    )
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
     _add_run(commands)
     _add_list(commands)

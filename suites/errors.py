@@ -38,6 +38,7 @@ def _request_errors() -> tuple[type[ValueError], ...]:
     from analysis.roofline import SpeedError
     from analysis.summary import NoRecordsError
     from baselines.catalogue import CatalogueError
+    from baselines.outside import OutsideError
     from baselines.text import TextError
     from fabric.api import FabricError
     from harness.engine.checkpoint import CheckpointError
@@ -58,6 +59,7 @@ def _request_errors() -> tuple[type[ValueError], ...]:
         FolderError,
         LaunchError,
         NoRecordsError,
+        OutsideError,
         RecordError,
         SpeedError,
         SuiteError,

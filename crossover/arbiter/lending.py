@@ -90,6 +90,8 @@ class Lender:
             self._release(connection, request.number)
         elif request.kind is RequestKind.SKIP:
             self._skip(connection, request.number)
+        elif request.kind is RequestKind.PAUSE:
+            self._pause(connection)
         else:
             raise Refused(f"this connection is job {connection.job!r} already: open one a seat, or a question")
 
@@ -135,6 +137,11 @@ class Lender:
     def _skip(self, connection: Connection, num_rounds: int) -> None:
         token = tokens.skip(connection.table.token, connection.job, num_rounds)
         self.send(connection, Reply(ReplyKind.SKIPPED, round=token.seat(connection.job).next_round).pack())
+        self.settle(connection.table, token)
+
+    def _pause(self, connection: Connection) -> None:
+        token = tokens.pass_over(connection.table.token, connection.job)
+        self.send(connection, Reply(ReplyKind.PAUSED, round=token.seat(connection.job).next_round).pack())
         self.settle(connection.table, token)
 
     def settle(self, table: Table, token: Token) -> None:

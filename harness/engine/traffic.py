@@ -18,6 +18,14 @@ FRAMING = "framing"  # its tag
 FRAMING_BYTES = 3 * 48  # of one send of gloo's
 
 
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """What stands for a message's primitives where nothing is sent: bytes that a rank would send, and framing."""
+
+    sent_bytes: float = 0.0
+    framing_bytes: float = 0.0
+
+
 @dataclass(slots=True)
 class Traffic:
     """What a rank has sent so far: messages, rounds in which ranks agreed on their order, and bytes by tag: payload by
@@ -31,8 +39,12 @@ class Traffic:
         if nbytes:
             self.wire_bytes[tag] = self.wire_bytes.get(tag, 0.0) + nbytes
 
-    def send(self, tag: str, primitive: Primitive, world: int) -> None:
+    def send(self, tag: str, primitive: Primitive | Planned, world: int) -> None:
         """Count what `primitive` sends."""
+        if isinstance(primitive, Planned):
+            self.count(tag, primitive.sent_bytes)
+            self.count(FRAMING, primitive.framing_bytes)
+            return
         self.count(tag, bytes_sent(primitive, world))
         self.count(FRAMING, framing_sent(primitive, world))
 
@@ -46,11 +58,12 @@ def bytes_sent(primitive: Primitive, world: int) -> float:
     match primitive:
         case Serve():
             return 0.0
-        case Transfer(send=tensor):
-            return 0.0 if tensor is None else float(_nbytes((tensor,)))
+        case Transfer(send=send):
+            return 0.0 if send is None else float(_nbytes((send,)))
         case AllToAll(parts):
             return float(_nbytes(parts))
-    return _nbytes((primitive.tensor,)) * load_of(collective_of(primitive), world).sent_bytes
+        case AllReduce(tensor) | AllGather(tensor) | Gather(tensor) | Broadcast(tensor):
+            return _nbytes((tensor,)) * load_of(collective_of(primitive), world).sent_bytes
 
 
 def framing_sent(primitive: Primitive, world: int) -> float:
@@ -87,7 +100,8 @@ def tensor_bytes(primitive: Primitive) -> float:
             return max(bytes_sent(primitive, 2), bytes_received(primitive))
         case Serve():
             return 0.0
-    return float(_nbytes((primitive.tensor,)))
+        case AllReduce(tensor) | AllGather(tensor) | Gather(tensor) | Broadcast(tensor):
+            return float(_nbytes((tensor,)))
 
 
 def collective_of(primitive: Primitive) -> Collective:

@@ -15,6 +15,7 @@ from typing import NoReturn
 import torch
 import torch.distributed as dist
 
+from crossover.supervisor import die_with_parent
 from fabric.api import Cluster
 from harness.calibrate import time_all_reduces
 from harness.engine.transport import backends_for
@@ -88,8 +89,9 @@ def fork_rank(task: Task, place: Place, cluster: Cluster, scratch: Path, go: tup
     read_end, write_end = os.pipe()
     name = _name(task, place)
     log = scratch / f"{name.replace(' ', '-')}.log"
-    pid = os.fork()
+    lab_pid, pid = os.getpid(), os.fork()
     if pid == 0:
+        die_with_parent(lab_pid)
         os.close(read_end)
         os.close(go[1])
         _child(task, place, cluster, log, write_end, go[0])

@@ -104,6 +104,14 @@ class Session(Protocol):
         """Reduce gradients of the usual sizes with no computation beside."""
 
 
+@runtime_checkable
+class Compresses(Protocol):
+    """A system that may itself send less than the float32 gradients."""
+
+    @property
+    def compresses(self) -> bool: ...
+
+
 class System(Protocol):
     """A way to train data-parallel; a frozen dataclass whose fields are its settings."""
 

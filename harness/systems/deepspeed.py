@@ -26,6 +26,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
+from baselines.api import size
 from baselines.text import TextError
 from harness.systems.api import PlainSession, Seat, Session, SystemCard
 
@@ -44,7 +45,7 @@ class DeepSpeed:
         source="Rajbhandari et al., arXiv 1910.02054",
     )
     zero: int = 0
-    bucket_mb: float = 0.0
+    bucket_mb: float = size(0.0, "MB")
     overlap_comm: bool = False
 
     def __post_init__(self) -> None:

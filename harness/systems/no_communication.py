@@ -27,5 +27,5 @@ class NoCommunication:
         return None
 
     def prepare(self, model: nn.Module, seat: Seat) -> Session:
-        optimizer = seat.strategy.optimizer.build(model.parameters())
+        optimizer = seat.strategy.optimizer.build(model.named_parameters())
         return PlainSession(model, optimizer, clip_norm=seat.clip_norm, scaler=scaler_for(model, seat.precision))

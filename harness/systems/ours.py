@@ -66,7 +66,7 @@ class EngineSession(PlainSession):
         clip_norm: float | None = None,
         loss_scale: LossScale | None = None,
     ) -> None:
-        super().__init__(model, optimizer.build(model.parameters()), clip_norm=clip_norm)
+        super().__init__(model, optimizer.build(model.named_parameters()), clip_norm=clip_norm)
         self._engine = engine
         self._loss_scale = loss_scale
         self._muted = False
@@ -137,7 +137,7 @@ class EagerSession(EngineSession):
     ) -> None:
         super().__init__(model, optimizer, engine)
         self._paused = paused
-        self._optimizers = {name: optimizer.build([parameter]) for name, parameter in engine.parameters.items()}
+        self._optimizers = {name: optimizer.build([(name, parameter)]) for name, parameter in engine.parameters.items()}
         self._pending: dict[str, None] = {}
         self._first = True
         names = {id(parameter): name for name, parameter in engine.parameters.items()}

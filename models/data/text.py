@@ -17,7 +17,6 @@ import logging
 import os
 import tempfile
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -164,15 +163,28 @@ def _cached_tokens(documents: list[str]) -> Tensor:
     for document in documents:
         digest.update(document.encode() + b"\0")
     path = cache_folder() / f"tokens-{digest.hexdigest()[:32]}.npy"
-    if path.exists():
-        with suppress(OSError, ValueError, EOFError):  # a damaged cache is made again below
-            return torch.from_numpy(np.load(path, allow_pickle=False)).long()
+    if (kept := _kept_tokens(path)) is not None:
+        return kept
     tokens = np.asarray(tokenise(documents), dtype=np.int32)
     try:
         _write_whole(path, tokens)
     except OSError as error:
         _log.info("tokens are not cached, so the next start tokenises again: %s", error)
     return torch.from_numpy(tokens).long()
+
+
+def _kept_tokens(path: Path) -> Tensor | None:
+    """What an earlier start has kept; None where it is not there, or damaged (a full disk, a foreign file)."""
+    try:
+        tokens = np.load(path, allow_pickle=False)
+        if isinstance(tokens, np.ndarray) and tokens.ndim == 1 and tokens.dtype == np.int32:
+            return torch.from_numpy(tokens).long()
+        _log.warning("%s is no list of tokens, and is made anew", path)
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, EOFError) as error:
+        _log.warning("%s is damaged and is made anew: %s", path, error)
+    return None
 
 
 def tokenise(documents: list[str]) -> list[int]:

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from fabric.api import FabricError, FabricKind, FabricSpec, build, command_prefix
 from fabric.collectives import Collective
-from fabric.enclosure import leash
 from fabric.paced import PacedLink, paced_link
 
 RANKS = st.integers(1, 64)
@@ -107,7 +106,7 @@ def test_a_paced_link_may_be_faster_than_the_kernel_can_shape() -> None:
 
 def test_a_paced_cluster_needs_no_privilege_and_is_this_machine() -> None:
     spec = spec_of(num_hosts=2)
-    assert command_prefix(spec) == leash()
+    assert command_prefix(spec) == []
     with build(spec) as cluster:
         assert [host.address for host in cluster.hosts] == ["127.0.0.1"] * 2
         assert cluster.counters() is None

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from analysis.axes import RHO
 from analysis.cells import OURS
+from analysis.claims import outcome_of
 from analysis.shared_rows import CROSSOVER, ClaimRow, OptimiserRow, Outcome, PairRow, SeriesRow, SweepRow
 from analysis.wording import factor, percent, plural
 
@@ -35,7 +36,7 @@ def peak_of_sweeps(sweeps: Sequence[SweepRow]) -> ClaimRow:
         )
     met = all(PEAK[0] <= at <= PEAK[1] for _, (at, _) in found)
     told = [f"{sweep.title}: {factor(row.throughput)} at ρ = {at:g} ({row.cell})" for sweep, (at, row) in found]
-    return ClaimRow(claim=claim, outcome=_met(met), sentence=f"Greatest gain of {'; '.join(told)}.")
+    return ClaimRow(claim=claim, outcome=outcome_of(met), sentence=f"Greatest gain of {'; '.join(told)}.")
 
 
 def shrinks_with_exposure(optimised: Sequence[OptimiserRow]) -> ClaimRow:
@@ -63,7 +64,7 @@ def shrinks_with_exposure(optimised: Sequence[OptimiserRow]) -> ClaimRow:
         for found in counted
         for row in found.rows
     )
-    return ClaimRow(claim=claim, outcome=_met(met), sentence=f"{'; '.join(told)}.", details=details)
+    return ClaimRow(claim=claim, outcome=outcome_of(met), sentence=f"{'; '.join(told)}.", details=details)
 
 
 def _often_enough(series: SeriesRow) -> bool:
@@ -92,14 +93,10 @@ def same_weights(pairs: Sequence[PairRow]) -> ClaimRow:
     details = tuple(
         f"{row.cell}: {row.weights_equal} of {plural(row.weights_compared, 'job run')}" for row in differing
     )
-    return ClaimRow(claim=claim, outcome=_met(not differing), sentence=sentence, details=details)
+    return ClaimRow(claim=claim, outcome=outcome_of(not differing), sentence=sentence, details=details)
 
 
 def _repeatable(pair: PairRow) -> bool:
     return pair.key.num_hosts <= 2 or all(
         system == OURS and TIMED_PACKING not in strategy for _, system, strategy, _ in pair.work
     )
-
-
-def _met(holds: bool) -> Outcome:
-    return Outcome.MET if holds else Outcome.MISSED

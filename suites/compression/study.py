@@ -10,16 +10,18 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
-from analysis.claims import Level, Measured, high_end, judge, low_end
+from analysis.claims import Level, Measured, high_end, judge, low_end, not_measured, outcome_of
 from analysis.compression import gains_of
-from analysis.compression_rows import DENSE, HALVES, CompressionStudy, MethodRow, SoonerRow, base
-from analysis.shared_rows import ClaimRow, Outcome
+from analysis.compression_rows import CompressionStudy, MethodRow, SoonerRow
+from analysis.shared_rows import ClaimRow
 from analysis.stats import Interval, bootstrap_interval, exactly
+from analysis.study import Evidence, Study
 from analysis.target_rows import ACCURACY, TargetRow, TargetStudy
 from analysis.wording import factor, number, percent, plural
 
+NAME = "compression"
+DENSE, HALVES = "dense", ("fp16", "bf16")
+SPARSE = ("top-k", "random-k", "Aji-Heafield", "DGC", "gTop-k", "SBC")
 FEW = 3
 HOME_GBIT = 0.2
 DATA_CENTRE_GBIT = 10.0
@@ -27,7 +29,7 @@ FAST_GBIT = 100.0
 MOST_PAYING = 0.1  # of the set-ups; Agarwal et al. found 6 of more than 200
 NEARLY_IDEAL = 0.9
 POINTS = 0.01  # of accuracy; what a paper calls the same
-Select = Callable[[CompressionStudy, Sequence[TargetStudy], np.random.Generator], Iterator[Measured]]
+Select = Callable[[CompressionStudy, Sequence[TargetStudy]], Iterator[Measured]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,15 +39,11 @@ class CompressionClaim(Level):
     select: Select
 
 
-def compression_claims(
-    study: CompressionStudy, targets: Sequence[TargetStudy], rng: np.random.Generator
-) -> tuple[ClaimRow, ...]:
-    """Every claim, the suite's own first; none without records of it."""
-    if not study.rows:
-        return ()
-    own = [target for target in targets if target.suite == study.rows[0].place.suite]
-    papers = tuple(judge(claim, list(claim.select(study, own, rng))) for claim in CLAIMS)
-    return (_sooner_at_home(study), _no_longer(study), *papers, _many_bits(study), _few_pay(study, rng))
+def claims(evidence: Evidence) -> tuple[ClaimRow, ...]:
+    """Every claim, the suite's own first."""
+    study, own = evidence.compression, [target for target in evidence.targets if target.suite == NAME]
+    papers = tuple(judge(claim, list(claim.select(study, own))) for claim in CLAIMS)
+    return (_sooner_at_home(study), _no_longer(study), *papers, _many_bits(study), _few_pay(study))
 
 
 def _sooner_at_home(study: CompressionStudy) -> ClaimRow:
@@ -53,15 +51,25 @@ def _sooner_at_home(study: CompressionStudy) -> ClaimRow:
     claim = "At 200 Mbit/s half precision and at least one sparse method reach the target sooner than tuned float32"
     known = [row for row in study.sooner if row.home is not None and row.home_gbit == HOME_GBIT]
     known = [row for row in known if row.home is not None and row.home.n >= FEW]
-    if not any(base(row.name) in HALVES for row in known) or not any(row.is_sparse for row in _at_home(study)):
-        return _open(claim, f"No {FEW} repeats of both a half and a sparse method trained to the target.")
+    if not any(base(row.name) in HALVES for row in known) or not any(_is_sparse(row) for row in _at_home(study)):
+        return not_measured(claim, f"No {FEW} repeats of both a half and a sparse method trained to the target.")
     met = [workload for workload in _workloads(known) if _holds(known, workload)]
     best = [_said(row) for row in sorted(known, key=_home_gain, reverse=True)[:4]]
     sentence = f"On {', '.join(met) or 'no workload'}. Time to the target, float32 over the method: {'; '.join(best)}."
     lost = [f"{row.name} ({row.workload}): {row.num_reached} of {plural(row.num_repeats, 'repeat')} reached it"
             for row in _at_home(study) if row.num_reached < row.num_repeats]  # fmt: skip
     details = (*(_said(row) for row in sorted(known, key=_home_gain)), *lost)
-    return ClaimRow(claim=claim, outcome=_met(bool(met)), sentence=sentence, details=details)
+    return ClaimRow(claim=claim, outcome=outcome_of(bool(met)), sentence=sentence, details=details)
+
+
+def base(name: str) -> str:
+    """A method's name without its packing: `dense, one message` is dense."""
+    return name.partition(",")[0]
+
+
+def _is_sparse(row: SoonerRow) -> bool:
+    """Whether it sends chosen elements."""
+    return row.name.startswith(SPARSE)
 
 
 def _at_home(study: CompressionStudy) -> list[SoonerRow]:
@@ -74,7 +82,7 @@ def _workloads(rows: Sequence[SoonerRow]) -> list[str]:
 
 def _holds(rows: Sequence[SoonerRow], workload: str) -> bool:
     sooner = [row for row in rows if row.workload == workload and _is_sooner(row)]
-    return any(base(row.name) in HALVES for row in sooner) and any(row.is_sparse for row in sooner)
+    return any(base(row.name) in HALVES for row in sooner) and any(_is_sparse(row) for row in sooner)
 
 
 def _is_sooner(row: SoonerRow) -> bool:
@@ -97,16 +105,18 @@ def _no_longer(study: CompressionStudy) -> ClaimRow:
         "There is a rate above which half precision and sparse methods reach the target no sooner than tuned float32"
     )
     asked = [row for row in study.sooner if row.threshold is not None and _is_sooner(row)]
-    asked = [row for row in asked if base(row.name) in HALVES or row.is_sparse]
+    asked = [row for row in asked if base(row.name) in HALVES or _is_sparse(row)]
     if not asked:
-        return _open(claim, "No half or sparse method that is sooner at 200 Mbit/s was measured at other rates too.")
+        return not_measured(
+            claim, "No half or sparse method that is sooner at 200 Mbit/s was measured at other rates too."
+        )
     ends = [(row, row.threshold) for row in asked if row.threshold is not None]
     shown = all(math.isfinite(threshold.gbit.median) or _is_late_unshaped(row) for row, threshold in ends)
     said = [
         f"{row.name}: {threshold.text} Gbit/s, unshaped {factor(row.unshaped)} ({row.workload})"
         for row, threshold in ends
     ]
-    return ClaimRow(claim=claim, outcome=_met(shown), sentence=f"Sooner at {'; '.join(said)}.", details=())
+    return ClaimRow(claim=claim, outcome=outcome_of(shown), sentence=f"Sooner at {'; '.join(said)}.", details=())
 
 
 def _is_late_unshaped(row: SoonerRow) -> bool:
@@ -114,7 +124,7 @@ def _is_late_unshaped(row: SoonerRow) -> bool:
     return row.unshaped is not None and row.unshaped.median <= 1
 
 
-def _few_pay(study: CompressionStudy, rng: np.random.Generator) -> ClaimRow:
+def _few_pay(study: CompressionStudy) -> ClaimRow:
     """Agarwal et al.: compression rarely beats a tuned synchronous baseline on data-centre links."""
     claim = (
         f"The sceptics (Agarwal et al., MLSys 2022): from {DATA_CENTRE_GBIT:g} Gbit/s up compression beats the better "
@@ -125,19 +135,19 @@ def _few_pay(study: CompressionStudy, rng: np.random.Generator) -> ClaimRow:
         if (row.place.gbit or 0.0) >= DATA_CENTRE_GBIT and row.system == "ours" and not row.is_rival:
             gains = list(gains_of(row, study.rows).values())
             if len(gains) >= FEW:
-                found.append((row, bootstrap_interval(gains, rng)))
+                found.append((row, bootstrap_interval(gains)))
     if not found:
-        return _open(claim, f"No {FEW} repeats of a compressor on such a link.")
+        return not_measured(claim, f"No {FEW} repeats of a compressor on such a link.")
     paying = [(row, gain) for row, gain in found if low_end(gain) > 1]
     sentence = f"{len(paying)} of {plural(len(found), 'set-up')}, compression charged as {_device(found)}."
     details = tuple(f"{row.name} ({row.place.describe()}): {factor(gain)} (n = {gain.n})" for row, gain in found)
     return ClaimRow(
-        claim=claim, outcome=_met(len(paying) <= MOST_PAYING * len(found)), sentence=sentence, details=details
+        claim=claim, outcome=outcome_of(len(paying) <= MOST_PAYING * len(found)), sentence=sentence, details=details
     )
 
 
 def _device(found: Sequence[tuple[MethodRow, Interval]]) -> str:
-    devices = {row.charge.rpartition(" (")[2].rstrip(")") for row, _ in found if row.charge.startswith("charged")}
+    devices = {row.charge.device for row, _ in found if row.charge and row.charge.is_charged}
     return f"the time of {', '.join(sorted(devices))}" if devices else "nothing"
 
 
@@ -147,15 +157,7 @@ def _many_bits(study: CompressionStudy) -> ClaimRow:
     ratios = [(row, row.ratio) for row in study.rows if row.name.startswith("SBC") and row.step_time_s is not None]
     known = [f"{number(ratio)}× ({row.place.describe()})" for row, ratio in ratios if ratio]
     told = f" Without them, 1 % kept: {'; '.join(dict.fromkeys(known))}." if known else ""
-    return _open(claim, f"Local steps are not run here.{told}")
-
-
-def _open(claim: str, sentence: str) -> ClaimRow:
-    return ClaimRow(claim=claim, outcome=Outcome.NOT_MEASURED, sentence=sentence)
-
-
-def _met(holds: bool) -> Outcome:
-    return Outcome.MET if holds else Outcome.MISSED
+    return not_measured(claim, f"Local steps are not run here.{told}")
 
 
 # ---- papers
@@ -164,7 +166,7 @@ def _met(holds: bool) -> Outcome:
 def _ratios(start: str, network: str) -> Select:
     """Float32 over a method's code."""
 
-    def select(study: CompressionStudy, _: Sequence[TargetStudy], __: np.random.Generator) -> Iterator[Measured]:
+    def select(study: CompressionStudy, _: Sequence[TargetStudy]) -> Iterator[Measured]:
         for row in study.rows:
             ratio = row.ratio
             if row.name.startswith(start) and row.place.workload.startswith(network) and row.by_repeat and ratio:
@@ -176,7 +178,7 @@ def _ratios(start: str, network: str) -> Select:
 def _shortfalls(start: str) -> Select:
     """By how much less accurate than the dense run, in its repeats' mean."""
 
-    def select(_: CompressionStudy, targets: Sequence[TargetStudy], __: np.random.Generator) -> Iterator[Measured]:
+    def select(_: CompressionStudy, targets: Sequence[TargetStudy]) -> Iterator[Measured]:
         for target in targets:
             for row in target.rows:
                 if row.name.startswith(start) and target.metric == ACCURACY and row.falls_short is not None:
@@ -188,7 +190,7 @@ def _shortfalls(start: str) -> Select:
 def _sooner(start: str) -> Select:
     """Time to the target where it was measured, float32 over the method; 0 where it was not reached."""
 
-    def select(study: CompressionStudy, _: Sequence[TargetStudy], __: np.random.Generator) -> Iterator[Measured]:
+    def select(study: CompressionStudy, _: Sequence[TargetStudy]) -> Iterator[Measured]:
         for row in study.sooner:
             if row.name.startswith(start):
                 yield f"{row.name} ({row.workload})", row.home or exactly(0.0, row.num_repeats)
@@ -199,7 +201,7 @@ def _sooner(start: str) -> Select:
 def _faster(own: str, over: str, accepts: Callable[[MethodRow], bool] = lambda _: True) -> Select:
     """The other's step over this one's in the same place, repeat by repeat."""
 
-    def select(study: CompressionStudy, _: Sequence[TargetStudy], rng: np.random.Generator) -> Iterator[Measured]:
+    def select(study: CompressionStudy, _: Sequence[TargetStudy]) -> Iterator[Measured]:
         for row in study.rows:
             if not row.name.startswith(own) or not accepts(row):
                 continue
@@ -208,12 +210,12 @@ def _faster(own: str, over: str, accepts: Callable[[MethodRow], bool] = lambda _
                 theirs = dict(other.by_repeat)
                 ratios = [theirs[repeat] / step_s for repeat, step_s in row.by_repeat if repeat in theirs]
                 if ratios:
-                    yield f"{row.name} over {other.name} ({row.place.describe()})", bootstrap_interval(ratios, rng)
+                    yield f"{row.name} over {other.name} ({row.place.describe()})", bootstrap_interval(ratios)
 
     return select
 
 
-def _volumes(study: CompressionStudy, targets: Sequence[TargetStudy], _: np.random.Generator) -> Iterator[Measured]:
+def _volumes(study: CompressionStudy, targets: Sequence[TargetStudy]) -> Iterator[Measured]:
     """Bytes of a whole training, warm-up and all: Adam's over 1-bit Adam's."""
     for target in targets:
         rows: dict[str, TargetRow] = {row.name: row for row in target.rows}
@@ -240,7 +242,7 @@ def _wider(row: MethodRow) -> bool:
 def _efficiencies(gbit: float, accepts: Callable[[MethodRow], bool]) -> Select:
     """Computation alone over the predicted step: what the link still costs there."""
 
-    def select(study: CompressionStudy, _: Sequence[TargetStudy], __: np.random.Generator) -> Iterator[Measured]:
+    def select(study: CompressionStudy, _: Sequence[TargetStudy]) -> Iterator[Measured]:
         for row in study.rows:
             here = [other for other in study.rows if other.place == row.place and other.name == DENSE]
             compute_s = next((other.phases.compute_s for other in here), None)  # its own would hold its codec
@@ -326,3 +328,4 @@ CLAIMS: tuple[CompressionClaim, ...] = (
         judged=high_end,
     ),
 )
+STUDY = Study(suite=NAME, curves=True, codes=True, references=("fixed-buckets",), claims=claims)
