@@ -10,16 +10,15 @@ the link, and UCX sees no interface in a network namespace.
 from __future__ import annotations
 
 import os
-import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from fabric.hosted import addresses, on_host
 from fabric.links import UPLINK
-from harness.mpi.transport import MpiError
+from harness.mpi.library import mpiexec
 
-SHELL = Path(__file__).with_name("remote_shell.py")
+SHELL = Path(__file__).with_name("remote_shell.sh")
 OVER_TCP = {
     "MPIR_CVAR_CH4_NETMOD": "ofi",
     "MPIR_CVAR_NOLOCAL": "1",
@@ -27,14 +26,6 @@ OVER_TCP = {
     "FI_TCP_IFACE": UPLINK,
     "OMP_NUM_THREADS": "1",
 }
-
-
-def mpiexec() -> Path:
-    """The process manager beside this Python. Raises: MpiError if there is none."""
-    path = Path(sys.prefix) / "bin" / "mpiexec.hydra"
-    if not path.exists():
-        raise MpiError(f"no {path}; run `pip install mpi4py mpich` in the project's .venv")
-    return path
 
 
 def command_line(names: Sequence[str], command: Sequence[str]) -> list[str]:
@@ -48,14 +39,7 @@ def main(arguments: Sequence[str]) -> None:
     """Become mpiexec."""
     command = arguments[1:] if arguments[:1] == ["--"] else arguments
     line = command_line(list(addresses()), command)
-    os.execvp(line[0], line)
-
-
-def remote_shell(arguments: Sequence[str]) -> None:
-    """Become the command on a host, given as ssh is given it: `-x HOST WORD…`, words quoted for a shell."""
-    host, *words = [word for word in arguments if word != "-x"]
-    line = on_host(host, shlex.split(" ".join(words)))
-    os.execvp(line[0], line)
+    os.execvpe(line[0], line, {**os.environ, "CROSSOVER_BENCH_PYTHON": sys.executable})
 
 
 if __name__ == "__main__":

@@ -18,13 +18,10 @@ from torch import Tensor
 
 from baselines.api import AllGather, AllReduce, AllToAll, Broadcast, Gather, Payload, Primitive, Serve, Transfer
 from harness.engine.transport import CONTROL, Done
+from harness.mpi.library import MpiError, load_mpi
 
 LOOK_EVERY_S = 50e-6
 SUMMED = (torch.float32, torch.float64, torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64)
-
-
-class MpiError(ValueError):
-    """MPI cannot do what was asked, or is not there; the message names the remedy."""
 
 
 @dataclass(slots=True)
@@ -120,15 +117,6 @@ class MpiTransport:
         self._thread.join()
         for lane in self._lanes.values():
             lane.Free()
-
-
-def load_mpi() -> Any:
-    """The module `mpi4py.MPI`, which starts MPI when it is imported. Raises: MpiError."""
-    try:
-        from mpi4py import MPI
-    except (ImportError, RuntimeError) as error:
-        raise MpiError(f"no MPI here ({error}); run `pip install mpi4py mpich` in the project's .venv") from error
-    return MPI
 
 
 def _raw(tensor: Tensor) -> Any:

@@ -6,13 +6,12 @@ import json
 import os
 import subprocess
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
-from harness.mpi import launch
-from harness.mpi.transport import MpiError, load_mpi
+from harness.mpi.library import MpiError, load_mpi, mpiexec, why_no_mpi
+from harness.mpi.remote_shell import command_on_host
 
 RANKS = Path(__file__).with_name("mpi_ranks.py")
 ROOT = RANKS.parents[2]
@@ -25,16 +24,13 @@ STRATEGIES = (
     "unfused+parameter-server",
     "fixed-buckets+tree",
 )
-needs_mpi = pytest.mark.skipif(
-    find_spec("mpi4py") is None or not (Path(sys.prefix) / "bin" / "mpiexec.hydra").exists(),
-    reason="no MPI: pip install mpi4py mpich",
-)
+needs_mpi = pytest.mark.skipif(why_no_mpi() is not None, reason=str(why_no_mpi()))
 
 
 @needs_mpi
 @pytest.mark.slow
 def test_two_ranks_over_mpi_have_the_weights_of_two_over_gloo(tmp_path: Path) -> None:
-    line = [launch.mpiexec(), "-n", "2", sys.executable, RANKS, tmp_path, *STRATEGIES]
+    line = [mpiexec(), "-n", "2", sys.executable, RANKS, tmp_path, *STRATEGIES]
     environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{RANKS.parent}"}
     done = subprocess.run(line, env=environment, capture_output=True, text=True, timeout=150, check=False)
     assert done.returncode == 0, done.stderr
@@ -65,4 +61,11 @@ def test_without_an_mpi_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch, tmp
         load_mpi()
     monkeypatch.setattr(sys, "prefix", str(tmp_path))
     with pytest.raises(MpiError, match="pip install mpi4py mpich"):
-        launch.mpiexec()
+        mpiexec()
+
+
+def test_in_place_of_ssh_a_command_line_becomes_words_on_a_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CROSSOVER_BENCH_HOSTS", "host0=11,host1=12")
+    line = command_on_host(["-x", "host1", '"/bin/proxy"', "--name", '"two words"'])
+    assert "--target=12" in line
+    assert line[-3:] == ["/bin/proxy", "--name", "two words"]
