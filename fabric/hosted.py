@@ -69,14 +69,13 @@ def run_everywhere(spec: FabricSpec, command: Sequence[str]) -> int:
 
 
 def _start_rank(cluster: Cluster, rank: int, command: Sequence[str]) -> int:
-    """A process on host `rank` that becomes the command, and dies with this one."""
-    parent, pid = os.getpid(), os.fork()
+    """A process on host `rank` that becomes the command; it ends with the namespace's first process, this one."""
+    pid = os.fork()
     if pid:
         return pid
     master, own = cluster.hosts[0], cluster.hosts[rank]
     try:
         cluster.enter(rank)
-        leash.die_with_parent(parent)
         place = {"RANK": str(rank), "LOCAL_RANK": "0", "WORLD_SIZE": str(len(cluster.hosts)), "LOCAL_WORLD_SIZE": "1"}
         meeting = {"MASTER_ADDR": master.address, "MASTER_PORT": MASTER_PORT, "GLOO_SOCKET_IFNAME": own.interface}
         os.execvpe(command[0], list(command), {**os.environ, **place, **meeting})
