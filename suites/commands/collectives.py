@@ -11,8 +11,8 @@ from pathlib import Path
 def add_collectives(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """The command's options."""
     text = (
-        "Time all-reduce, all-gather, broadcast, all-to-all and point-to-point from 4 B to 256 MB on emulated hosts, as "
-        "nccl-tests and the OSU benchmarks do: gloo, MPI, Horovod, and NCCL where there is a GPU per rank."
+        "Time all-reduce, all-gather, broadcast, all-to-all and point-to-point from 4 B to 256 MB on emulated hosts, "
+        "as nccl-tests and the OSU benchmarks do: gloo, MPI, Horovod, and NCCL where there is a GPU per rank."
     )
     parser = commands.add_parser("collectives", help="latency and bandwidth of each library", description=text)
     parser.add_argument("--hosts", type=int, default=2, metavar="N", help="number of hosts (default 2)")
