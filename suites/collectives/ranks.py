@@ -37,7 +37,7 @@ SIZES = (
 NUM_ROWS = 5
 ROW_S = 0.1  # about
 LONGEST_ROW = 200
-SECONDS = 12.0
+SECONDS = 15.0
 
 
 @dataclass(frozen=True, slots=True)

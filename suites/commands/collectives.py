@@ -18,7 +18,7 @@ def add_collectives(commands: argparse._SubParsersAction[argparse.ArgumentParser
     parser.add_argument("--hosts", type=int, default=2, metavar="N", help="number of hosts (default 2)")
     parser.add_argument("--rate", default="200mbit", metavar="RATE", help="of every host's link (default 200mbit)")
     parser.add_argument("--library", action="append", metavar="NAME", help="gloo, mpi, horovod, nccl (default: all)")
-    parser.add_argument("--seconds", type=float, default=12.0, metavar="S", help="leave out sizes that take longer")
+    parser.add_argument("--seconds", type=float, default=15.0, metavar="S", help="leave out sizes that take longer")
     parser.add_argument("--out", type=Path, metavar="FILE", help="also write all times as JSON")
     parser.set_defaults(command=measure_collectives)
 
