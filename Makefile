@@ -16,7 +16,7 @@ READY  := .venv/.ready-$(TORCH)-$(shell cat $(INPUTS) | sha256sum | cut -c1-12)
 BIN    := .venv/bin
 BENCH  := $(BIN)/crossover-bench
 
-.PHONY: help setup doctor test check report figures regress benchmark profile clean
+.PHONY: help setup doctor test check report figures regress fuzz benchmark profile clean
 
 help:            ## this list
 	@awk -F ':.*## ' '/^[a-z%-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' Makefile
@@ -49,6 +49,9 @@ figures: $(READY) ## the figures alone, PNG and PDF
 
 regress: $(READY) ## compare the last runs of SUITE with its reference records
 	$(BENCH) compare results/reference/$(SUITE) runs/$(SUITE)/latest $(ARGS)
+
+fuzz: $(READY)     ## bad input, 20,000 of each kind: no traceback, nothing over 10 s
+	$(BIN)/python -m scripts.fuzz $(ARGS)
 
 benchmark: $(READY) ## hot paths of the engine, pytest-benchmark
 	$(BIN)/python -m pytest benchmarks --benchmark-enable --benchmark-autosave $(ARGS)

@@ -88,11 +88,6 @@ def is_shared(record: Record) -> bool:
     return len(record.jobs) > 1 or record.sharing != "none"
 
 
-def cell_group(record: Record) -> str:
-    """The suite's name for the question: the first part of the cell."""
-    return record.cell.split("/", 1)[0]
-
-
 def work_of(record: Record) -> Work:
     """What the jobs do, whatever they are called and however long they run."""
     return tuple((job.workload, job.system, job.strategy, job.batch_size) for job in record.jobs)
@@ -115,15 +110,6 @@ def setting_key(record: Record) -> SettingKey:
     """The setting of a one-job record."""
     job = record.jobs[0]
     return SettingKey(group_of(record), job.workload, job.device, job.batch_size, fabric_key(record.fabric))
-
-
-def label_of(job: JobResult) -> str:
-    """What figures call a job: its strategy, led by its system where that is not ours."""
-    if not job.strategy:
-        return job.system
-    if job.system == OURS or job.strategy.startswith(job.system):
-        return job.strategy
-    return f"{job.system} {job.strategy}"
 
 
 def num_ranks(record: Record, job: JobResult) -> int:

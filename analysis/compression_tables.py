@@ -77,5 +77,5 @@ def compression_tables(study: CompressionStudy, width: int) -> Iterator[Group]:
 def _notes(rows: list[MethodRow]) -> Iterator[str]:
     if any(row.bits_with_warm_up for row in rows):
         yield "*: a rising density's steps among them."
-    for charge in dict.fromkeys(row.charge for row in rows if row.charge and not row.charge.startswith("charged")):
-        yield f"{charge[0].upper()}{charge[1:]}."
+    for reason in dict.fromkeys(row.charge.reason for row in rows if row.charge and not row.charge.is_charged):
+        yield f"{reason[0].upper()}{reason[1:]}."

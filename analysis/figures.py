@@ -13,21 +13,18 @@ from analysis.drawing import Drawing as Drawing
 from analysis.rows import PairRow, SettingRow, Summary
 from analysis.sharing_figures import sharing_drawings
 from analysis.step_figures import step_drawings
-from analysis.summary import summarise
 from analysis.target_figures import target_drawings
-from analysis.training import Baseline
-from results.record import Record
 
 PNG_DPI = 220
 
 
-def draw_all(records: Iterable[Record], folder: Path, *, baseline: Baseline | None = None) -> list[Path]:
-    """Draw every figure the records can fill, each as PNG and PDF, and return the paths.
+def draw_all(summary: Summary, folder: Path) -> list[Path]:
+    """Draw every figure that the summary can fill, each as PNG and PDF, and return the paths.
 
-    The files' metadata name the records they were made from. Raises: NoRecordsError, OSError.
+    The files' metadata name the records they were made from. Raises: OSError.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    return [path for drawing in drawings(summarise(records, baseline=baseline)) for path in save(drawing, folder)]
+    return [path for drawing in drawings(summary) for path in save(drawing, folder)]
 
 
 def save(drawing: Drawing, folder: Path) -> list[Path]:

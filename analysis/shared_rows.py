@@ -244,6 +244,16 @@ class SweepRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PaperCase:
+    """Sweeps that stand in a figure of their own, beside the speed-up `level` that a paper reports."""
+
+    name: str
+    caption: str
+    level: float
+    sweeps: tuple[SweepRow, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OptimisedRow:
     """One strategy inside the jobs, alone and with crossover.
 

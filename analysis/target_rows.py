@@ -6,6 +6,8 @@ import math
 import statistics
 from dataclasses import dataclass
 
+from results.facts import Role
+
 ACCURACY, LOSS = "accuracy", "loss"
 
 
@@ -67,6 +69,7 @@ class TargetRow:
     clock: str
     num_diverged: int = 0
     is_dense: bool = False
+    role: Role = Role.METHOD
     falls_short: float | None = None
     record_ids: tuple[str, ...] = ()
 

@@ -13,18 +13,18 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from analysis.cells import FabricKey, fabric_key, is_shared, label_of, num_ranks
-from analysis.naming import short_names
+from analysis.cells import FabricKey, fabric_key, is_shared, num_ranks
+from analysis.naming import method_of, short_names
 from analysis.sent import counted_a_step
 from analysis.target_rows import ACCURACY, LOSS, Course, Price, Spread, TargetRow, TargetStudy
 from analysis.wording import number, percent, plural
+from results.facts import Role
 from results.record import CurvePoint, Record, Status
 
 SHARE = 0.95
 ACCURATE = 0.5  # above it accuracy is the metric; language models guess too few tokens for that
 FEWEST_POINTS = 3
 FULL_SIZE_SHARE = 0.75
-DENSE = "dense"
 Cell = Sequence[Record]
 Key = tuple[str, str, str, FabricKey, int]
 
@@ -94,12 +94,16 @@ def _study(key: Key, cells: Sequence[Cell]) -> TargetStudy | None:
 
 def _dense(cells: Sequence[Cell]) -> Cell | None:
     """What the suite calls dense; else, of those that send the most bytes a step, the one that ends best."""
-    named = [records for records in cells if records[0].cell.rpartition("/")[2] == DENSE]
+    named = [records for records in cells if _role(records) is Role.DENSE]
     if named:
         return named[0]
     sent = [max((counted_a_step(record.jobs[0]) or 0.0) for record in records if record.jobs) for records in cells]
     full = [own for own, size in zip(cells, sent, strict=True) if size >= FULL_SIZE_SHARE * max(sent)]
     return min(full, key=_final_loss, default=None)
+
+
+def _role(records: Cell) -> Role:
+    return next((record.jobs[0].role for record in records if record.jobs), Role.METHOD)
 
 
 def _final_loss(records: Cell) -> float:
@@ -130,8 +134,7 @@ def _rule(goal: _Goal) -> str:
 
 def _names(cells: Sequence[Cell]) -> list[str]:
     tails = [records[0].cell.split("/", 2)[-1] for records in cells]
-    labels = [label_of(next(record.jobs[0] for record in records if record.jobs)) for records in cells]
-    short = short_names(labels)
+    short = short_names(method_of(next(record.jobs[0] for record in records if record.jobs)) for records in cells)
     return [short.get(tail, tail) for tail in tails]
 
 
@@ -144,7 +147,7 @@ def _row(records: Cell, name: str, goal: _Goal, *, is_dense: bool) -> TargetRow:
     lost = Price(steps=math.inf, num_bytes=math.inf, time_s=math.inf)
     return TargetRow(
         name=name,
-        strategy=label_of(job),
+        strategy=str(method_of(job)),
         optimizer=_optimizer(ended),
         final=accuracies if goal.metric == ACCURACY else losses,
         final_accuracy=accuracies,
@@ -154,6 +157,7 @@ def _row(records: Cell, name: str, goal: _Goal, *, is_dense: bool) -> TargetRow:
         clock=job.clock,
         num_diverged=len(diverged),
         is_dense=is_dense,
+        role=job.role,
         record_ids=tuple(record.id for record in (*ended, *diverged)),
     )
 

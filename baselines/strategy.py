@@ -128,6 +128,8 @@ def parse_strategy(text: str) -> Strategy:
             update_point = UpdatePoint(name)
             continue
         kind = plugin(name)
+        if "inner" in arguments:
+            raise TextError(f"{name} has no parameter 'inner'; write what it wraps before it, e.g. topk+{name}")
         slot = kind.card.slot
         if kind.card.wraps:
             inner = slots.get(slot) or plugin(DEFAULTS[slot])()
@@ -220,11 +222,11 @@ RULES: tuple[Rule, ...] = (
         "the exchange cannot carry what the compressor asks for; use all-reduce",
     ),
     (
-        lambda s: s.update_point is UpdatePoint.AT_PRE_HOOK and not s.optimizer.element_wise,
+        lambda s: s.update_point is UpdatePoint.AT_PRE_HOOK and s.optimizer.scope is Scope.MODEL,
         "the optimizer needs the whole model at once; update after-all",
     ),
     (
-        lambda s: s.updates_on_servers and not s.optimizer.element_wise,
+        lambda s: s.updates_on_servers and s.optimizer.scope is not Scope.ELEMENT,
         "the optimizer needs whole tensors and a server has parts of them; use update='worker'",
     ),
     (

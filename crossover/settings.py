@@ -81,7 +81,7 @@ class Settings:
             if unknown := set(given) - known:
                 raise Refused(f"unknown settings {sorted(unknown)}: use {sorted(known)}")
             return cls(**{name: _READERS.get(name, _as_it_is)(value) for name, value in given.items()})
-        except (TypeError, ValueError, AttributeError) as error:
+        except (TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
             raise Refused(f"settings {text[:200]!r} cannot be used: {error}") from error
 
 

@@ -201,13 +201,19 @@ def pass_over(token: Token, job: str) -> Token:
 
 
 def skip(token: Token, job: str, num_rounds: int) -> Token:
-    """The job gives up its next `num_rounds` turns; all its workers must, at the same round."""
+    """The job gives up its next `num_rounds` turns; all its workers must, at the same round.
+
+    A job that was passed over is waited for again, at that round or, if it is past already, at the latest one due.
+    """
     seat = token.seat(job)
     if seat.phase is not Phase.IDLE or not 1 <= num_rounds <= MAX_AHEAD_ROUNDS:
         raise Refused(
             f"job {job!r} skips {num_rounds} rounds while {seat.phase}: skip 1 to {MAX_AHEAD_ROUNDS}, between turns"
         )
-    return _seated(token, replace(seat, next_round=seat.next_round + num_rounds))
+    next_round = seat.next_round + num_rounds
+    if seat.passed:
+        next_round = max(next_round, entry_round(token, job))
+    return _seated(token, replace(seat, next_round=next_round, passed=False))
 
 
 def leave(token: Token, job: str) -> Token:

@@ -12,12 +12,12 @@ from typing import Self
 import torch
 
 from fabric.api import FabricError, FabricKind, FabricSpec
-from harness.calibrate import CALIBRATION_BYTES, LinkModel, fit_link, slowest_median_s
+from harness.calibrate import CALIBRATION_BYTES, LinkModel, fit_link, paced_link_model, slowest_median_s
 from harness.environment import describe_environment
 from harness.lab.labs import Hands, Labs, OnEvent
 from harness.lab.launch import LabLost
 from harness.lab.messages import Answer, Ending, LinkQuestion, LinkTimes, Task
-from harness.lab.pacing import link_model
+from harness.machine import watch
 from harness.memory import check_memory
 from harness.outcome import Background, costs_of, record_of, skipped
 from harness.predict.calibration import Calibrated, Calibration, measure_one
@@ -64,6 +64,12 @@ class Bench:
 
     def run(self, trial: Trial, on_event: OnEvent = lambda event: None) -> Record:
         """Run one trial; whatever happens to it is in the record. Raises: TrialError for memory."""
+        began = watch()
+        record = self._run(trial, on_event)
+        ended_at, machine = began.stop()
+        return replace(record, started_at=began.started_at, ended_at=ended_at, machine=machine)
+
+    def _run(self, trial: Trial, on_event: OnEvent) -> Record:
         background = Background(self._environment)
         reasons = [system_of(job.system).why_unavailable() for job in trial.jobs]
         if reason := next(filter(None, reasons), None):
@@ -122,7 +128,7 @@ class Bench:
         if not fabric.kind.has_processes:
             return None
         if fabric.kind is FabricKind.PACED:
-            return link_model(fabric)
+            return paced_link_model(fabric)
         if fabric not in self._links:
             answer = self._ask(LinkQuestion(fabric=fabric, num_bytes=CALIBRATION_BYTES))
             if answer.ending is not Ending.DONE:

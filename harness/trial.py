@@ -12,6 +12,7 @@ from baselines.strategy import Strategy, parse_strategy
 from fabric.api import FabricKind, FabricSpec
 from harness.precision import Precision
 from models.workload import Device, WorkloadSpec
+from results.facts import Role
 
 
 class TrialError(ValueError):
@@ -70,7 +71,7 @@ class Job:
     this part of the job's step alone, and becomes `start_delay_s` when that is known. A step is `accumulate`
     micro-batches of the workload's batch size; before the update the L2 norm of the averaged gradient of all parameters
     is clipped to `clip_norm`, if that is given. Layers compute in `precision`, parameters and gradients stay float32
-    (`harness/precision.py`).
+    (`harness/precision.py`). `role` is what the job is for among those that it is compared with.
     """
 
     name: str
@@ -84,6 +85,7 @@ class Job:
     accumulate: int = 1
     clip_norm: float | None = None
     precision: Precision = Precision.FLOAT32
+    role: Role = Role.METHOD
 
     def __post_init__(self) -> None:
         if self.accumulate < 1:

@@ -22,6 +22,7 @@ from results.codec import to_jsonable
 from results.record import Record, RecordError, Status, read_record, write_record
 from suites.at_once import run_each
 from suites.expected import expected_each_s
+from suites.folders import FolderError
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +105,7 @@ def run_trials(
             for _, alike in itertools.groupby(left, key=lambda trial: trial.fabric.kind.has_processes):
                 with closing(run_each(list(alike), lambda t: bench.run(t, bar.on_event(t)), bench.close)) as ended:
                     for trial, record in ended:
-                        write_record(record, folder)
+                        _write(record, folder)
                         if record.status not in (Status.OK, Status.SKIPPED):
                             told = Text.assemble((record.status, "yellow"), f" {trial.cell}: {record.reason}")
                             progress.console.print(told, soft_wrap=True)
@@ -113,6 +114,17 @@ def run_trials(
     except KeyboardInterrupt:
         return Outcome(tuple(records), len(trials), interrupted=True)
     return Outcome(tuple(records), len(trials))
+
+
+def _write(record: Record, folder: Path) -> None:
+    """Raises: FolderError where there is no room; the records that are there are whole."""
+    try:
+        write_record(record, folder)
+    except OSError as error:
+        raise FolderError(
+            f"no record of {record.cell} can be written to {folder} ({error.strerror}); make room, then go on with the "
+            f"same command and --resume --out {folder}"
+        ) from error
 
 
 def finished_before(trial: Trial, folder: Path) -> Record | None:

@@ -19,11 +19,13 @@ elements at most). Bytes: ⌈n/8⌉ + 4 a scale. Bits say + or −, never 0: an 
 Differs from the paper: the momentum's bias correction goes on (`frozen-adam`), as Adam has it; DeepSpeed has none. A
 worker's s is for one server's rows of a parameter, DeepSpeed's for a whole one. `warmup_steps` defaults to 100, for
 some hundreds of steps in all; the paper takes 15–20 % of them. Residuals survive a checkpoint; DeepSpeed resets them.
-Steps count those that mixed precision skips, `frozen-adam` does not: skip none. Not verified against the paper's text.
+What is not finite in momentum or residuals is given up in the next step and logged. Steps count those that mixed
+precision skips, `frozen-adam` does not: skip none. Not verified against the paper's text.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar
@@ -46,6 +48,7 @@ from baselines.api import (
 )
 from baselines.codec import joined, split
 from baselines.kernels import signs
+from baselines.residuals import absorb, report
 from baselines.squeezing import squeezed
 
 ORDERS = {"l2": 2, "l1": 1}
@@ -105,8 +108,9 @@ class OnebitAdam:
             return Reduced(mean, contributed)
         share = self.beta1 / (ctx.num_workers or ctx.world)
         own = grad.mul_(1 - self.beta1)
-        for momentum, residual, part in _parts(states, own, ctx.message):
-            residual.copy_(part.add_(momentum, alpha=share).add_(residual))
+        for momentum, _, part in _parts(states, own, ctx.message):
+            part.add_(momentum, alpha=share)
+        absorb(states, own, ctx.message)
         codec = _ScaledSigns(ORDERS[self.scale], self.block)
         servers = {s.name: states[s.name]["server_residual"] for s in ctx.message.segments}
         squeezing = yield from squeezed(codec, own, servers, replace(ctx, wants_contribution=True))
@@ -118,8 +122,16 @@ class OnebitAdam:
         for momentum, _, part in _parts(states, value, ctx.message):
             fresh = part.clone()
             part.sub_(momentum, alpha=self.beta1).div_(1 - self.beta1)
-            momentum.copy_(fresh)
+            if math.isfinite(float(fresh.sum())):
+                momentum.copy_(fresh)
+            else:
+                momentum.zero_()
+                report(fresh.numel(), ctx.message)
         return Reduced(value, sent if ctx.wants_contribution else None)
+
+    @property
+    def code_bits(self) -> float:
+        return 1.0
 
     def wire_bytes(self, numel: int, world: int) -> float:
         """After the warm-up, of one parameter whose servers are all ranks: signs and scales to them, and one reply."""

@@ -102,6 +102,10 @@ class Sbc(Gathered):
     def _parameter(self) -> int:
         return golomb.best_parameter(self.density)
 
+    @property
+    def code_bits(self) -> float:
+        return self.density * golomb.bits_per_position(self.density, self._parameter)
+
     def wire_bytes(self, numel: int, world: int) -> float:
         """Of one tensor with positions at random."""
         return 8.0 + num_kept(numel, self.density) * golomb.bits_per_position(self.density, self._parameter) / 8

@@ -2,7 +2,7 @@
 
 The quick way: while a turn lasts, and another job has asked, it is worked out what the turn's release will do; then the
 release is one comparison, and the next job's packet is on its way. Everything else goes by the rules of
-`crossover.tokens` and the policy, through the table's `Course`.
+`crossover.tokens` and the policy, through the table's `TokenCache`.
 """
 
 import time
@@ -13,13 +13,13 @@ from crossover import tokens
 from crossover.arbiter.event_loop import Loop
 from crossover.arbiter.seats import Connection, Table, foresee, granted, without_late
 from crossover.errors import CrossoverError, Refused
-from crossover.protocol import REQUEST_BYTES, Answer, Ask, Reply, Request, release_of
+from crossover.protocol import REQUEST_BYTES, Reply, ReplyKind, Request, RequestKind, release_of
 from crossover.settings import Settings
 from crossover.tokens import Grant, Token
 
 ASKS_AN_ADAPTION = 32
-_ACQUIRE = Request(Ask.ACQUIRE).pack()
-_RELEASED = Reply(Answer.RELEASED).pack()
+_ACQUIRE = Request(RequestKind.ACQUIRE).pack()
+_RELEASED = Reply(ReplyKind.RELEASED).pack()
 
 
 class Lender:
@@ -69,7 +69,7 @@ class Lender:
         else:
             _, step, heir, grant, packet = foresight
             now_s = time.monotonic()
-            table.course.advance(step)
+            table.cache.advance(step)
             table.holder, table.foresight = heir, None
             self.send(heir, packet)
             self._note_lease(heir, grant, now_s)
@@ -80,16 +80,18 @@ class Lender:
         try:
             self._obey(connection, Request.unpack(packet))
         except CrossoverError as error:
-            self.send(connection, Reply(Answer.REFUSED, text=str(error)).pack())
+            self.send(connection, Reply(ReplyKind.REFUSED, text=str(error)).pack())
             self.drop(connection)
 
     def _obey(self, connection: Connection, request: Request) -> None:
-        if request.kind is Ask.ASIDE:
+        if request.kind is RequestKind.ASIDE:
             self._ask(connection, aside=True)
-        elif request.kind is Ask.RELEASE:
+        elif request.kind is RequestKind.RELEASE:
             self._release(connection, request.number)
-        elif request.kind is Ask.SKIP:
+        elif request.kind is RequestKind.SKIP:
             self._skip(connection, request.number)
+        elif request.kind is RequestKind.PAUSE:
+            self._pause(connection)
         else:
             raise Refused(f"this connection is job {connection.job!r} already: open one a seat, or a question")
 
@@ -101,9 +103,9 @@ class Lender:
                 connection.tally.since_s = now_s
                 self.settle(table, token)
                 return
-            grants = table.course.ask(job, now_s)
+            grants = table.cache.ask(job, now_s)
         except Refused as error:
-            self.send(connection, Reply(Answer.REFUSED, text=str(error)).pack())
+            self.send(connection, Reply(ReplyKind.REFUSED, text=str(error)).pack())
             self.drop(connection)
             return
         connection.tally.since_s = now_s
@@ -123,29 +125,34 @@ class Lender:
             f"lease {generation} of job {connection.job!r} was withdrawn after {self._lease_limit_s} s: make "
             "the turn shorter, or raise the arbiter's lease limit"
         )
-        self.send(connection, Reply(Answer.FENCED, generation, text=text).pack())
+        self.send(connection, Reply(ReplyKind.FENCED, generation, text=text).pack())
 
     def _end_lease(self, connection: Connection) -> None:
         table, now_s = connection.table, time.monotonic()
-        grants = table.course.release(connection.job, now_s)
+        grants = table.cache.release(connection.job, now_s)
         table.holder = None
         self._lend(table, grants, now_s)
         _note_end(connection, now_s, is_turn=not connection.aside)
 
     def _skip(self, connection: Connection, num_rounds: int) -> None:
         token = tokens.skip(connection.table.token, connection.job, num_rounds)
-        self.send(connection, Reply(Answer.SKIPPED, round=token.seat(connection.job).next_round).pack())
+        self.send(connection, Reply(ReplyKind.SKIPPED, round=token.seat(connection.job).next_round).pack())
+        self.settle(connection.table, token)
+
+    def _pause(self, connection: Connection) -> None:
+        token = tokens.pass_over(connection.table.token, connection.job)
+        self.send(connection, Reply(ReplyKind.PAUSED, round=token.seat(connection.job).next_round).pack())
         self.settle(connection.table, token)
 
     def settle(self, table: Table, token: Token) -> None:
         """Something has happened to the token; lend it on."""
         table.foresight = None
         if table.awaited:
-            table.course.put(token)
+            table.cache.put(token)
             return
         now_s = time.monotonic()
         token, grants = tokens.settle(token, table.policy, now_s)
-        table.course.put(token)
+        table.cache.put(token)
         self._lend(table, grants, now_s)
 
     def _lend(self, table: Table, grants: tuple[Grant, ...], now_s: float) -> None:
@@ -160,7 +167,7 @@ class Lender:
         if not table.is_timeless:
             table.wake_s = table.policy.wake_s(table.token, now_s)
             self._loop.wake_by(table.wake_s)
-        if not table.course.is_stalled:
+        if not table.cache.is_stalled:
             table.stall_deadline_s = inf
         elif self._idle_limit_s is not None and table.is_timeless and table.stall_deadline_s == inf:
             table.stall_deadline_s = now_s + self._idle_limit_s
@@ -199,10 +206,13 @@ class Lender:
         self._see_off(connection)
 
     def withdraw(self, connection: Connection) -> None:
-        """End a lease that is too old; its holder is told when it releases."""
+        """End a lease that is too old; its holder is told when it releases. Until it asks again nobody waits for its
+        next turn either: it is known to be late."""
         generation = connection.generation
         self._end_lease(connection)
         connection.fenced = generation
+        if self._idle_limit_s is not None:  # None: collectives need one order on all hosts, so nobody is passed over
+            self.settle(connection.table, tokens.pass_over(connection.table.token, connection.job))
 
     def pass_over_late(self, table: Table, now_s: float) -> bool:
         """Go on without the jobs whose turn it is and that have not come; whether that helps anybody."""

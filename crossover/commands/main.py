@@ -1,7 +1,7 @@
 """`crossover` and `python -m crossover`.
 
-Exit codes: 0 done; 2 the request was wrong, with the value and the remedy in one line; 130 interrupted. Each command's
-help names its own.
+Exit codes: 0 done; 1 the machine has no room or descriptor for it; 2 the request was wrong, with the value and the
+remedy in one line; 130 interrupted. Each command's help names its own.
 """
 
 import argparse
@@ -38,6 +38,7 @@ _COMMANDS: tuple[tuple[str, ModuleType, str], ...] = (
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Parse and run one command; returns the exit code."""
+    _open_standard_streams()
     parser = _parser()
     arguments = parser.parse_args(argv)
     if arguments.command is None:
@@ -53,6 +54,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # whoever read the output has enough, as in `crossover run … | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
+    except OSError as error:  # no descriptors, no room: the machine's fault, and no reason for a traceback
+        print(f"crossover: {error}", file=sys.stderr)
+        return 1
+
+
+def _open_standard_streams() -> None:
+    """Give closed standard streams something to write to. Else the next files opened would take their numbers, and
+    what is printed would land in a log or a socket."""
+    while (fd := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(fd, True)
+    os.close(fd)
+    for name, number in (("stdout", 1), ("stderr", 2)):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(number, "w", encoding="utf-8", errors="replace"))
 
 
 def _parser() -> argparse.ArgumentParser:

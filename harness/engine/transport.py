@@ -17,6 +17,7 @@ import torch.distributed as dist
 
 from baselines.api import AllGather, AllReduce, AllToAll, Broadcast, Gather, Payload, Primitive, Serve, Transfer
 from crossover.arbiter.scheduling import short_slices
+from fabric.paced import PACED
 from models.workload import Device
 
 Done = Callable[[Payload | Exception], None]
@@ -43,7 +44,7 @@ class Transport(Protocol):
 
 
 class ProcessGroupTransport:
-    """Primitives on gloo (CPU) or NCCL (GPU) groups made from the default group.
+    """Primitives on groups made from the default group: gloo (CPU) or NCCL (GPU), or `paced` for both.
 
     A GPU's primitive goes after the present stream's work, and that stream's later work after it;
     `done` is called when the device has really done it. Not yet run on a GPU.
@@ -55,7 +56,8 @@ class ProcessGroupTransport:
         timeout = timedelta(seconds=timeout_s)
         with short_slices():
             self._groups = {lane: dist.new_group(timeout=timeout) for lane in range(num_lanes)}
-            self._groups[CONTROL] = dist.new_group(timeout=timeout, backend="gloo")
+            self._is_paced = dist.get_backend() == PACED
+            self._groups[CONTROL] = dist.new_group(timeout=timeout, backend=PACED if self._is_paced else "gloo")
         self._waiting = ThreadPoolExecutor(max_workers=max(1, num_lanes), thread_name_prefix="transfer")
 
     def start(self, primitive: Primitive, lane: int, done: Done) -> None:
@@ -76,7 +78,7 @@ class ProcessGroupTransport:
                 self._all_to_all(parts, sizes, group, done)
             case Transfer(tensor=None):
                 done(())
-            case Transfer(tensor=torch.Tensor(is_cuda=True)):
+            case Transfer(tensor=torch.Tensor(is_cuda=True)) if not self._is_paced:
                 self._transfer_on_device(primitive, group, done)
             case Transfer():
                 self._waiting.submit(self._transfer, primitive, group, done)
@@ -85,7 +87,7 @@ class ProcessGroupTransport:
 
     def _then(self, work: dist.Work | None, answer: Payload, done: Done) -> None:
         assert work is not None, "this rank is not part of its own group"
-        if answer and answer[0].is_cuda:
+        if answer and answer[0].is_cuda and not self._is_paced:
             self._then_on_device([work], answer, done)
             return
 

@@ -15,6 +15,7 @@ from typing import NoReturn
 import torch
 import torch.distributed as dist
 
+from crossover.supervisor import die_with_parent
 from fabric.api import Cluster
 from harness.calibrate import time_all_reduces
 from harness.engine.transport import backends_for
@@ -88,8 +89,9 @@ def fork_rank(task: Task, place: Place, cluster: Cluster, scratch: Path, go: tup
     read_end, write_end = os.pipe()
     name = _name(task, place)
     log = scratch / f"{name.replace(' ', '-')}.log"
-    pid = os.fork()
+    lab_pid, pid = os.getpid(), os.fork()
     if pid == 0:
+        die_with_parent(lab_pid)
         os.close(read_end)
         os.close(go[1])
         _child(task, place, cluster, log, write_end, go[0])
@@ -145,7 +147,7 @@ def _work(task: Task, place: Place, pipe: int, go: int) -> Iterator[Event]:
         signals = Signals(_ready_signal(pipe, go, alone=True), _step_signal(pipe))
         yield from (Event(kind="result", result=result) for result in run_lockstep(task.trial, place, signals))
         return
-    join_group(place, task.world, JOIN_TIMEOUT_S, backends_for(_devices(task)))
+    join_group(place, task.fabric, task.world, JOIN_TIMEOUT_S, backends_for(_devices(task)))
     ready = _ready_signal(pipe, go)
     if task.links is not None:
         ready()

@@ -130,6 +130,7 @@ def _results(
             wire_bytes={tag: count / num_steps for tag, count in traffic.wire_bytes.items()},
             weights_digest=weights_digest(model),
             num_parameters=sum(p.numel() for p in model.parameters()),
+            tensor_sizes=tuple(p.numel() for p in model.parameters()) if rank == 0 else (),
             peak_memory_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
             start_s=0.0,
             end_s=0.0,

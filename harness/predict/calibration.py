@@ -9,7 +9,6 @@ that they are extrapolated.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -37,6 +36,7 @@ from harness.predict.costs import serialised as all_on_link
 from harness.predict.layers import plain_layers
 from harness.predict.step import predict_exchange_s
 from results.codec import CodecError, from_jsonable, to_jsonable
+from results.files import read_json, write_json
 from results.lines import line_s_per_byte
 from results.record import Environment
 
@@ -343,20 +343,17 @@ def _fit_primitive(costs: LinkCosts, primitive: str, times: Sequence[RowTime]) -
 
 def write_calibration(calibration: Calibration, path: Path) -> None:
     """Write it as JSON, in one step."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.part")
-    part.write_text(json.dumps(to_jsonable(calibration), indent=1, allow_nan=False) + "\n", encoding="utf-8")
-    part.replace(path)
+    write_json(path, to_jsonable(calibration))
 
 
 def read_calibration(path: Path) -> Calibration:
     """Raises: PredictError if the file is not there or is no calibration."""
     try:
-        return from_jsonable(Calibration, json.loads(path.read_text(encoding="utf-8")))
+        return from_jsonable(Calibration, read_json(path))
     except FileNotFoundError:
         raise PredictError(
             f"no calibration at {path}; measure one with `crossover-bench predict --calibrate --calibration {path}`, "
             "or give --alpha"
         ) from None
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError, CodecError) as error:
+    except (OSError, CodecError) as error:
         raise PredictError(f"{path} is no calibration ({error}); measure it again with --calibrate") from error

@@ -28,7 +28,6 @@ from models.layer_profile import load_profile
 from models.networks import find_network
 from models.workload import Device
 
-NOTE = "compression in replay"
 UNCHARGED = frozenset({"warmup_steps", "steps", "seed", "inner"})  # fields that no time depends on
 
 
@@ -64,7 +63,14 @@ class Charge:
     times: StageTimes
     size_scale: int
     dense_steps: int
-    note: str
+    method: str
+    device: str
+
+    @property
+    def note(self) -> str:
+        """The charge in a sentence."""
+        total, world = sum(self.times.stages_s), self.times.world
+        return f"charged: {self.method} takes {1e9 * total:.3g} ns an element among {world} ranks ({self.device})"
 
     def stage_s(self, stage: int, numel: int) -> float:
         """Seconds of one stage of a message of `numel` elements as it is at hand."""
@@ -107,9 +113,13 @@ def charge_for(strategy: Strategy, profile: CodecProfile, size_scale: int, world
     if times is None:
         recorder = "harness.predict.codec_recording"
         return f"not charged: no time of {method} is in the profile of codecs; record it with {recorder}"
-    total = sum(times.stages_s)
-    note = f"charged: {method} takes {1e9 * total:.3g} ns an element among {world} ranks ({profile.device})"
-    return Charge(times=times, size_scale=size_scale, dense_steps=dense_steps(strategy.compression), note=note)
+    return Charge(
+        times=times,
+        size_scale=size_scale,
+        dense_steps=dense_steps(strategy.compression),
+        method=method,
+        device=profile.device,
+    )
 
 
 def with_charge(costs: LinkCosts, job: Job, world: int) -> LinkCosts:
@@ -128,6 +138,10 @@ class Charged:
     inner: Compressor
     charge: Charge
     device: VirtualDevice
+
+    @property
+    def lossy(self) -> bool:
+        return self.inner.lossy
 
     def reduce(self, grad: Tensor, states: Mapping[str, State], ctx: Context) -> Reduction:
         """As `inner` does."""

@@ -12,7 +12,7 @@ from baselines.api import OptimizerSpec, UpdatePoint
 from harness.engine.engine import Engine
 from harness.engine.shards import Adopt
 from harness.engine.traffic import Traffic
-from harness.lab.pacing import open_transport
+from harness.engine.transport import ProcessGroupTransport
 from harness.precision import LossScale, Precision
 from harness.systems.api import PlainSession, Seat, Session, SystemCard
 from results.record import Adapted
@@ -28,8 +28,11 @@ class Ours:
     def why_unavailable(self) -> str | None:
         return None
 
+    def why_unpaced(self, *, among_virtual: bool) -> str | None:
+        return None
+
     def prepare(self, model: nn.Module, seat: Seat) -> Session:
-        transport = open_transport(seat.strategy.ordering.depth, seat.pacing)
+        transport = ProcessGroupTransport(seat.strategy.ordering.depth)
         scales_loss = seat.precision.scales_loss
         engine = Engine(
             model,
@@ -63,7 +66,7 @@ class EngineSession(PlainSession):
         clip_norm: float | None = None,
         loss_scale: LossScale | None = None,
     ) -> None:
-        super().__init__(model, optimizer.build(model.parameters()), clip_norm=clip_norm)
+        super().__init__(model, optimizer.build(model.named_parameters()), clip_norm=clip_norm)
         self._engine = engine
         self._loss_scale = loss_scale
         self._muted = False
@@ -134,7 +137,7 @@ class EagerSession(EngineSession):
     ) -> None:
         super().__init__(model, optimizer, engine)
         self._paused = paused
-        self._optimizers = {name: optimizer.build([parameter]) for name, parameter in engine.parameters.items()}
+        self._optimizers = {name: optimizer.build([(name, parameter)]) for name, parameter in engine.parameters.items()}
         self._pending: dict[str, None] = {}
         self._first = True
         names = {id(parameter): name for name, parameter in engine.parameters.items()}

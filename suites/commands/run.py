@@ -7,7 +7,6 @@ import itertools
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from pathlib import Path
 
 import torch
@@ -29,8 +28,10 @@ from suites.api import Options
 from suites.catalogue import suite_of
 from suites.commands.report import publish
 from suites.expected import expected_each_s, expected_s
-from suites.folders import prepare_folder, set_latest
+from suites.folders import new_folder, prepare_folder, set_latest
 from suites.runner import Outcome, check_all, run_trials, select
+
+MOST_REPEATS, MOST_STEPS = 1_000, 1_000_000
 
 
 def run_suite(arguments: argparse.Namespace, runs: Path) -> int:
@@ -106,10 +107,12 @@ def options_from(
 
     Raises: ValueError with value and remedy.
     """
-    for name in ("repeats", "steps"):
+    for name, most in (("repeats", MOST_REPEATS), ("steps", MOST_STEPS)):
         value = getattr(arguments, name)
         if value is not None and value < 1:
             raise TrialError(f"--{name} is {value}; it must be at least 1")
+        if value is not None and value > most:
+            raise TrialError(f"--{name} is {value:,}; at most {most:,} are run, which takes days already")
     fabric = only_fabric or _fabric_kind(arguments.fabric)
     if placed is not None:
         _check_placement(placed, fabric, arguments.hosts)
@@ -170,6 +173,9 @@ def check_used(options: Options, trials: Sequence[Trial], num_local: int | None 
     if options.data_path and not any(workload.data_path for workload in workloads):
         trained = ", ".join(sorted(workload.label for workload in workloads))
         raise TrialError(f"--data {options.data_path!r} fits none of {trained}; choose other cells, or leave it out")
+    taken = {job.strategy for trial in trials for job in trial.jobs}
+    if left_out := [text for text in options.strategies if text not in taken]:
+        raise TrialError(f"--strategy {left_out[0]!r} is in none of these cells; choose other cells, or leave it out")
     on_gpu = [trial for trial in trials if any(job.workload.device is Device.CUDA for job in trial.jobs)]
     if options.device is Device.CUDA and not on_gpu:
         raise TrialError(
@@ -189,7 +195,7 @@ def _folder(arguments: argparse.Namespace, runs: Path) -> Path:
         if not latest.exists():
             raise TrialError(f"--resume: there is no earlier run in {runs}; leave --resume out, or name it with --out")
         return prepare_folder(latest.resolve())
-    folder = prepare_folder(runs / datetime.now().strftime("%Y%m%d-%H%M%S"))
+    folder = new_folder(runs)
     set_latest(folder)
     return folder
 

@@ -108,11 +108,13 @@ def test_a_failure_while_agreeing_on_the_order_is_told() -> None:
     engine.close()
 
 
-def test_closing_ends_the_thread_and_the_hooks() -> None:
+@pytest.mark.parametrize(("text", "num_threads"), [("unfused", 0), ("tensor-fusion", 1)])
+def test_closing_ends_the_thread_and_the_hooks(text: str, num_threads: int) -> None:
+    """A static plan goes from the hooks; only a negotiation has to look again at a time of no event."""
     before = threading.active_count()
     model = awkward()
-    engine = Engine(model, parse_strategy("unfused"), Room(1).seat(0), recorder=Recorder())
-    assert threading.active_count() == before + 1
+    engine = Engine(model, parse_strategy(text), Room(1).seat(0), recorder=Recorder())
+    assert threading.active_count() == before + num_threads
     engine.close()
     assert threading.active_count() == before
     loss_at(0)(0, model).backward()

@@ -32,8 +32,12 @@ EARLY = {
     "frozen-adam": "frozen-adam(freeze_after=1, eps=0.001)",
     "warm-up": "warm-up(steps=1)",
     "truncated-gradient": "truncated-gradient(every=2)",
+    "lars": "lars(lr=0.05)",  # here biases bear no more
 }
-VARIANTS = {Slot.EXCHANGE: ["parameter-server(update='server')"], Slot.OPTIMIZER: ["sgd(momentum=0.0)"]}
+VARIANTS = {
+    Slot.EXCHANGE: ["parameter-server(update='server')"],
+    Slot.OPTIMIZER: ["sgd(momentum=0.0)", "sgd+linear-scaling(times=2.0, warmup_steps=2)"],
+}
 
 Parts = tuple[str, ...]
 

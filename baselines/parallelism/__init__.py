@@ -1,0 +1,1 @@
+"""Pipelines, partitioned operators and planners: schedules are data, planners are pure, operators yield collectives."""

@@ -1,0 +1,152 @@
+"""What a planner is given and what it answers.
+
+A plan cuts the layers into stages, gives each stage replicas, and each layer of a stage a split. Planners are pure:
+`plan(layers, machine, batch)` depends on its arguments alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import ClassVar, Protocol, runtime_checkable
+
+from baselines.parallelism.api import ParallelCard, ParallelismError
+
+
+class PlannedLayer(Protocol):
+    """What a planner sees of a layer: times per sample, bytes of its parameters, and bytes per sample."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def forward_s(self) -> float: ...
+    @property
+    def backward_s(self) -> float: ...
+    @property
+    def parameter_bytes(self) -> int: ...
+    @property
+    def output_bytes(self) -> int: ...
+    @property
+    def saved_bytes(self) -> int: ...
+    @property
+    def extents(self) -> Mapping[str, int]: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """The devices that a plan may use: all alike, one per host, each with a full-duplex link into a switch that never
+    blocks. A message of n bytes takes α + β·n seconds. `memory_bytes` 0: as much as it takes."""
+
+    num_devices: int
+    alpha_s: float
+    beta_s_per_byte: float
+    memory_bytes: int = 0
+
+    def __post_init__(self) -> None:
+        if self.num_devices < 1 or self.alpha_s < 0 or self.beta_s_per_byte < 0 or self.memory_bytes < 0:
+            raise ParallelismError(f"{self}: use at least one device, and times and bytes of 0 or more")
+
+    def message_s(self, num_bytes: float) -> float:
+        """A message from one device to another."""
+        return self.alpha_s + self.beta_s_per_byte * num_bytes
+
+    def all_reduce_s(self, num_bytes: float, num_devices: int) -> float:
+        """A ring's all-reduce: 2(n−1) messages of a share each."""
+        return 2 * (num_devices - 1) * self.message_s(num_bytes / num_devices)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workshare:
+    """One step: `batch_size` samples in `num_micro_batches` equal micro-batches."""
+
+    batch_size: int
+    num_micro_batches: int = 1
+
+    def __post_init__(self) -> None:
+        if self.num_micro_batches < 1 or self.batch_size < self.num_micro_batches:
+            raise ParallelismError(
+                f"a batch of {self.batch_size} samples has no {self.num_micro_batches} micro-batches; use at most "
+                f"{max(1, self.batch_size)}, or a larger batch"
+            )
+        if self.batch_size % self.num_micro_batches:
+            raise ParallelismError(
+                f"a batch of {self.batch_size} samples does not divide into {self.num_micro_batches} micro-batches; "
+                f"use a batch of {self.batch_size // self.num_micro_batches * self.num_micro_batches}"
+            )
+
+    @property
+    def micro_batch_size(self) -> int:
+        return self.batch_size // self.num_micro_batches
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedStage:
+    """Layers `first` … `stop`−1 on `num_replicas` devices, each of which takes an equal slice of every micro-batch."""
+
+    first: int
+    stop: int
+    num_replicas: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class LayerSplit:
+    """A layer in `degree` parts over `dimension`."""
+
+    dimension: str
+    degree: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParallelPlan:
+    """A planner's answer. `splits`, one per layer, are for plans that partition operators; a pipeline's are empty.
+
+    `cost` is what the planner minimised, in its own unit (`unit`): planners are compared with each other by the step
+    that the harness predicts, not by this.
+    """
+
+    stages: tuple[PlannedStage, ...]
+    splits: tuple[tuple[LayerSplit, ...], ...] = ()
+    cost: float
+    unit: str
+
+    @property
+    def num_devices(self) -> int:
+        return sum(stage.num_replicas for stage in self.stages)
+
+
+@runtime_checkable
+class Planner(Protocol):
+    """A planner; a frozen dataclass in a file of this folder."""
+
+    card: ClassVar[ParallelCard]
+
+    def plan(self, layers: Sequence[PlannedLayer], machine: Machine, work: Workshare) -> ParallelPlan:
+        """Raises: ParallelismError if nothing fits."""
+        ...
+
+
+def check_stages(stages: Sequence[PlannedStage], num_layers: int, micro_batch_size: int) -> None:
+    """Stages cover every layer once, in order, and their replicas divide a micro-batch. Raises: ParallelismError."""
+    if len(stages) > num_layers:
+        raise ParallelismError(f"{len(stages)} stages for {num_layers} layers; use at most {num_layers} stages")
+    place = 0
+    for stage in stages:
+        if stage.first != place or stage.stop <= stage.first:
+            raise ParallelismError(f"{stage} after layer {place}; stages follow each other and have a layer each")
+        if micro_batch_size % stage.num_replicas:
+            raise ParallelismError(
+                f"{stage.num_replicas} replicas do not divide a micro-batch of {micro_batch_size} samples; "
+                "use replicas or a batch that do"
+            )
+        place = stage.stop
+    if place != num_layers:
+        raise ParallelismError(f"stages end at layer {place} of {num_layers}; the last one must hold the rest")
+
+
+def even_stages(num_layers: int, num_stages: int) -> tuple[PlannedStage, ...]:
+    """Stages with as many layers as each other, give or take one. Raises: ParallelismError for more than layers."""
+    if not 1 <= num_stages <= num_layers:
+        raise ParallelismError(f"{num_stages} stages for {num_layers} layers; use 1 to {num_layers} stages")
+    bounds = [round(index * num_layers / num_stages) for index in range(num_stages + 1)]
+    return tuple(PlannedStage(first, stop) for first, stop in pairwise(bounds))

@@ -1,0 +1,1 @@
+"""Pipelines and partitioned operators: stages that train in lockstep, on a virtual clock and among processes."""

@@ -1,0 +1,220 @@
+"""One replica of one stage: its weights in every version that is still wanted, its activations, its optimizer.
+
+Weights of a version are copies, so an update leaves those of passes under way as they were. Where a backward is to use
+other weights than its forward (PipeMare, PipeDream without stashing), the forward runs on a copy of its own, whose
+values are exchanged in between: the saved activations stay, and every product with a weight takes the new one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.func import functional_call
+from torch.nn import functional
+from torch.optim import Optimizer
+
+from baselines.parallelism.api import Backward, CorrectsDelay, Forward, PipelineSchedule, Recompute, Update
+from baselines.parallelism.programs import Instruction
+from harness.parallel.stages import IGNORED, MicroBatch, StageModule
+
+Weights = dict[str, Tensor]
+MakeOptimizer = Callable[[Iterable[Tensor]], Optimizer]
+
+
+@dataclass(slots=True)
+class _InFlight:
+    """A micro-batch between its forward and its backward."""
+
+    entry: Tensor
+    output: Tensor | None
+    weights: Weights
+
+
+class StageWorker:
+    """Runs the passes of one stage, on the samples that it is given. `shapes` are what each stage hands on."""
+
+    def __init__(
+        self,
+        stage: StageModule,
+        instructions: Sequence[Instruction],
+        schedule: PipelineSchedule,
+        make_optimizer: MakeOptimizer,
+        *,
+        shapes: tuple[tuple[int, ...], ...],
+        seed: int,
+    ) -> None:
+        self.stage = stage
+        self.shapes = shapes
+        self.num_stages = len(shapes)
+        self.losses: dict[int, float] = {}
+        self._seed = seed
+        self._newest = 0
+        self._first_step = 0  # of a synchronous schedule, whose versions count from 0 in every step
+        self._passes = 0
+        self._parameters = dict(stage.module.named_parameters())
+        self._optimizer = make_optimizer(self._parameters.values())
+        self._base_rates = [group["lr"] for group in self._optimizer.param_groups]
+        self._versions: dict[int, Weights] = {0: _copy(self._parameters)}
+        self._in_flight: dict[int, _InFlight] = {}
+        self._corrects = schedule if isinstance(schedule, CorrectsDelay) else None
+        self._drift: Weights = {}
+        self._wanted = _last_uses(instructions, stage.stage)
+        self._exchanged = _exchanged(instructions, stage.stage, always=self._correction() is not None)
+
+    def forward(self, action: Forward, x: Tensor, targets: MicroBatch | None) -> Tensor:
+        """The stage's output [samples, …] for x [samples, …]; on the last stage, with `targets`, the loss []."""
+        return self._run(action, x, targets, {})
+
+    def _run(
+        self, action: Forward | Recompute, x: Tensor, targets: MicroBatch | None, buffers: Mapping[str, Tensor]
+    ) -> Tensor:
+        kept = isinstance(action, Recompute) or action.keep
+        weights = self._versions[action.version]
+        if action.micro_batch in self._exchanged:
+            weights = _copy(weights)
+        entry = x.detach().requires_grad_(x.is_floating_point())
+        with torch.set_grad_enabled(kept), self._reproducible(action):
+            output: Tensor = functional_call(self.stage.module, {**buffers, **weights}, (entry,))
+            if targets is not None:
+                output = _loss(output, targets)
+                self.losses[action.micro_batch] = float(output.detach())
+        self._in_flight[action.micro_batch] = _InFlight(entry, output if kept else None, weights)
+        return output.detach()
+
+    def recompute(self, action: Recompute, targets: MicroBatch | None) -> None:
+        """Forward again from the input that stayed; buffers (running statistics) stay as the first one left them."""
+        buffers = {name: buffer.clone() for name, buffer in self.stage.module.named_buffers()}
+        self._run(action, self._in_flight[action.micro_batch].entry, targets, buffers)
+
+    def backward(self, action: Backward, gradient: Tensor | None) -> Tensor | None:
+        """The gradient of the stage's input, None for tokens. Adds to the parameters' gradients."""
+        held = self._in_flight.pop(action.micro_batch)
+        assert held.output is not None
+        if action.micro_batch in self._exchanged:
+            self._exchange(held.weights, action.version)
+        wanted = list(held.weights.values())
+        if held.entry.requires_grad:
+            wanted.append(held.entry)
+        gradients = torch.autograd.grad(held.output, wanted, gradient)
+        for name, value in zip(held.weights, gradients, strict=False):
+            parameter = self._parameters[name]
+            parameter.grad = value if parameter.grad is None else parameter.grad + value
+        self._passes += 1
+        self._forget()
+        return gradients[-1] if held.entry.requires_grad else None
+
+    def gradients(self) -> Mapping[str, Tensor]:
+        """Sums over the micro-batches since the last update, by the network's names; other ranks' may be added."""
+        found = {}
+        for own, parameter in self._parameters.items():
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+            found[self.stage.names[own]] = parameter.grad
+        return found
+
+    def update(self, action: Update) -> None:
+        """An optimizer step; its weights become the newest version."""
+        step = self._first_step + action.version - 1
+        before = _copy(self._parameters) if self._correction() else {}
+        for group, rate in zip(self._optimizer.param_groups, self._base_rates, strict=True):
+            scale = 1.0
+            if self._corrects is not None:
+                scale = self._corrects.learning_rate_scale(self.stage.stage, self.num_stages, step)
+            group["lr"] = rate * scale
+        self._optimizer.step()
+        self._optimizer.zero_grad(set_to_none=True)
+        self._newest = action.version
+        self._versions[action.version] = _copy(self._parameters)
+        self._follow_drift(before)
+        self._forget()
+
+    def next_step(self) -> None:
+        """A synchronous schedule begins again: versions count from 0."""
+        self._first_step += self._newest
+        self._versions = {0: self._versions[self._newest]}
+        self._newest = 0
+        self._passes = 0
+
+    def parameters(self) -> dict[str, Tensor]:
+        """Copies of the newest weights, by the network's names."""
+        return {self.stage.names[own]: value.detach().clone() for own, value in self._parameters.items()}
+
+    @property
+    def num_versions(self) -> int:
+        """Versions of the weights that exist now, the newest one included."""
+        return len(self._versions)
+
+    @property
+    def num_in_flight(self) -> int:
+        """Micro-batches whose activations are held."""
+        return sum(held.output is not None for held in self._in_flight.values())
+
+    def _correction(self) -> tuple[float, float] | None:
+        return self._corrects.discrepancy(self.stage.stage, self.num_stages) if self._corrects else None
+
+    def _follow_drift(self, before: Weights) -> None:
+        correction = self._correction()
+        if correction is None:
+            return
+        _, decay = correction
+        for name, parameter in self._parameters.items():
+            moved = (1 - decay) * (parameter.detach() - before[name].detach())
+            self._drift[name] = moved + decay * self._drift[name] if name in self._drift else moved
+
+    def _exchange(self, weights: Weights, version: int) -> None:
+        """Put the weights that backward is to use where forward's were."""
+        correction = self._correction()
+        for name, weight in weights.items():
+            value = self._versions[version][name].detach()
+            if correction is not None and name in self._drift:
+                value = value - correction[0] * self._drift[name]
+            weight.data.copy_(value)
+
+    def _forget(self) -> None:
+        """Drop versions that no pass wants any more."""
+        for old in [old for old in self._versions if old < self._newest]:
+            if self._wanted.get(old, -1) < self._passes:
+                del self._versions[old]
+
+    @contextmanager
+    def _reproducible(self, action: Forward | Recompute) -> Iterator[None]:
+        """Dropout draws alike in a forward and in its repetition, and by stage and micro-batch alone."""
+        with torch.random.fork_rng(devices=[]):
+            place = (self._first_step << 24) + (action.micro_batch << 8) + self.stage.stage
+            torch.manual_seed((self._seed << 40) + place)
+            yield
+
+
+def _copy(parameters: Mapping[str, Tensor]) -> Weights:
+    return {name: value.detach().clone().requires_grad_() for name, value in parameters.items()}
+
+
+def _loss(logits: Tensor, batch: MicroBatch) -> Tensor:
+    total = functional.cross_entropy(
+        logits.flatten(0, -2), batch.targets.flatten(), ignore_index=IGNORED, reduction="sum"
+    )
+    return total / batch.num_targets
+
+
+def _last_uses(instructions: Sequence[Instruction], stage: int) -> dict[int, int]:
+    """Of each version: how many backwards of the stage come before its last use."""
+    uses: dict[int, int] = {}
+    num_backwards = 0
+    for step in instructions:
+        if isinstance(step, Forward | Recompute | Backward) and step.stage == stage:
+            uses[step.version] = num_backwards
+            num_backwards += isinstance(step, Backward)
+    return uses
+
+
+def _exchanged(instructions: Sequence[Instruction], stage: int, *, always: bool) -> frozenset[int]:
+    """Micro-batches whose backward uses other weights than their forward."""
+    forward, backward = (
+        {step.micro_batch: step.version for step in instructions if isinstance(step, kind) and step.stage == stage}
+        for kind in (Forward, Backward)
+    )
+    return frozenset(micro for micro, version in forward.items() if always or backward[micro] != version)

@@ -1,0 +1,68 @@
+"""What a pipeline is held against: the same network on one device, and small networks whose staleness is followed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.optim import SGD, Optimizer
+
+from harness.parallel.stages import IGNORED, MicroBatch, micro_batches_of
+from models.networks import build_network, find_network
+from models.values import WorkloadSpec
+from models.workload import open_workload
+
+NUM_LINKS = {"resnet20": 11, "bert_tiny": 6, "lstm_lm": 4}
+
+
+def sgd(parameters: Iterable[Tensor]) -> Optimizer:
+    return SGD(parameters, lr=0.05, momentum=0.9)
+
+
+def model_and_steps(
+    network: str, *, num_steps: int, num_micro_batches: int, batch_size: int = 12
+) -> tuple[nn.Module, list[tuple[MicroBatch, ...]]]:
+    data = "digits" if network == "resnet20" else "synthetic"
+    spec = WorkloadSpec(network=network, data=data, batch_size=batch_size, sequence_length=8, dropout=0.0)
+    workload = open_workload(spec)
+    batches = workload.batches(rank=0, world=1, seed=0)
+    steps = [micro_batches_of(next(batches), num_micro_batches) for _ in range(num_steps)]
+    return workload.build_model(seed=0), steps
+
+
+def train_alone(
+    model: nn.Module, steps: Iterable[Sequence[MicroBatch]], make: Callable[[Iterable[Tensor]], Optimizer] = sgd
+) -> dict[str, Tensor]:
+    """Plain SGD on one device; the gradients of a step's micro-batches are summed, so that statistics of batch
+    normalisation are those of a micro-batch too."""
+    optimizer = make(model.parameters())
+    for step in steps:
+        optimizer.zero_grad()
+        for micro_batch in step:
+            loss_of(model, micro_batch).backward()
+        optimizer.step()
+    return {name: parameter.detach() for name, parameter in model.named_parameters()}
+
+
+def loss_of(model: nn.Module, micro_batch: MicroBatch) -> Tensor:
+    output = model(micro_batch.inputs)
+    logits = output if isinstance(output, Tensor) else output[0]
+    return (
+        functional.cross_entropy(
+            logits.flatten(0, -2), micro_batch.targets.flatten(), ignore_index=IGNORED, reduction="sum"
+        )
+        / micro_batch.num_targets
+    )
+
+
+def distance(found: dict[str, Tensor], wanted: dict[str, Tensor]) -> float:
+    """Of all parameters together, relative to what is wanted."""
+    assert found.keys() == wanted.keys()
+    difference = sum(float((found[name] - value).square().sum()) for name, value in wanted.items())
+    return float((difference / sum(float(value.square().sum()) for value in wanted.values())) ** 0.5)
+
+
+def fresh(network: str) -> nn.Module:
+    known = find_network(network)
+    return build_network(known, known.usual_shape(image_size=8, sequence_length=8), 0.0, 0)
