@@ -1,4 +1,4 @@
-"""The command line: crossover-bench list | run | report | compare | doctor | predict.
+"""The command line: crossover-bench list | run | report | compare | doctor | predict | plan-parallel.
 
 Exit codes: 0 done; 1 a trial failed or something regressed; 2 the request was wrong, with the
 value and the remedy in the message; 130 interrupted.
@@ -17,6 +17,7 @@ from types import FrameType
 from rich.console import Console
 
 from harness.lab.spmd import is_follower
+from suites.commands.plan_parallel_options import add_plan_parallel
 from suites.commands.predict_options import add_predict
 from suites.errors import is_about_the_request
 
@@ -90,6 +91,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_compare(commands)
     _add_doctor(commands)
     add_predict(commands)
+    add_plan_parallel(commands)
     return parser
 
 

@@ -17,6 +17,7 @@ def _request_errors() -> tuple[type[ValueError], ...]:
     from analysis.roofline import SpeedError
     from analysis.summary import NoRecordsError
     from baselines.catalogue import CatalogueError
+    from baselines.parallelism.api import ParallelismError
     from baselines.text import TextError
     from fabric.api import FabricError
     from harness.engine.checkpoint import CheckpointError
@@ -37,6 +38,7 @@ def _request_errors() -> tuple[type[ValueError], ...]:
         FolderError,
         LaunchError,
         NoRecordsError,
+        ParallelismError,
         RecordError,
         SpeedError,
         SuiteError,
