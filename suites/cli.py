@@ -1,5 +1,4 @@
-"""The command line: crossover-bench list | run | report | compare | doctor | predict | pace |
-emulate | collectives.
+"""The command line: crossover-bench and one of the commands below.
 
 Exit codes: 0 done; 1 a trial failed or something regressed; 2 the request was wrong, with the
 value and the remedy in the message; 130 interrupted.
@@ -22,6 +21,7 @@ from harness.lab.spmd import is_follower
 from suites.commands.collectives import add_collectives
 from suites.commands.emulate import add_emulate
 from suites.commands.pace import add_pace
+from suites.commands.plan_parallel_options import add_plan_parallel
 from suites.commands.predict_options import add_predict
 from suites.errors import is_about_the_request, remedy_for
 
@@ -119,6 +119,7 @@ def _parser() -> argparse.ArgumentParser:
     add_pace(commands)
     add_emulate(commands)
     add_collectives(commands)
+    add_plan_parallel(commands)
     return parser
 
 
