@@ -15,6 +15,7 @@ from typing import Any
 from baselines.api import (
     AppliesMomentum,
     Compressor,
+    Consistency,
     Costs,
     Exchange,
     HasKnobs,
@@ -44,6 +45,7 @@ DEFAULTS = {
     Slot.EXCHANGE: "all-reduce",
     Slot.OPTIMIZER: "sgd",
     Slot.TUNING: "untuned",
+    Slot.CONSISTENCY: "bsp",
 }
 
 
@@ -62,6 +64,7 @@ class Strategy:
     exchange: Exchange
     optimizer: OptimizerSpec
     tuning: Tuner
+    consistency: Consistency
     update_point: UpdatePoint
 
     @property
@@ -173,6 +176,18 @@ def _applies_momentum(plugin: Any) -> bool:
 
 Rule = tuple[Callable[[Strategy], bool], str]
 RULES: tuple[Rule, ...] = (
+    (
+        lambda s: not s.consistency.is_synchronous and s.compression.lossy,
+        "workers that do not wait push whole updates to servers, which are not compressed yet; use bsp",
+    ),
+    (
+        lambda s: not s.consistency.is_synchronous and isinstance(s.exchange, HasServers),
+        "the consistency method has servers of its own; leave the exchange out",
+    ),
+    (
+        lambda s: not s.consistency.is_synchronous and s.update_point is UpdatePoint.AT_PRE_HOOK,
+        "a worker that does not wait reads all parameters at once; update after-all",
+    ),
     (
         lambda s: s.tuning.num_trials > 0 and not s.knobs,
         "there is nothing to tune: neither packing nor ordering has knobs; use e.g. tensor-fusion or slices",
