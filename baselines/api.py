@@ -87,10 +87,12 @@ class Segment:
 
     @property
     def numel(self) -> int:
+        """How many elements."""
         return self.stop - self.start
 
     @property
     def nbytes(self) -> int:
+        """Bytes of the uncompressed gradient."""
         return self.numel * self.itemsize
 
 
@@ -106,10 +108,12 @@ class Message:
 
     @property
     def numel(self) -> int:
+        """How many elements, those of all segments one after the other."""
         return sum(segment.numel for segment in self.segments)
 
     @property
     def nbytes(self) -> int:
+        """Bytes of the uncompressed gradients."""
         return sum(segment.nbytes for segment in self.segments)
 
     @property
@@ -133,7 +137,7 @@ class Costs:
     forward_s: tuple[float, ...]
 
     def message_s(self, nbytes: float) -> float:
-        """t_c of a message."""
+        """t_c, the seconds that a message of `nbytes` bytes takes over all ranks: α + β·n."""
         return self.alpha_s + self.beta_s_per_byte * nbytes
 
 
@@ -142,7 +146,9 @@ class NeedsCosts(Protocol):
     """A packing or ordering that wants costs. Before it is bound it does the null thing of its slot; the engine binds
     it once costs are measured and agreed, and again when they have drifted. Binding is pure."""
 
-    def bind(self, costs: Costs) -> Self: ...
+    def bind(self, costs: Costs) -> Self:
+        """The same plug-in, planning with `costs`; `costs.backward_s` has one entry per parameter, in ready order."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,7 +239,9 @@ class Ordering(Protocol):
     rank_invariant: ClassVar[bool]
 
     @property
-    def depth(self) -> int: ...
+    def depth(self) -> int:
+        """How many messages may be in flight at once, 1 or more."""
+        ...
 
     def pick(self, pending: Sequence[Message], in_flight: Sequence[Message], now_s: float) -> Message | None:
         """One of `pending`, or None to wait until a message in flight completes; with nothing in flight never None."""
@@ -244,7 +252,9 @@ class Ordering(Protocol):
 class Keyed(Protocol):
     """An ordering that picks the pending message of the smallest key, which never changes: a heap then does."""
 
-    def key(self, message: Message) -> tuple[int, ...]: ...
+    def key(self, message: Message) -> tuple[int, ...]:
+        """What messages are compared by; of equal length for all messages of a step."""
+        ...
 
 
 @runtime_checkable
@@ -253,7 +263,9 @@ class HasCredit(Protocol):
     fewer bytes than the credit. For any other one the engine decides as far ahead as a control round takes."""
 
     @property
-    def credit_bytes(self) -> int: ...
+    def credit_bytes(self) -> int:
+        """Bytes of uncompressed gradients, above 0."""
+        ...
 
 
 class How(StrEnum):
@@ -321,6 +333,7 @@ class Context:
 
     @property
     def servers(self) -> range:
+        """The ranks that combine what is scattered."""
         return servers_of(self.world, self.num_workers or self.world)
 
 
@@ -350,7 +363,9 @@ class Compressor(Protocol):
     lossy: ClassVar[bool]
 
     @property
-    def scope(self) -> Scope: ...
+    def scope(self) -> Scope:
+        """What it must see whole; packings that cut it are refused."""
+        ...
 
     @property
     def how(self) -> How:
@@ -407,7 +422,9 @@ class RampsUp(Protocol):
     """A compressor that sends more in its first `ramp_steps` steps, and less with every one of them."""
 
     @property
-    def ramp_steps(self) -> int: ...
+    def ramp_steps(self) -> int:
+        """How many steps, 0 or more."""
+        ...
 
 
 @runtime_checkable
@@ -430,14 +447,18 @@ class StartsDense(Protocol):
     them, or a method that leaves them to its optimizer."""
 
     @property
-    def dense_steps(self) -> int: ...
+    def dense_steps(self) -> int:
+        """How many steps, 0 or more."""
+        ...
 
 
 @runtime_checkable
 class NeedsOptimizer(Protocol):
     """A compressor that does part of an optimizer's work, and fits those optimizers alone that leave it to it."""
 
-    def fits(self, optimizer: OptimizerSpec) -> bool: ...
+    def fits(self, optimizer: OptimizerSpec) -> bool:
+        """Whether `optimizer` leaves to the compressor what the compressor does."""
+        ...
 
 
 @runtime_checkable
@@ -445,7 +466,9 @@ class AppliesMomentum(Protocol):
     """A compressor, or an optimizer's spec, that accumulates gradients over steps; at most one of the two may."""
 
     @property
-    def applies_momentum(self) -> bool: ...
+    def applies_momentum(self) -> bool:
+        """Whether it does, as it is set."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -533,7 +556,13 @@ class Exchange(Protocol):
     card: ClassVar[Card]
     takes: ClassVar[frozenset[How]]
 
-    def run(self, aggregate: Aggregate, rank: int, world: int) -> ExchangeRun: ...
+    def run(self, aggregate: Aggregate, rank: int, world: int) -> ExchangeRun:
+        """What rank `rank` of `world` asks for to combine `aggregate` with those of the others.
+
+        A generator: yields primitives one by one, is sent each one's answer, returns what the compressor is told. In
+        each round all ranks yield a primitive of the same kind. Payloads may be overwritten.
+        """
+        ...
 
 
 @runtime_checkable
@@ -582,7 +611,9 @@ class HasServers(Protocol):
         """Whether servers step the optimizer (`Serve`) and what comes back are parameters, not gradients."""
         ...
 
-    def num_workers(self, world: int) -> int: ...
+    def num_workers(self, world: int) -> int:
+        """How many of `world` ranks train, 1 or more; the others only serve."""
+        ...
 
 
 Parameters = Iterable[Tensor] | Iterable[tuple[str, Tensor]]
@@ -617,15 +648,17 @@ class UpdatePoint(StrEnum):
 
 
 def as_bytes(payload: Payload) -> Tensor:
-    """The payload as one uint8 tensor; nothing is copied where it is a single tensor."""
+    """The payload as one uint8 tensor [bytes of all its tensors]; nothing is copied where it is a single contiguous
+    tensor."""
     full = (part.contiguous().view(-1) if part.numel() else torch.zeros(0, device=part.device) for part in payload)
     flat = [part.view(torch.uint8) for part in full]  # an empty tensor of numpy's has stride 0, which has no such view
     return flat[0] if len(flat) == 1 else torch.cat(flat)
 
 
 def from_bytes(data: Tensor, like: Payload) -> Payload:
-    """Undo `as_bytes` for tensors of the types in `like`; where sizes differ over ranks only the
-    last tensor's length may vary."""
+    """Undo `as_bytes` for `data` [bytes, uint8]: flat copies of the types and lengths in `like`, the last as long as
+    `data` has left. Raises: RuntimeError from torch if that is no whole number of elements.
+    """
     parts, offset = [], 0
     for position, tensor in enumerate(like):
         last = position == len(like) - 1

@@ -5,7 +5,8 @@ library's), or the link's turn. It is put on a queue, and whoever finds nobody a
 thread has to wake up between a gradient's readiness and its message, or between two primitives of a message; and since
 one thread at a time is at work, the core needs no lock.
 
-Only what must happen later, at a time of no event, takes a thread of its own: the next look at a negotiation.
+Two things take a thread of its own. A negotiation's next look comes at a time of no event. And compression is work for
+another core: on autograd's thread it would hold up backward.
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ class Communication:
         streams: Streams,
         link: LinkTurns | None,
         looks_again: bool,
+        compresses: bool,
     ) -> None:
         self._core, self._transport, self._recorder, self._streams = core, transport, recorder, streams
         self._link = link
@@ -55,7 +57,8 @@ class Communication:
         self.landed: set[str] = set()
         self._awaited: Callable[[], bool] | None = None  # what the main thread waits for
         self.error: BaseException | None = None
-        self._alarm = Alarm(lambda: self._bring(self._go_on)) if looks_again else None
+        self._alarm = Alarm(self._look) if looks_again or compresses else None
+        self._hands_over = compresses
 
     # ---- for the main thread
 
@@ -64,7 +67,7 @@ class Communication:
         with self._at_work:  # somebody may still be looking again at the last step
             self.landed = set()
             self._core.begin(dispatch, numels)
-        self._work_off()
+        self._work_off()  # what came meanwhile
 
     def ready(self, index: int) -> None:
         """The gradient of parameter `index` is ready. Call it from one thread at a time."""
@@ -92,6 +95,13 @@ class Communication:
     def _bring(self, work: Work) -> None:
         """Put `work` on the queue, and work the queue off unless somebody is at it, who will then do it."""
         self._work.append(work)
+        if self._hands_over and self._alarm is not None:
+            self._alarm.ring_in(0.0)
+        else:
+            self._work_off()
+
+    def _look(self) -> None:
+        self._work.append(self._go_on)
         self._work_off()
 
     def _work_off(self) -> None:

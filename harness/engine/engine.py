@@ -95,9 +95,14 @@ class Engine:
         if straight is not None:
             self._communication = StraightSums(self._core, straight, recorder=recorder)
         else:
-            looks_again = not strategy.rank_invariant
             self._communication = Communication(
-                self._core, transport, recorder=recorder, streams=self._streams, link=link, looks_again=looks_again
+                self._core,
+                transport,
+                recorder=recorder,
+                streams=self._streams,
+                link=link,
+                looks_again=not strategy.rank_invariant,
+                compresses=not strategy.sends_plain_sums,
             )
         self._muted = False
         self._step: int | None = None  # number of the present or last one
@@ -336,7 +341,7 @@ class Engine:
 
 
 def _straight(strategy: Strategy, transport: object) -> QueuesSums | None:
-    """`transport` where each message is one sum in an order known beforehand, and it takes them faster than it sends."""
+    """`transport` where each message is one sum in an order known beforehand, and sums may queue up in it."""
     if not (strategy.rank_invariant and strategy.sends_plain_sums and isinstance(transport, QueuesSums)):
         return None
     return transport if transport.queues(strategy.ordering.depth) else None

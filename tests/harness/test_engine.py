@@ -110,9 +110,10 @@ def test_a_failure_while_agreeing_on_the_order_is_told() -> None:
     engine.close()
 
 
-@pytest.mark.parametrize(("text", "num_threads"), [("unfused", 0), ("tensor-fusion", 1)])
+@pytest.mark.parametrize(("text", "num_threads"), [("unfused", 0), ("tensor-fusion", 1), ("unfused+half", 1)])
 def test_closing_ends_the_thread_and_the_hooks(text: str, num_threads: int) -> None:
-    """A static plan goes from the hooks; only a negotiation has to look again at a time of no event."""
+    """Plain sums of a static plan go from the hooks; a negotiation looks again at a time of no event, and compression
+    is for another core."""
     before = threading.active_count()
     model = awkward()
     engine = Engine(model, parse_strategy(text), Room(1).seat(0), recorder=Recorder())
