@@ -85,7 +85,7 @@ def run_trials(
     under way, keeps what is done and returns; nothing half-written is left. Ends `bench`; `foresees`: whether that one
     predicts.
 
-    Raises: CrewLost if ranks that a launcher started are gone.
+    Raises: RanksLost if ranks that a launcher started are gone.
     """
     records: list[Record] = []
     try:

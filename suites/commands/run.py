@@ -17,7 +17,7 @@ from rich.text import Text
 from analysis.terminal import Column, output_console, table
 from fabric.api import FabricError, FabricKind, parse_rate
 from harness.bench import Bench
-from harness.lab.launched import Crew, CrewLost
+from harness.lab.launched import LaunchedRanks, RanksLost
 from harness.lab.spmd import LaunchError, Placement, own_placement
 from harness.memory import trial_bytes
 from harness.predict.calibration import write_calibration
@@ -63,7 +63,7 @@ def run_suite(arguments: argparse.Namespace, runs: Path) -> int:
     bench = _bench(placed, folder, foresees=foresees)
     try:
         outcome = run_trials(trials, bench, folder, console, resume=arguments.resume, foresees=foresees)
-    except CrewLost as error:
+    except RanksLost as error:
         console.print(f"{error}\n{_how_to_go_on(folder)}", soft_wrap=True, highlight=False, markup=False)
         return 1
     if bench.calibration.entries:
@@ -73,16 +73,16 @@ def run_suite(arguments: argparse.Namespace, runs: Path) -> int:
 
 def _follow(placed: Placement) -> int:
     try:
-        Crew(placed).follow()
-    except CrewLost:
+        LaunchedRanks(placed).follow()
+    except RanksLost:
         return 1
     return 0
 
 
 def _bench(placed: Placement | None, folder: Path, *, foresees: bool) -> Bench:
     """The bench on this machine, or on the ranks that a launcher started."""
-    crew = Crew(placed) if placed is not None else None
-    return Bench(crew, num_local=placed.num_local if placed else None, traces=folder / TRACES, foresees=foresees)
+    ranks = LaunchedRanks(placed) if placed is not None else None
+    return Bench(ranks, num_local=placed.num_local if placed else None, traces=folder / TRACES, foresees=foresees)
 
 
 def _how_to_go_on(folder: Path) -> str:
