@@ -10,7 +10,7 @@ from typing import Any
 
 from baselines.api import UNIT, CountsBits, RampsUp, SizedByShape, Slot, UpdatePoint, layers_of
 from baselines.catalogue import plugin
-from baselines.strategy import Strategy
+from baselines.strategy import DEFAULTS, Strategy
 from baselines.text import given_texts, read_call, settable_fields, split_parts
 from harness.predict.codecs import Charge, charge_of, dense_steps
 from harness.predict.layers import layers_of_workload
@@ -64,7 +64,7 @@ def plugins_of(job: Job) -> tuple[PluginFacts, ...]:
     strategy = job.resolve()
     written = [_part(text, strategy) for text in split_parts(job.strategy)]
     taken = {own.slot for own in written}
-    held = ((slot.value, getattr(strategy, slot.value)) for slot in Slot if slot.value not in taken)
+    held = ((slot.value, getattr(strategy, slot.value)) for slot in DEFAULTS if slot.value not in taken)
     return (*written, *(_facts(own.card.name, slot, own, written=False) for slot, own in held))
 
 
