@@ -76,6 +76,12 @@ class Strategy:
         return self.packing.rank_invariant and self.ordering.rank_invariant
 
     @property
+    def sends_plain_sums(self) -> bool:
+        """Whether each message is one sum of float32 numbers as they are, by the library's all-reduce."""
+        names = (self.compression.card.name, self.exchange.card.name)
+        return names == (DEFAULTS[Slot.COMPRESSION], DEFAULTS[Slot.EXCHANGE])
+
+    @property
     def updates_on_servers(self) -> bool:
         """Whether what a message brings back are new parameters, not gradients."""
         return isinstance(self.exchange, HasServers) and self.exchange.updates_on_servers

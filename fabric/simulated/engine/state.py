@@ -45,20 +45,27 @@ PACKET = np.dtype(
 
 FLOW = np.dtype(
     [
-        # what was asked ("transport", "i4"), ("reliability", "i4"), ("priority", "i4"), ("first_link", "i4"),
-        ("path_at", "i4"), ("path_len", "i4"), ("num_packets", "i4"), ("packet_bytes", "i4"), ("last_bytes",
-        "i4"), ("marks_at", "i4"), ("next_flow", "i4"), ("number", "i4"), ("start_ps", "i8"), ("end_ps", "i8"),
-        ("base_rtt_ps", "i8"), ("line_bps", "f8"), # the sender ("next_seq", "i4"), ("una", "i4"), ("resend",
-        "i4"), ("highest", "i4"), ("scan", "i4"), ("started", "i4"), ("next_send_ps", "i8"), ("rate_bps", "f8"),
-        ("window", "f8"), ("timeout_due_ps", "i8"), ("timeout_pending", "i4"), ("timeout_ps", "i8"), ("srtt_ps",
-        "f8"), ("rttvar_ps", "f8"), ("dupacks", "i4"), ("recovering", "i4"), ("recover", "i4"), # congestion
-        control; each transport says what it keeps here ("alpha", "f8"), ("target", "f8"), ("reference", "f8"),
-        ("gradient", "f8"), ("previous", "f8"), ("threshold", "f8"), ("peak", "f8"), ("byte_sum", "f8"),
-        ("interval_ps", "f8"), ("epoch_ps", "i8"), ("stage", "i4"), ("time_count", "i4"), ("byte_count", "i4"),
-        ("acked", "i4"), ("marked", "i4"), ("window_end", "i4"), ("timers", "i4"), ("alpha_due_ps", "i8"),
-        ("rate_due_ps", "i8"), # the receiver ("expected", "i4"), ("nacked", "i4"), ("cnp_ps", "i8"),
-        ("congested_ps", "i8"), # counts ("sent", "i8"), ("resent", "i8"), ("lost", "i8"), ("num_timeouts",
-        "i8"), ("rtt_sum_ps", "f8"), ("num_rtts", "i8"),
+        # what was asked
+        ("transport", "i4"), ("reliability", "i4"), ("priority", "i4"), ("first_link", "i4"),
+        ("path_at", "i4"), ("path_len", "i4"), ("num_packets", "i4"), ("packet_bytes", "i4"), ("last_bytes", "i4"),
+        ("marks_at", "i4"), ("next_flow", "i4"), ("number", "i4"),
+        ("start_ps", "i8"), ("end_ps", "i8"), ("base_rtt_ps", "i8"), ("line_bps", "f8"),
+        # the sender
+        ("next_seq", "i4"), ("una", "i4"), ("resend", "i4"), ("highest", "i4"), ("scan", "i4"), ("started", "i4"),
+        ("next_send_ps", "i8"), ("rate_bps", "f8"), ("window", "f8"),
+        ("timeout_due_ps", "i8"), ("timeout_event_ps", "i8"), ("timeout_ps", "i8"),
+        ("srtt_ps", "f8"), ("rttvar_ps", "f8"),
+        ("dupacks", "i4"), ("recovering", "i4"), ("recover", "i4"),
+        # congestion control; each transport says what it keeps here
+        ("alpha", "f8"), ("target", "f8"), ("reference", "f8"), ("gradient", "f8"), ("previous", "f8"),
+        ("threshold", "f8"), ("peak", "f8"), ("byte_sum", "f8"), ("interval_ps", "f8"), ("epoch_ps", "i8"),
+        ("stage", "i4"), ("time_count", "i4"), ("byte_count", "i4"), ("acked", "i4"), ("marked", "i4"),
+        ("window_end", "i4"), ("timers", "i4"), ("alpha_due_ps", "i8"), ("rate_due_ps", "i8"),
+        # the receiver
+        ("expected", "i4"), ("nacked", "i4"), ("cnp_ps", "i8"), ("congested_ps", "i8"),
+        # counts
+        ("sent", "i8"), ("resent", "i8"), ("lost", "i8"), ("num_timeouts", "i8"),
+        ("rtt_sum_ps", "f8"), ("num_rtts", "i8"),
     ],
     align=True,
 )  # fmt: skip
