@@ -363,7 +363,8 @@ def _look(graph: LayerGraph, own: Sequence[str], _: nn.Module, __: object, outpu
 
 
 def _straight(strategy: Strategy, transport: object) -> QueuesSums | None:
-    """`transport` where each message is one sum in an order known beforehand, and it takes them faster than it sends."""
+    """`transport` where each message is one sum in an order known beforehand, and it takes them faster than it
+    sends."""
     if not (strategy.rank_invariant and strategy.sends_plain_sums and isinstance(transport, QueuesSums)):
         return None
     return transport if transport.queues(strategy.ordering.depth) else None
