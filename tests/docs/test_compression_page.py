@@ -15,6 +15,7 @@ from torch import nn
 from torch.nn import functional
 
 import baselines.compression
+from baselines import catalogue
 from baselines.api import How, Slot
 from baselines.catalogue import plugins
 from baselines.strategy import parse_strategy
@@ -32,11 +33,11 @@ def installed(tmp_path: Path) -> Iterator[None]:
     """The example among the plug-ins of this process, found by its presence in one more folder of its slot."""
     (tmp_path / "eight_bit.py").write_text(CODE)
     baselines.compression.__path__.append(str(tmp_path))
-    plugins.cache_clear()
+    catalogue._plugins.cache_clear()
     yield
     baselines.compression.__path__.remove(str(tmp_path))
     sys.modules.pop("baselines.compression.eight_bit", None)
-    plugins.cache_clear()
+    catalogue._plugins.cache_clear()
 
 
 def trained(text: str, world: int, num_steps: int) -> tuple[Lockstep, list[float]]:

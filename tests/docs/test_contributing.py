@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import baselines.compression
+from baselines import catalogue
 from baselines.api import Context, How, Message, Reduced, Segment, Slot, UpdatePoint
 from baselines.catalogue import plugins
 from baselines.strategy import StrategyError, parse_strategy
@@ -51,11 +52,11 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     (folder / Path(path).name).write_text(code)
     search = baselines.compression.__path__
     search.append(str(folder))
-    plugins.cache_clear()
+    catalogue._plugins.cache_clear()
     yield
     search.remove(str(folder))
     sys.modules.pop(f"baselines.compression.{Path(path).stem}", None)
-    plugins.cache_clear()
+    catalogue._plugins.cache_clear()
 
 
 @pytest.fixture(scope="module", autouse=True)
