@@ -128,13 +128,17 @@ class Costs:
 
     A message of n bytes takes α + β·n seconds over all ranks. `backward_s[i]` is from the readiness of gradient i−1 (or
     the start of backward) to that of gradient i, in the order of `Segment.index`; `forward_s[i]` the forward of the
-    layer that needs parameter i first, in the same order, 0 for all but one parameter of a layer.
+    layer that needs parameter i first, in the same order, 0 for all but one parameter of a layer. `nbytes[i]` is the
+    size of parameter i, and `needs[i]` all parameters that the layer of parameter i needs, directly or through layers
+    before it; without them layers are a chain.
     """
 
     alpha_s: float
     beta_s_per_byte: float
     backward_s: tuple[float, ...]
     forward_s: tuple[float, ...]
+    nbytes: tuple[int, ...] = ()
+    needs: tuple[tuple[int, ...], ...] = ()
 
     def message_s(self, nbytes: float) -> float:
         """t_c, the seconds that a message of `nbytes` bytes takes over all ranks: α + β·n."""

@@ -10,7 +10,7 @@ from typing import Any
 
 from baselines.api import UNIT, CountsBits, RampsUp, SizedByShape, Slot, UpdatePoint, layers_of
 from baselines.catalogue import plugin
-from baselines.strategy import DEFAULTS, Strategy
+from baselines.strategy import DEFAULTS, LOCAL_STEPS, Strategy
 from baselines.text import given_texts, read_call, settable_fields, split_parts
 from harness.predict.codecs import Charge, charge_of, dense_steps
 from harness.predict.layers import layers_of_workload
@@ -72,9 +72,11 @@ def _part(text: str, strategy: Strategy) -> PluginFacts:
     name, _ = read_call(text)
     if name in set(UpdatePoint):
         return PluginFacts(name=name, slot=UPDATE)
+    if name == LOCAL_STEPS:
+        steps = ParameterFacts(name="n", value=strategy.local_steps, given=str(strategy.local_steps))
+        return PluginFacts(name=name, slot=UPDATE, parameters=(steps,))
     slot = plugin(name).card.slot.value
-    held = getattr(strategy, slot)
-    layers = layers_of(held) if slot == Slot.COMPRESSION else (held,)
+    layers = layers_of(getattr(strategy, slot))
     return _facts(text, slot, next(layer for layer in layers if layer.card.name == name))
 
 

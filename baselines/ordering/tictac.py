@@ -10,9 +10,13 @@ needs, with M the time of a transfer r, for all operations o and outstanding tra
 TIC (no times known: transfers take 1, operations 0) sorts by M⁺. TAC takes, again and again, the transfer that comes
 before all others: A before B ⇔ min(P_B, M_A) < min(P_A, M_B), ties by M⁺; then P and M⁺ are computed anew.
 
-The graph here is what costs tell: a chain of layers in the order of the forward. On a chain both variants give that
-order, whatever the times (in each round only the first outstanding transfer has P > 0, and M⁺ grows along the chain),
-so transfers are taken to cost α each; the functions below are for any graph. Unbound: first in, first out.
+The graph is what costs tell: with each layer all parameters that it needs, directly or through layers before it, as
+autograd's graph of the model shows them (`harness/engine/layer_graph.py`); a transfer takes α + β·bytes. Where layers
+branch (ResNet's shortcuts, attention's projections) the order differs from p3's, the order of the forward: of two
+branches the one comes first that unblocks more computation for its bytes. A layer's weight and bias are two transfers,
+of which the first unblocks nothing: in layers with biases M⁺ decides more often than P. Where costs tell no graph
+(profiles, hence predictions), layers are a chain; on a chain both variants give the order of the forward, whatever the
+times: in each round only the first outstanding transfer has P > 0, and M⁺ grows along it. Unbound: first in, first out.
 
 Differs from the paper: it orders the pulls of parameters from servers, by priorities that are the same on all workers;
 here it orders gradient messages as they become ready, so ranks agree as for any ordering by priority. M⁺ ties keep the
@@ -45,6 +49,13 @@ def chain(forward_s: Sequence[float]) -> list[Op]:
     return [
         Op(f"layer {i}", time_s, (f"{i}", f"layer {i - 1}") if i else (f"{i}",)) for i, time_s in enumerate(forward_s)
     ]
+
+
+def branching(costs: Costs) -> list[Op]:
+    """The layers of `costs.needs` in the order of the forward, each with all transfers that it needs."""
+    last = len(costs.forward_s) - 1
+    layers = zip(costs.forward_s[::-1], costs.needs[::-1], strict=True)
+    return [Op(f"layer {i}", time_s, tuple(f"{last - n}" for n in needs)) for i, (time_s, needs) in enumerate(layers)]
 
 
 def transfers_needed(ops: Sequence[Op], transfers: Sequence[str]) -> list[int]:
@@ -128,8 +139,9 @@ class TicTac:
 
     def bind(self, costs: Costs) -> Self:
         last = len(costs.forward_s) - 1
-        ops = chain(costs.forward_s[::-1])  # what is ready last is needed first
-        transfers_s = {f"{i}": costs.alpha_s for i in range(last + 1)}
+        ops = branching(costs) if costs.needs else chain(costs.forward_s[::-1])  # what is ready last is needed first
+        sizes = costs.nbytes[::-1] or (0,) * (last + 1)
+        transfers_s = {f"{i}": costs.message_s(nbytes) for i, nbytes in enumerate(sizes)}
         order = tac_order(ops, transfers_s) if self.variant == "tac" else tic_order(ops, list(transfers_s))
         rank = {last - int(name): position for position, name in enumerate(order)}
         return replace(self, ranks=tuple(rank[index] for index in range(last + 1)))

@@ -18,7 +18,7 @@ leave out the time that the loop waited for messages. On a GPU the hooks see lau
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from itertools import pairwise
 from statistics import median
 from time import perf_counter
@@ -38,6 +38,7 @@ from baselines.api import (
 )
 from baselines.strategy import Strategy
 from harness.calibrate import fit_link
+from harness.engine.layer_graph import LayerGraph
 from harness.engine.transport import CONTROL
 from results.record import Adapted
 
@@ -147,6 +148,7 @@ class Adaptation:
         self._needs_costs, self._tuner, self._knobs = strategy.needs_costs, strategy.tuning, strategy.knobs
         self.layers = LayerTimes(layer_clock or clock)
         self.costs: Costs | None = None
+        self.graph: LayerGraph | None = None
         self._link = (0.0, 0.0)
         self._number = 0
         self._tried: list[Tried] = []
@@ -182,7 +184,15 @@ class Adaptation:
         ((agreed,),) = yield ((CONTROL, Broadcast(costs)),)
         alpha_s, beta_s_per_byte, *layers_s = agreed.tolist()
         half = len(segments)
-        fresh = Costs(alpha_s, beta_s_per_byte, tuple(layers_s[:half]), tuple(layers_s[half:]))
+        places = {segment.name: place for place, segment in enumerate(segments)}
+        fresh = Costs(
+            alpha_s,
+            beta_s_per_byte,
+            tuple(layers_s[:half]),
+            tuple(layers_s[half:]),
+            nbytes=tuple(segment.nbytes for segment in segments),
+            needs=needs_of(self.graph, places),
+        )
         if self.costs is not None and not drifted(self.costs, fresh):
             return strategy
         self.costs = fresh
@@ -220,6 +230,15 @@ class Adaptation:
                 Adapted(step=number, what="chosen", values=strategy.settings, step_s=min(kept, default=None))
             )
         return strategy
+
+
+def needs_of(graph: LayerGraph | None, places: Mapping[str, int]) -> tuple[tuple[int, ...], ...]:
+    """`Costs.needs` of parameters by their places in ready order; a parameter that no layer's forward used, itself."""
+    if graph is None or not graph.needs:
+        return ()
+    return tuple(
+        tuple(sorted(places[need] for need in graph.needs.get(name, (name,)) if need in places)) for name in places
+    )
 
 
 def drifted(before: Costs, now: Costs) -> bool:

@@ -14,12 +14,14 @@ not.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from queue import SimpleQueue
 from time import perf_counter
 
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from baselines.api import AllReduce, Broadcast, Payload, State
 from baselines.strategy import Strategy
@@ -28,6 +30,7 @@ from harness.engine.checkpoint import Saved, restore_states, saved_states
 from harness.engine.communication import Communication
 from harness.engine.core import Core
 from harness.engine.dispatch import StaticDispatch, make_plan
+from harness.engine.layer_graph import LayerGraph
 from harness.engine.layout import lay_out, rank_generator, trainable_parameters
 from harness.engine.link_turns import LinkTurns
 from harness.engine.messages import RankMessages
@@ -316,7 +319,26 @@ class Engine:
             if own:
                 self._hooks.append(module.register_forward_pre_hook(lambda *_, own=own: layers.begin_layer(own)))
         self._hooks.append(model.register_forward_hook(lambda *_: layers.end_forward()))
+        adaptation.graph = self._watch_graph(model, names)
         return adaptation
+
+    def _watch_graph(self, model: nn.Module, names: Mapping[int, str]) -> LayerGraph:
+        """What each layer needs, looked at in the first forward with gradients alone."""
+        graph, hooks = LayerGraph(names), list[RemovableHandle]()
+        for module in model.modules():
+            if own := [names[id(p)] for p in module.parameters(recurse=False) if id(p) in names]:
+                look = partial(_look, graph, own)
+                hooks.append(module.register_forward_hook(look))
+
+        def end(*_: object) -> None:
+            if graph.needs and torch.is_grad_enabled():
+                graph.close()
+                for hook in hooks:
+                    hook.remove()
+
+        hooks.append(model.register_forward_hook(end))
+        self._hooks += hooks
+        return graph
 
     def _adapt(self) -> None:
         """Ask for the strategy of the step to come, and carry out what that takes on all ranks."""
@@ -338,6 +360,11 @@ class Engine:
         self._index = {name: index for index, name in enumerate(order)}
         self.segments = lay_out(self.parameters, order)
         self._plan = make_plan(self.strategy.packing, self.segments) if self.strategy.rank_invariant else ()
+
+
+def _look(graph: LayerGraph, own: Sequence[str], _: nn.Module, __: object, output: object) -> None:
+    if torch.is_grad_enabled():
+        graph.layer(own, output)
 
 
 def _straight(strategy: Strategy, transport: object) -> QueuesSums | None:

@@ -107,6 +107,8 @@ def _costs(trial: Trial, calibration: Calibration, world: int | None) -> LinkCos
 def foretell_job(job: Job, layers: Layers, costs: LinkCosts, slowdown: float = 0.0) -> Foretold:
     """Predict `job` whose ranks compute `layers`, under `costs`. Raises: PredictError."""
     strategy, chosen = job.resolve(), ""
+    if strategy.local_steps > 1:
+        raise PredictError(f"local-steps(n={strategy.local_steps}): steps that exchange differ from those that do not")
     if job.system.startswith("local"):
         costs = replace(costs, primitives={name: Cost(0.0, 0.0) for name in costs.primitives})
         costs = replace(costs, engine=replace(costs.engine, message_s=0.0, message_s_per_byte=0.0, wake_s=0.0))

@@ -222,3 +222,10 @@ def _json(value: Any) -> str:
     import json
 
     return json.dumps(value)
+
+
+def test_local_steps_and_wrappers_of_optimizers_are_told() -> None:
+    told = {own.name: own for own in plugins_of(job("local-steps(n=10)+sbc+error-feedback"))}
+    assert [(one.name, one.value, one.given) for one in told["local-steps"].parameters] == [("n", 10, "10")]
+    told = {own.name: own for own in plugins_of(job("unfused", optimizer="sgd+linear-scaling(times=4.0)"))}
+    assert told["linear-scaling"].slot == "optimizer"
