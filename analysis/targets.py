@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 
 from analysis.cells import FabricKey, fabric_key, is_shared, num_ranks
 from analysis.naming import method_of, short_names
-from analysis.sent import counted_a_step
-from analysis.target_rows import ACCURACY, LOSS, Course, Price, Spread, TargetRow, TargetStudy
+from analysis.step_bytes import counted_a_step
+from analysis.target_rows import ACCURACY, LOSS, HeldOutCurve, Price, Spread, TargetRow, TargetStudy
 from analysis.wording import number, percent, plural
 from results.facts import Role
 from results.record import CurvePoint, Record, Status
@@ -182,7 +182,7 @@ def _price(record: Record, goal: _Goal) -> Price:
     return Price(steps=point.step, num_bytes=sent, time_s=point.time_s)
 
 
-def _course(repeats: Sequence[Sequence[CurvePoint]], metric: str) -> Course | None:
+def _course(repeats: Sequence[Sequence[CurvePoint]], metric: str) -> HeldOutCurve | None:
     by_step = [{point.step: point for point in repeat} for repeat in repeats]
     steps = sorted(set.intersection(*(set(points) for points in by_step))) if by_step else []
     if not steps:
@@ -191,7 +191,7 @@ def _course(repeats: Sequence[Sequence[CurvePoint]], metric: str) -> Course | No
     values = [[p.loss if metric == LOSS else p.accuracy or 0.0 for p in column] for column in columns]
     times = [[p.time_s for p in column if p.time_s is not None] for column in columns]
     timed = all(len(own) == len(column) for own, column in zip(times, columns, strict=True))
-    return Course(
+    return HeldOutCurve(
         steps=tuple(steps),
         mean=tuple(map(statistics.fmean, values)),
         low=tuple(map(min, values)),

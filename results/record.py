@@ -294,13 +294,20 @@ def read_record(path: Path) -> Record:
         raise RecordError(f"{path}: not a readable record ({error}); delete it and run the trial again") from error
     version = data.get("schema") if isinstance(data, dict) else None
     if version == schema1.VERSION:
-        return _decoded(schema1.upgraded(data), path)
+        return _decoded(_upgraded(data, path), path)
     if version != SCHEMA_VERSION:
         raise RecordError(
-            f"{path}: schema version {version!r}, this checkout reads {SCHEMA_VERSION}; "
+            f"{path}: schema version {version!r}, this checkout reads {SCHEMA_VERSION} and {schema1.VERSION}; "
             "run the trial again or use the checkout that wrote it"
         )
     return _decoded(data, path)
+
+
+def _upgraded(data: Mapping[str, Any], path: Path) -> Mapping[str, Any]:
+    try:
+        return schema1.upgraded(data)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:  # a job that is no object, a text that is none
+        raise RecordError(f"{path}: no record of schema 1 ({error!r}); run the trial again") from error
 
 
 def _decoded(data: Mapping[str, Any], path: Path) -> Record:

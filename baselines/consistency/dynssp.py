@@ -2,8 +2,8 @@
 
 Paper: Jiang et al., Heterogeneity-aware Distributed Parameter Servers, SIGMOD 2017. `rule` constant: w ← w + u/P.
 `rule` dynamic: version c keeps the mean ū of the d updates that have come, and contributes that mean: on arrival
-d ← d + 1, δ = (u − ū)/d, w ← w + δ, ū ← ū + δ. So a fast worker's update counts in full while it is alone, and when all P have
-come the version has contributed exactly their mean, in whatever order they came.
+d ← d + 1, δ = (u − ū)/d, w ← w + δ, ū ← ū + δ. So a fast worker's update counts in full while it is alone, and when
+all P have come the version has contributed exactly their mean, in whatever order they came.
 
 Not verified against the paper's text: the formulas follow its abstract and public descriptions.
 """

@@ -43,6 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     _open_standard_streams()
     parser = _parser()
     arguments = parser.parse_args(argv)
+    # argparse would call a missing command an error without help
     if arguments.command is None:
         parser.print_help(sys.stderr)
         return 2

@@ -28,7 +28,7 @@ PROTOCOLS = {
 EVERY = pytest.mark.parametrize("kind", plugins().values(), ids=plugins().keys())
 
 # What does not go with the defaults of other slots, and what it goes with.
-NEEDS = {"dgc": "sgd(momentum=0.0)+", "gtopk": "tree+", "onebit-adam": "frozen-adam+"}
+NEEDS = {"dgc": "sgd(momentum=0.0)+", "signum": "sgd(momentum=0.0)+", "gtopk": "tree+", "onebit-adam": "frozen-adam+"}
 INNER: dict[Slot, Any] = {Slot.COMPRESSION: TopK(), Slot.OPTIMIZER: Sgd()}  # what wrappers go around
 
 
