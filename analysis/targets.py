@@ -26,7 +26,7 @@ ACCURATE = 0.5  # above it accuracy is the metric; language models guess too few
 FEWEST_POINTS = 3
 FULL_SIZE_SHARE = 0.75
 Cell = Sequence[Record]
-Key = tuple[str, str, str, FabricKey, int]
+Key = tuple[str, str, str, FabricKey, int, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,12 @@ def _key(record: Record) -> Key:
     job = record.jobs[0]
     ranks = num_ranks(record, job)
     samples = job.batch_size * job.accumulate * ranks
-    return record.suite, job.workload, job.device, fabric_key(record.fabric), samples
+    return record.suite, job.workload, job.device, fabric_key(record.fabric), samples, _workers(record)
+
+
+def _workers(record: Record) -> str:
+    """What the cell calls its workers where they are unequal by design; empty elsewhere."""
+    return record.cell.partition("/")[0] if record.trial.get("cluster") else ""
 
 
 def _study(key: Key, cells: Sequence[Cell]) -> TargetStudy | None:
@@ -82,7 +87,7 @@ def _study(key: Key, cells: Sequence[Cell]) -> TargetStudy | None:
     return TargetStudy(
         suite=key[0],
         workload=key[1],
-        where=key[3].describe().replace("host", "rank") if first.fabric.label == "lockstep" else key[3].describe(),
+        where=_where(key, first),
         evidence=first.fabric.label,
         num_workers=num_ranks(first, first.jobs[0]),
         metric=goal.metric,
@@ -90,6 +95,12 @@ def _study(key: Key, cells: Sequence[Cell]) -> TargetStudy | None:
         rule=_rule(goal),
         rows=(dense_row, *(row for row in rows if not row.is_dense)),
     )
+
+
+def _where(key: Key, record: Record) -> str:
+    place = key[3].describe()
+    ranks = place.replace("host", "rank") if record.fabric.label == "lockstep" else place
+    return f"{ranks}, {key[5]}" if key[5] else ranks
 
 
 def _dense(cells: Sequence[Cell]) -> Cell | None:

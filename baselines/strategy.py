@@ -16,6 +16,7 @@ from typing import Any
 from baselines.api import (
     AppliesMomentum,
     Compressor,
+    Consistency,
     Costs,
     Exchange,
     HasKnobs,
@@ -45,6 +46,7 @@ DEFAULTS = {
     Slot.EXCHANGE: "all-reduce",
     Slot.OPTIMIZER: "sgd",
     Slot.TUNING: "untuned",
+    Slot.CONSISTENCY: "bsp",
 }
 
 
@@ -67,6 +69,7 @@ class Strategy:
     exchange: Exchange
     optimizer: OptimizerSpec
     tuning: Tuner
+    consistency: Consistency
     update_point: UpdatePoint
     local_steps: int = 1
 
@@ -216,6 +219,22 @@ RULES: tuple[Rule, ...] = (
         lambda s: s.local_steps > 1 and (s.needs_costs or s.tuning.num_trials > 0),
         "with local steps everything travels at once, and there are no times of single steps to plan or tune with; use "
         "a packing and ordering without",
+    ),
+    (
+        lambda s: not s.consistency.is_synchronous and s.local_steps > 1,
+        "a worker that does not wait pushes after each step; leave local steps out, or use bsp",
+    ),
+    (
+        lambda s: not s.consistency.is_synchronous and s.compression.lossy,
+        "workers that do not wait push whole updates to servers, which are not compressed yet; use bsp",
+    ),
+    (
+        lambda s: not s.consistency.is_synchronous and isinstance(s.exchange, HasServers),
+        "the consistency method has servers of its own; leave the exchange out",
+    ),
+    (
+        lambda s: not s.consistency.is_synchronous and s.update_point is UpdatePoint.AT_PRE_HOOK,
+        "a worker that does not wait reads all parameters at once; update after-all",
     ),
     (
         lambda s: s.tuning.num_trials > 0 and not s.knobs,

@@ -109,6 +109,18 @@ class Adapted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ConsistencyFacts:
+    """How far workers were apart. `ahead` counts reads by how many clocks the reader was ahead of the slowest worker,
+    `missed` updates by how many of the others' came between read and push; keys are whole numbers as text. `waited_s`
+    and `clocks` are by worker."""
+
+    ahead: Mapping[str, int]
+    missed: Mapping[str, int]
+    waited_s: tuple[float, ...]
+    clocks: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JobResult:
     """One job of the trial. `wire_bytes` are bytes a rank sent a step, by tag, counted by the engine (empty for systems
     that are not ours); `interface_bytes` are bytes a host sent a step by its interface counters, TCP/IP headers
@@ -118,10 +130,11 @@ class JobResult:
     counts). `ranks` train; `num_servers` more only serve. Where ranks send unequally, `wire_bytes` are those of the
     one that sent most, servers included. `precision` is what layers computed in where the job says so; with a loss
     scale, `num_skipped_steps` of all steps, warm-up included, were not applied because gradients overflowed, and
-    `loss_scale` is the last one. `clock` says what the curve's times are: measured, predicted (a number of steps
-    times the predicted one) or none. `plugins` are the strategy as values, those of its text first and in its order;
-    `role` is what the job is for beside others, `code` what its gradients travel in, `charge` what compressing them
-    cost in replay (None: not in replay), `tuned` the settings that a tuner chose, by slot and name."""
+    `loss_scale` is the last one. `clock` says what the curve's times are: measured, virtual, predicted (a number of
+    steps times the predicted one) or none. `plugins` are the strategy as values, those of its text first and in its
+    order; `role` is what the job is for beside others, `code` what its gradients travel in, `charge` what
+    compressing them cost in replay (None: not in replay), `tuned` the settings that a tuner chose, by slot and name,
+    `consistency` how old parameters were on the virtual clock."""
 
     name: str
     workload: str
@@ -158,6 +171,7 @@ class JobResult:
     code: CodeFacts | None = None
     charge: ChargeFacts | None = None
     tuned: Mapping[str, float] = field(default_factory=dict)
+    consistency: ConsistencyFacts | None = None
 
     def step_times_s(self) -> tuple[float, ...]:
         """Step times of the slowest rank, step by step. Empty if nothing was measured."""
