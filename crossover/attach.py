@@ -171,7 +171,10 @@ def attach(
     if settings is not None and settings.lead_rounds and team.strict:
         raise Refused(f"lead_rounds={settings.lead_rounds} lets hosts differ in their order; {team.strict}: use 0")
     manner = Manner(
-        release=_release(release), defer=defer, rest_limit_s=None if team.strict else _rest_limit_s(rest_limit_s)
+        release=_release(release),
+        defer=defer,
+        rest_limit_s=None if team.strict else _rest_limit_s(rest_limit_s),
+        is_sole=team.agree is None,
     )
     turns = Participant(
         path if path is not None else default_path(),

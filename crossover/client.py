@@ -110,6 +110,8 @@ class Participant(TurnTaking):
         """Block until the arbiter grants the turn (sleeping in the kernel, without the interpreter lock)."""
         if self._lease is not None:
             raise Refused(f"job {self.job!r} has lease {self._lease.generation} already: release it first")
+        if not aside:
+            self._is_paused = False  # the request brings it back, if `resume` has not
         asked_s = time.monotonic()
         granted = self._ask(_ASIDE if aside else _ACQUIRE, ReplyKind.GRANTED)
         _, _, _, generation, round_ = REPLY_HEADER.unpack_from(granted)

@@ -6,7 +6,9 @@
 
 A turn that rests longer than `rest_limit_s` is interrupted: the lease goes back, and the turn's rest is later done
 under a lease aside, which moves no round. So a pause between update and forward (evaluation, checkpoint, slow loader)
-does not hold the device, and every host still counts one turn per step, in the same order.
+does not hold the device, and every host still counts one turn per step, in the same order. Another job gets one turn
+out of that; then the order lets nobody pass. The only worker of a job also leaves the queue meanwhile, since no other
+host has to follow; the workers of a larger job do so together, in `paused`.
 
 A keeper knows no framework: the integrations call it where their framework computes. One thread computes; others may
 call it at the same time, for example to read a model's state.
@@ -79,6 +81,7 @@ class TurnKeeper:
     that lasts until then. `idle` returns when the device has done what it was given (or at once, where a release may
     come before); it is called by the thread that ends the turn. `rest_limit_s` is how long a turn may rest; with None
     it is held for as long as it rests, which NCCL needs, since there no other job's collectives may come in between.
+    `is_sole` says that this is the job's only worker.
     """
 
     def __init__(
@@ -87,6 +90,8 @@ class TurnKeeper:
         wait: Callable[[], None],
         idle: Callable[[], None],
         rest_limit_s: float | None = None,
+        *,
+        is_sole: bool = False,
     ) -> None:
         self._turns, self._wait, self._idle = turns, wait, idle
         # One lock around every change. It is held while a lease is waited for, so that a second thread's request queues
@@ -97,6 +102,7 @@ class TurnKeeper:
         self._is_interrupted = False
         self._deferred: deque[Callable[[], object]] = deque()
         self._is_running_deferred = False
+        self._is_sole = is_sole
         self._statistics = TurnStatistics()
         self._spans: deque[TurnSpan] = deque(maxlen=NUM_SPANS_KEPT)
         self._watch = None if rest_limit_s is None else RestWatch(rest_limit_s, self._interrupt_late)
@@ -183,7 +189,7 @@ class TurnKeeper:
         """
         with self._lock:
             if self._is_resting and self._watch is not None:
-                self.interrupt()
+                self._break_rest()
             is_inside = self._held is not None
             was_resting = self._is_resting
             self._wake()
@@ -244,7 +250,12 @@ class TurnKeeper:
         """From the watch's thread."""
         with self._lock:
             if self._is_resting and self._watch is not None and self._watch.is_due:
-                self.interrupt()
+                self._break_rest()
+
+    def _break_rest(self) -> None:
+        self.interrupt()
+        if self._is_sole and not self.in_turn:
+            self._turns.pause()
 
     def _enter(self, purpose: _Purpose) -> None:
         asked_s = time.monotonic()

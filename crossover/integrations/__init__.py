@@ -34,11 +34,13 @@ class ReleasePoint(StrEnum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manner:
     """How a job takes its turns. With `defer`, an update waits for the next turn instead of beginning it. A turn that
-    rests longer than `rest_limit_s` between update and forward is interrupted (None: never)."""
+    rests longer than `rest_limit_s` between update and forward is interrupted (None:
+    never); `is_sole` says that the job has no other worker."""
 
     release: ReleasePoint = ReleasePoint.EVENT
     defer: bool = False
     rest_limit_s: float | None = REST_LIMIT_S
+    is_sole: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

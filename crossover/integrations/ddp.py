@@ -39,7 +39,11 @@ def bind(models: tuple[nn.Module, ...], optimizers: tuple[Optimizer, ...], turns
     """Hooks on the wrapped modules and the optimizers."""
     device = device_of(models[0])
     keeper = TurnKeeper(
-        turns, wait=synchronizing(device), idle=idling(device, manner.release), rest_limit_s=manner.rest_limit_s
+        turns,
+        wait=synchronizing(device),
+        idle=idling(device, manner.release),
+        rest_limit_s=manner.rest_limit_s,
+        is_sole=manner.is_sole,
     )
     wrappers = tuple(model for model in models if isinstance(model, DistributedDataParallel))
     inner = tuple(model.module if isinstance(model, DistributedDataParallel) else model for model in models)

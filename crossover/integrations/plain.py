@@ -54,7 +54,11 @@ def bind(models: tuple[nn.Module, ...], optimizers: tuple[Optimizer, ...], turns
     """Hooks on the models and the optimizers."""
     device = device_of(models[0])
     keeper = TurnKeeper(
-        turns, wait=synchronizing(device), idle=idling(device, manner.release), rest_limit_s=manner.rest_limit_s
+        turns,
+        wait=synchronizing(device),
+        idle=idling(device, manner.release),
+        rest_limit_s=manner.rest_limit_s,
+        is_sole=manner.is_sole,
     )
     return hooked(keeper, models, optimizers, manner)
 

@@ -151,6 +151,33 @@ def test_a_declared_pause_lets_the_others_go_on_for_as_long_as_it_lasts_and_all_
     assert until_the_last_of_a[0].endswith("abababa")
 
 
+def test_nobody_waits_for_the_pause_of_a_jobs_only_worker(tmp_path: Path) -> None:
+    """The pause lasts until the other job has had five turns: in strict order it would get one."""
+    torch.set_num_threads(1)
+    model, order, is_over = nn.Linear(3, 2), Order(), threading.Event()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def other(path: Path) -> None:
+        with Participant(path, "b", wait_limit_s=SOON_S) as seat:
+            while not is_over.is_set():
+                with seat.turn():
+                    order.note("b")
+
+    def pausing(path: Path) -> None:
+        with attach(model, optimizer, job="a", path=path) as attachment:
+            for step in range(6):
+                optimizer.zero_grad()
+                if step == 3:
+                    assert order.wait_for("b", 5)
+                model(torch.ones(1, 3)).sum().backward()
+                optimizer.step()
+        is_over.set()
+        assert attachment.statistics.num_turns == 7
+
+    with start(tmp_path / "s.sock") as arbiter:
+        run_all([lambda: other(arbiter.path), lambda: pausing(arbiter.path)])
+
+
 @pytest.mark.parametrize("defer", [False, True], ids=["exact", "deferred"])
 def test_a_thread_may_read_the_state_while_the_job_waits_for_its_turn(tmp_path: Path, defer: bool) -> None:
     """A second thread used to reach the arbiter in the middle of the first one's request."""
