@@ -59,8 +59,9 @@ def run_everywhere(spec: FabricSpec, command: Sequence[str]) -> int:
         code = 0
         while ranks and code == 0:
             pid, status = os.wait()
-            code = os.waitstatus_to_exitcode(status)
-            ranks.remove(pid)
+            if pid in ranks:  # else an orphan, which process 1 collects
+                code = os.waitstatus_to_exitcode(status)
+                ranks.remove(pid)
         for pid in ranks:
             os.kill(pid, signal.SIGTERM)
         for pid in ranks:
