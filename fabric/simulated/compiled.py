@@ -13,7 +13,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from numba import njit
+import numba
+
+njit: Any = numba.njit  # its types do not know `_nrt`
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -34,7 +36,7 @@ def entry_point(*, allocates: bool) -> Callable[[Function], Function]:
     """
 
     def compile_it(function: Function) -> Function:
-        dispatcher: Any = njit(nogil=True, cache=True, _nrt=allocates)(function)
+        dispatcher = njit(nogil=True, cache=True, _nrt=allocates)(function)
         dispatcher._cache._cache_file._source_stamp = source_digest()
         return cast(Function, dispatcher)
 

@@ -55,8 +55,9 @@ def shares_of(offsets: Ints, links: Ints, weight: Floats, capacity: Floats) -> S
         offsets, links, owner, weight, capacity, rate=np.zeros(num_flows), top=np.zeros(num_links),
         used=np.zeros(num_links), bar=np.full(num_links, np.inf), head=np.full(num_links, NO_ENTRY),
         after=np.full(num_entries, NO_ENTRY), before=np.full(num_entries, NO_ENTRY),
-        chosen=np.zeros(num_flows, np.int64), touched=np.zeros(num_links, np.int64), load=np.zeros(num_links), room=np.zeros(num_links),
-        keys=np.zeros(num_links + num_entries + 1), codes=np.zeros(num_links + num_entries + 1, np.int64),
+        chosen=np.zeros(num_flows, np.int64), touched=np.zeros(num_links, np.int64),
+        load=np.zeros(num_links), room=np.zeros(num_links),
+        keys=np.zeros(num_links + 1), codes=np.zeros(num_links + 1, np.int64),
         flow_list=np.zeros(num_flows, np.int64), link_list=np.zeros(num_links, np.int64),
     )  # fmt: skip
 

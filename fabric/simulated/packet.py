@@ -159,7 +159,8 @@ class PacketRun:
         flows = self.sim.flows
         payloads = np.array([spec.payload_bytes for spec in self.specs], np.float64)
         sizes = np.array([flow.num_bytes for flow in self.flows], np.float64)
-        return np.minimum(flows["expected"] * payloads, sizes)
+        arrived: Floats = np.minimum(flows["expected"] * payloads, sizes)
+        return arrived
 
     def deadlock(self) -> list[int]:
         """Links that wait for each other in a circle, in order; empty if none do.
@@ -291,6 +292,8 @@ def _flow_table(
         row["base_rtt_ps"] = round((there + back) * PS_PER_S)
         row["line_bps"] = row["rate_bps"] = rates[path[0]]
         row["timeout_ps"] = round(spec.timeout_s * PS_PER_S)
+    # one round trip for all, the longest: HPCC's T, IRN's product and TIMELY's least RTT are a network's constants
+    table["base_rtt_ps"] = table["base_rtt_ps"].max()
     table["number"] = np.arange(len(flows))
     table["marks_at"] = np.concatenate([[0], table["num_packets"].cumsum()[:-1]])
     for column in ("resend", "recover", "highest", "epoch_ps", "end_ps"):

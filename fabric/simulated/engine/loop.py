@@ -78,7 +78,7 @@ def _arrive(sim: Simulated, number: int, now: int) -> int:
 @inlined
 def _other(sim: Simulated, kind: int, subject: int, now: int) -> int:
     """All rarer events; return the link that may have something to send now."""
-    if kind == PAUSE or kind == RESUME:
+    if kind in (PAUSE, RESUME):
         queue = sim.queues[subject]
         if kind == PAUSE and queue.paused == 0:
             queue.paused, queue.paused_since_ps = 1, now
@@ -95,7 +95,7 @@ def _other(sim: Simulated, kind: int, subject: int, now: int) -> int:
         on_start(sim, subject, now)
     elif kind == TIMEOUT:
         _time_out(sim, subject, now)
-    elif kind == ALPHA_TIMER or kind == RATE_TIMER:
+    elif kind in (ALPHA_TIMER, RATE_TIMER):
         _tick(sim, kind, subject, now)
     else:  # WAKE: the subject is the link itself
         return subject
@@ -106,7 +106,9 @@ def _other(sim: Simulated, kind: int, subject: int, now: int) -> int:
 def _time_out(sim: Simulated, number: int, now: int) -> None:
     """Nothing was acknowledged for too long: go back to what is missing; early events are put off."""
     flow = sim.flows[number]
-    flow.timeout_pending = 0
+    if now != flow.timeout_event_ps:
+        return  # another event has taken its place
+    flow.timeout_event_ps = 0
     if flow.una >= flow.num_packets or flow.next_seq == flow.una:
         flow.timeout_due_ps = 0
         return

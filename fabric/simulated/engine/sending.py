@@ -69,7 +69,7 @@ def _lacks_credit(sim: Simulated, link: int, size: int) -> bool:
 
 @inlined
 def _own_packet(sim: Simulated, link: int, queued: int, now: int) -> int:
-    """A packet of the next flow in the ring that may send now; NOBODY if none, with a wake-up for the first that will."""
+    """A packet of the next flow in the ring that may send now; if none may, a wake-up for the first that will."""
     port = sim.ports[link]
     first, wake = port.ring, NEVER
     number, chosen = first, NOBODY
@@ -155,14 +155,14 @@ def _next_packet(sim: Simulated, number: int, now: int) -> int:
 
 @inlined
 def arm_timeout(sim: Simulated, number: int, now: int) -> None:
-    """See to it that a timeout is pending; an event that comes too early schedules itself again."""
+    """See to it that an event is pending no later than the timeout is due; one that comes too early is put off."""
     flow = sim.flows[number]
     if flow.timeout_ps == 0:
         return
     if flow.timeout_due_ps == 0:
         flow.timeout_due_ps = now + flow.timeout_ps
-    if flow.timeout_pending == 0:
-        flow.timeout_pending = 1
+    if flow.timeout_event_ps == 0 or flow.timeout_due_ps < flow.timeout_event_ps:
+        flow.timeout_event_ps = flow.timeout_due_ps
         schedule(sim, flow.timeout_due_ps, TIMEOUT, number)
 
 

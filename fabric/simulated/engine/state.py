@@ -53,7 +53,8 @@ FLOW = np.dtype(
         # the sender
         ("next_seq", "i4"), ("una", "i4"), ("resend", "i4"), ("highest", "i4"), ("scan", "i4"), ("started", "i4"),
         ("next_send_ps", "i8"), ("rate_bps", "f8"), ("window", "f8"),
-        ("timeout_due_ps", "i8"), ("timeout_pending", "i4"), ("timeout_ps", "i8"), ("srtt_ps", "f8"), ("rttvar_ps", "f8"),
+        ("timeout_due_ps", "i8"), ("timeout_event_ps", "i8"), ("timeout_ps", "i8"),
+        ("srtt_ps", "f8"), ("rttvar_ps", "f8"),
         ("dupacks", "i4"), ("recovering", "i4"), ("recover", "i4"),
         # congestion control; each transport says what it keeps here
         ("alpha", "f8"), ("target", "f8"), ("reference", "f8"), ("gradient", "f8"), ("previous", "f8"),
@@ -63,7 +64,8 @@ FLOW = np.dtype(
         # the receiver
         ("expected", "i4"), ("nacked", "i4"), ("cnp_ps", "i8"), ("congested_ps", "i8"),
         # counts
-        ("sent", "i8"), ("resent", "i8"), ("lost", "i8"), ("num_timeouts", "i8"), ("rtt_sum_ps", "f8"), ("num_rtts", "i8"),
+        ("sent", "i8"), ("resent", "i8"), ("lost", "i8"), ("num_timeouts", "i8"),
+        ("rtt_sum_ps", "f8"), ("num_rtts", "i8"),
     ],
     align=True,
 )  # fmt: skip

@@ -4,8 +4,8 @@ Paper: Zhu et al., Congestion Control for Large-Scale RDMA Deployments, SIGCOMM 
 - Switch: RED marking, K_min 5 KB, K_max 200 KB, P_max 1 %.
 - Receiver: at most one CNP per flow per 50 µs.
 - Sender: CNP: R_T = R_C, R_C = R_C(1 − α/2), α = (1 − g)α + g. No CNP for 55 µs: α = (1 − g)α. g = 1/256.
-- Increase, by a timer of 55 µs and a counter of 10 MB, T and B times since the cut: max(T, B) < F = 5: R_C = (R_T + R_C)/2.
-  min(T, B) > F: first R_T += 400 Mbit/s (hyper); else first R_T += 40 Mbit/s (additive).
+- Increase, by a timer of 55 µs and a counter of 10 MB, T and B times since the cut: R_C = (R_T + R_C)/2; from
+  max(T, B) = F = 5 on first R_T += 40 Mbit/s (additive), or R_T += 400 Mbit/s if min(T, B) > F (hyper).
 Fixed point R = C/N.
 
 Differs from the paper: it gives no hyper step, 400 Mbit/s is ours; acknowledgements come per packet.

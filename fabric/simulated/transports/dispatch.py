@@ -53,7 +53,7 @@ def on_ack(sim: Simulated, packet: int, newly: int, rtt_ps: int, now: int) -> No
         else:
             tcp.on_ack(sim, number, newly)
     elif flow.transport == TIMELY:
-        timely.on_ack(sim, number, newly, rtt_ps)
+        timely.on_ack(sim, number, newly, rtt_ps, now)
     elif flow.transport == HPCC:
         hpcc.on_ack(sim, packet, now)
 
@@ -83,7 +83,7 @@ def on_timeout(sim: Simulated, number: int, now: int) -> None:
 def on_sent(sim: Simulated, number: int, size: int, now: int) -> None:
     """A data packet leaves its flow."""
     transport = sim.flows[number].transport
-    if transport == DCQCN or transport == DCQCN_PLUS:
+    if transport in (DCQCN, DCQCN_PLUS):
         dcqcn.on_sent(sim, number, size)
     elif transport == IRN:
         irn.on_sent(sim, number)

@@ -5,8 +5,8 @@ resend, W = threshold + 3, one more per duplicate; a partial acknowledgement res
 (smoothed RTT + 4 deviations, at least `timeout_min_s` of the settings, doubled each time) starts again from one packet.
 The initial window is 10 packets (RFC 6928).
 
-Differs from the RFCs: no SACK, no delayed acknowledgements, no limited transmit. The deviations count from the first
-sample on.
+Differs from the RFCs: no SACK, no delayed acknowledgements, no limited transmit. Connections are warm: the first
+timeout is three round trips without queues (at least the minimum) and not a second.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from fabric.simulated.transports.spec import FlowControl, Reliability, Transport
 INITIAL_WINDOW = 10.0
 DUPLICATES = 3
 LONGEST_TIMEOUT_PS = 60 * PS_PER_S
+WARM_RTTS = 3
 FIRST_TIMEOUT_S = 1.0
 
 SPEC = TransportSpec(
@@ -30,7 +31,7 @@ SPEC = TransportSpec(
 def on_start(sim: Simulated, number: int) -> None:
     flow = sim.flows[number]
     flow.window, flow.threshold = INITIAL_WINDOW, ENDLESS
-    flow.timeout_ps = max(flow.timeout_ps, sim.setting[0].timeout_min_ps)
+    flow.timeout_ps = max(WARM_RTTS * flow.base_rtt_ps, sim.setting[0].timeout_min_ps)
 
 
 @inlined

@@ -1,10 +1,13 @@
 """TIMELY: the rate follows the gradient of the round-trip time.
 
-Paper: Mittal et al., TIMELY: RTT-based Congestion Control for the Datacenter, SIGCOMM 2015, section 4.3 and algorithm 1.
+Paper: Mittal et al., TIMELY: RTT-based Congestion Control for the Datacenter, SIGCOMM 2015, algorithm 1.
 Per segment of 16 KB: d = (1 − w)d + w·(rtt − previous rtt), normalised by the least RTT.
 rtt < T_low: R += δ. rtt > T_high: R *= 1 − β(1 − T_high/rtt). Else d ≤ 0: R += N·δ, N = 5 from the fifth time in a row
 on, else 1; d > 0: R *= 1 − β·d. δ = 10 Mbit/s, β = 0.8, w = 0.875, T_low = 50 µs, T_high = 500 µs (section 6.1).
 Flows start at line rate over the lossless fabric, RTTs are taken from the data's own stamps.
+
+Differs from the paper: at most one update per round trip, or a long queue would cut a flow's rate once per segment that
+stood in it; the gradient counts up to 1.
 """
 
 from __future__ import annotations
@@ -30,12 +33,12 @@ SPEC = TransportSpec(
 
 
 @inlined
-def on_ack(sim: Simulated, number: int, newly: int, rtt_ps: int) -> None:
+def on_ack(sim: Simulated, number: int, newly: int, rtt_ps: int, now: int) -> None:
     flow = sim.flows[number]
     flow.acked += newly
-    if flow.acked < SEGMENT_PACKETS:
+    if flow.acked < SEGMENT_PACKETS or now - flow.epoch_ps < rtt_ps:
         return
-    flow.acked -= SEGMENT_PACKETS
+    flow.acked, flow.epoch_ps = 0, now
     if flow.previous == 0.0:
         flow.previous = float(rtt_ps)
         return
