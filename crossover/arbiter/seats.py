@@ -14,7 +14,7 @@ from crossover.tokens import Grant, Phase, Policy, Seat, Token
 
 
 @dataclass(slots=True, eq=False)
-class Tally:
+class SeatTally:
     """What a job had at one token so far; `since_s` is when its phase began."""
 
     since_s: float
@@ -35,7 +35,7 @@ class Connection:
     pid_fd: int | None
     table: "Table"
     job: str
-    tally: Tally
+    tally: SeatTally
     # packed once when it is granted, compared with each packet that comes
     generation: int = 0
     release: bytes = b""
@@ -74,7 +74,7 @@ class Table:
     foresight: "Foresight | None" = None
     seated: dict[str, Connection] = field(default_factory=dict)
     awaited: dict[str, Awaited] = field(default_factory=dict)
-    tallies: dict[str, Tally] = field(default_factory=dict)
+    tallies: dict[str, SeatTally] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -122,7 +122,7 @@ class Table:
         return RosterEntry(self.resource, self.device, seat.job, seat.stint, is_here=True, **who)
 
     def _seat_status(self, seat: Seat, now_s: float) -> SeatStatus:
-        tally = self.tallies.get(seat.job, Tally(now_s))
+        tally = self.tallies.get(seat.job, SeatTally(now_s))
         since_s = now_s - tally.since_s
         connection = self.seated.get(seat.job)
         return SeatStatus(

@@ -19,7 +19,7 @@ from crossover.arbiter.acceptor import MAX_PENDING, Acceptor
 from crossover.arbiter.event_loop import Loop
 from crossover.arbiter.lending import Lender
 from crossover.arbiter.roster import Roster, RosterFile, birth_ticks, open_process
-from crossover.arbiter.seats import Awaited, Connection, Table, Tally
+from crossover.arbiter.seats import Awaited, Connection, SeatTally, Table
 from crossover.arbiter.token_cache import TokenCache
 from crossover.errors import Refused
 from crossover.policies import Timeless
@@ -116,7 +116,7 @@ class Arbiter:
         token = tokens.join(table.token, request.job, request.number, request.generation)
         now_s = time.monotonic()
         # kept over a job's leaving and coming back: `crossover run` sums it up
-        tally = table.tallies.setdefault(request.job, Tally(now_s))
+        tally = table.tallies.setdefault(request.job, SeatTally(now_s))
         tally.since_s = now_s
         connection = Connection(sock, pid, birth_ticks(pid), _pid_fd(pid), table, request.job, tally)
         self._welcome(connection, token)

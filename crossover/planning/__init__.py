@@ -11,7 +11,7 @@ from crossover.planning.muri import Interleaving, groups_of, interleave, muri_gr
 from crossover.planning.pairing import PairingPlan, best_pairs, place
 from crossover.planning.pairs import Pairing, pair
 from crossover.planning.profiles import JobProfile, profile_of, read_profile, write_profile
-from crossover.planning.rates import Rates, Shares, fair_rates, shares_for, whole_shares
+from crossover.planning.rates import Rates, TurnShares, fair_rates, shares_for, whole_shares
 from crossover.planning.terms import Terms
 from crossover.planning.verdicts import Reason, Verdict
 
@@ -25,10 +25,10 @@ __all__ = [
     "Plan",
     "Rates",
     "Reason",
-    "Shares",
     "Shifts",
     "Terms",
     "TrafficPattern",
+    "TurnShares",
     "Verdict",
     "beats_for",
     "best_pairs",

@@ -46,7 +46,7 @@ class Rates:
 
 
 @dataclass(frozen=True, slots=True)
-class Shares:
+class TurnShares:
     """Turns a cycle by job, what they reach, and the part of the fair rates' throughput that is lost by rounding."""
 
     turns: tuple[int, ...]
@@ -91,7 +91,7 @@ def whole_shares(
     handover_s: float = 0.0,
     interference: float = 0.0,
     speeds_of: Speeds | None = None,
-) -> Shares:
+) -> TurnShares:
     """Turns in a cycle, 1 to 8 a job: the best weighted throughput among those that keep the sharing incentive; where
     none does, those whose worst-off job has most.
 
@@ -118,7 +118,7 @@ def whole_shares(
     speeds = found[turns]
     throughput = _weighed(weights, speeds)
     loss = max(0.0, 1 - throughput / rates.throughput)
-    return Shares(turns, speeds, throughput, rank(turns, speeds)[0], loss)
+    return TurnShares(turns, speeds, throughput, rank(turns, speeds)[0], loss)
 
 
 def shares_for(costs: Sequence[JobCost], weights: Sequence[float] = ()) -> tuple[int, ...]:
