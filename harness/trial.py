@@ -10,7 +10,7 @@ import crossover
 from baselines.api import NeedsWorld, UpdatePoint
 from baselines.strategy import Strategy, parse_strategy
 from fabric.api import FabricKind, FabricSpec
-from harness.asynchrony.cluster import Cluster
+from harness.asynchrony.cluster import VirtualCluster
 from harness.precision import Precision
 from models.workload import Device, WorkloadSpec
 from results.facts import Role
@@ -152,7 +152,7 @@ class Trial:
     timeout_s: float = 120.0
     trace: bool = False
     ranks_per_host: int = 1
-    cluster: Cluster | None = None
+    cluster: VirtualCluster | None = None
 
     def __post_init__(self) -> None:
         if not self.jobs:

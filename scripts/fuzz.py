@@ -71,7 +71,7 @@ class TooLongError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class InputKind:
     """One kind of input: how one is made, and what is done with it."""
 
     make: Callable[[random.Random], Any]
@@ -272,14 +272,14 @@ def feed_image(content: bytes) -> None:
         assert isinstance(found, Unreadable) or found.mode == "RGB"
 
 
-KINDS: dict[str, Kind] = {
-    "texts": Kind(make_text, feed_text),
-    "options": Kind(make_options, feed_options),
-    "profiles": Kind(mutated(_profile), _from_file(lambda path: load_profile(str(path)))),
-    "settings": Kind(mutated(lambda: SETTINGS), _from_text(Settings.from_json)),
-    "rosters": Kind(mutated(lambda: ROSTER), _from_text(Roster.from_json)),
-    "records": Kind(mutated(_record), _from_file(read_record)),
-    "images": Kind(make_image, feed_image),
+KINDS: dict[str, InputKind] = {
+    "texts": InputKind(make_text, feed_text),
+    "options": InputKind(make_options, feed_options),
+    "profiles": InputKind(mutated(_profile), _from_file(lambda path: load_profile(str(path)))),
+    "settings": InputKind(mutated(lambda: SETTINGS), _from_text(Settings.from_json)),
+    "rosters": InputKind(mutated(lambda: ROSTER), _from_text(Roster.from_json)),
+    "records": InputKind(mutated(_record), _from_file(read_record)),
+    "images": InputKind(make_image, feed_image),
 }
 
 

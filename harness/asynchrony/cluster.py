@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 
-class ClusterError(ValueError):
+class VirtualClusterError(ValueError):
     """A cluster that cannot be; the message names the value and the remedy."""
 
 
@@ -44,18 +44,18 @@ class Disturbances:
     def __post_init__(self) -> None:
         for name, values in (("slowdowns", self.slowdowns), ("slow_links", self.slow_links)):
             if any(not 1.0 <= value < math.inf for value in values):
-                raise ClusterError(f"{name} are {values}; each must be 1 (as fast as the fastest) or more")
+                raise VirtualClusterError(f"{name} are {values}; each must be 1 (as fast as the fastest) or more")
         if not 0 <= self.jitter <= 2:
-            raise ClusterError(f"jitter is {self.jitter}; use a standard deviation between 0 and 2")
+            raise VirtualClusterError(f"jitter is {self.jitter}; use a standard deviation between 0 and 2")
         if not (0 <= self.pause_probability <= 1 and 0 <= self.pause_s < math.inf):
-            raise ClusterError(
+            raise VirtualClusterError(
                 f"pauses of {self.pause_s} s with probability {self.pause_probability}; use a probability between 0 "
                 "and 1, and seconds of 0 or more"
             )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cluster:
+class VirtualCluster:
     """`num_workers` that compute `compute_s` per step, and servers behind one link of `alpha_s` + bytes × `beta_s`."""
 
     num_workers: int
@@ -66,15 +66,19 @@ class Cluster:
 
     def __post_init__(self) -> None:
         if self.num_workers < 1:
-            raise ClusterError(f"num_workers is {self.num_workers}; there is at least 1")
+            raise VirtualClusterError(f"num_workers is {self.num_workers}; there is at least 1")
         if not 0 < self.compute_s < math.inf:
-            raise ClusterError(f"compute_s is {self.compute_s}; a step takes some time")
+            raise VirtualClusterError(f"compute_s is {self.compute_s}; a step takes some time")
         own = self.disturbances
         for name, values in (("slowdowns", own.slowdowns), ("slow_links", own.slow_links)):
             if values and len(values) != self.num_workers:
-                raise ClusterError(f"{len(values)} {name} for {self.num_workers} workers; give one for each, or none")
+                raise VirtualClusterError(
+                    f"{len(values)} {name} for {self.num_workers} workers; give one for each, or none"
+                )
         if strangers := [halt.worker for halt in own.halts if not 0 <= halt.worker < self.num_workers]:
-            raise ClusterError(f"worker {strangers[0]} halts and there are {self.num_workers}; they count from 0")
+            raise VirtualClusterError(
+                f"worker {strangers[0]} halts and there are {self.num_workers}; they count from 0"
+            )
 
     def computed_at_s(self, worker: int, clock: int, start_s: float, seed: int) -> float:
         """When a step that begins at `start_s` is computed. Depends on its arguments alone, not on the schedule."""

@@ -16,7 +16,7 @@ from enum import Enum
 from torch import Tensor
 
 from baselines.api import Consistency
-from harness.asynchrony.cluster import Cluster
+from harness.asynchrony.cluster import VirtualCluster
 from harness.asynchrony.parameters import Parameters
 
 ComputesUpdate = Callable[[int, int, Tensor], Tensor]  # worker, clock, parameters [numel] -> update [numel]
@@ -48,7 +48,7 @@ class Push:
 
 
 @dataclass(slots=True)
-class Tally:
+class StalenessTally:
     """What a run adds up.
 
     `ahead` counts reads by how many clocks the reader is ahead of the slowest worker; `missed` counts updates by how
@@ -67,7 +67,7 @@ class VirtualRun:
     Iterate over it: each push, in order of time. The parameters at that moment are `parameters.read()`.
     """
 
-    cluster: Cluster
+    cluster: VirtualCluster
     policy: Consistency
     start: Tensor
     compute: ComputesUpdate
@@ -75,7 +75,7 @@ class VirtualRun:
     num_bytes: float = 0.0
     seed: int = 0
     parameters: Parameters = field(init=False)
-    tally: Tally = field(init=False)
+    tally: StalenessTally = field(init=False)
     _agenda: list[tuple[float, int, Happening, int]] = field(default_factory=list)
     _num_entries: int = 0
     _waiting: dict[int, float] = field(default_factory=dict)  # worker to when its push came, in that order
@@ -87,7 +87,7 @@ class VirtualRun:
     def __post_init__(self) -> None:
         num = self.cluster.num_workers
         self.parameters = Parameters(self.start, num, self.policy.share)
-        self.tally = Tally([0.0] * num)
+        self.tally = StalenessTally([0.0] * num)
 
     def __iter__(self) -> Iterator[Push]:
         """Raises: DeadlockError, StaleReadError for a defect of the policy."""

@@ -25,7 +25,7 @@ from models.workload import Device, WorkloadSpec
 from results.record import Environment, write_record
 from suites.api import Options
 from suites.catalogue import suite_of
-from suites.commands.predict_options import CALIBRATED_HOSTS, CALIBRATED_RATES, HOSTS, RATES, STRATEGIES
+from suites.commands.predict_defaults import CALIBRATED_HOSTS, CALIBRATED_RATES, HOSTS, RATES, STRATEGIES
 from suites.folders import prepare_folder
 from suites.runner import select
 

@@ -5,10 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-CALIBRATION = Path("results/reference/calibration/measured.json")
-STRATEGIES = ("fixed-buckets", "unfused", "tensor-fusion", "mg-wfbp", "unfused+at-pre-hook")
-HOSTS, RATES = "2,4,8,16,64,256,1024", "1gbit,10gbit,25gbit,100gbit"
-CALIBRATED_HOSTS, CALIBRATED_RATES = "2,4,8", "200mbit,1gbit"
+from suites.commands.predict_defaults import CALIBRATION, HOSTS, RATES, STRATEGIES
 
 
 def add_predict(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from fabric.api import FabricKind, FabricSpec
-from harness.asynchrony.cluster import Cluster, Disturbances
+from harness.asynchrony.cluster import Disturbances, VirtualCluster
 from harness.trial import Trial
 from results.facts import Role
 from suites.api import Options, Suite, interleave
@@ -25,14 +25,14 @@ CLUSTERS = ("equal", "straggler", "jitter")
 RECIPE = replace(RESNET20, workload=replace(RESNET20.workload, batch_size=16, num_evaluation=180))
 
 
-def cluster_of(name: str, num_workers: int) -> Cluster:
+def cluster_of(name: str, num_workers: int) -> VirtualCluster:
     """The cluster called `name`: all alike, the last worker three times as slow, or steps of varying length."""
     disturbances = {
         "equal": Disturbances(),
         "straggler": Disturbances(slowdowns=(*(1.0 for _ in range(num_workers - 1)), SLOWDOWN)),
         "jitter": Disturbances(jitter=0.5, pause_probability=0.05, pause_s=5 * COMPUTE_S),
     }[name]
-    return Cluster(
+    return VirtualCluster(
         num_workers=num_workers,
         compute_s=COMPUTE_S,
         alpha_s=ALPHA_S,

@@ -18,7 +18,7 @@ from baselines.consistency.bsp import Bsp
 from baselines.consistency.dynssp import DynSsp
 from baselines.consistency.ssp import Ssp
 from baselines.strategy import parse_strategy
-from harness.asynchrony.cluster import Cluster, ClusterError, Disturbances, Halt
+from harness.asynchrony.cluster import Disturbances, Halt, VirtualCluster, VirtualClusterError
 from harness.asynchrony.parameters import ClockError, Parameters
 from harness.asynchrony.training import Training
 from harness.asynchrony.virtual import StaleReadError, VirtualRun
@@ -28,9 +28,9 @@ from harness.lockstep.ranks import Lockstep, replicas
 POLICIES: tuple[Consistency, ...] = (Bsp(), Asp(), Ssp(0), Ssp(2), DynSsp(2), DynSsp(1, rule="constant"))
 
 
-def drawn_cluster(rng: random.Random, num_workers: int) -> Cluster:
+def drawn_cluster(rng: random.Random, num_workers: int) -> VirtualCluster:
     """Unequal workers: speeds, jitter, pauses, and one that stops for a while."""
-    return Cluster(
+    return VirtualCluster(
         num_workers=num_workers,
         compute_s=1.0,
         alpha_s=rng.choice((0.0, 0.1)),
@@ -71,7 +71,7 @@ def test_a_policy_that_promises_more_than_it_waits_for_is_caught() -> None:
         def must_include(self, clock: int) -> int:
             return clock - 1
 
-    cluster = Cluster(num_workers=2, compute_s=1.0, disturbances=Disturbances(slowdowns=(1.0, 3.0)))
+    cluster = VirtualCluster(num_workers=2, compute_s=1.0, disturbances=Disturbances(slowdowns=(1.0, 3.0)))
     with pytest.raises(StaleReadError, match="worker 0 reads at clock"):
         list(VirtualRun(cluster, Liar(2), torch.zeros(2), numbered, 5))
 
@@ -144,14 +144,16 @@ def small_training(num_workers: int, **more: int) -> Training:
     )
 
 
-def end_of(policy: Consistency, cluster: Cluster, num_clocks: int = 12, **more: int) -> Tensor:
+def end_of(policy: Consistency, cluster: VirtualCluster, num_clocks: int = 12, **more: int) -> Tensor:
     training = small_training(cluster.num_workers, **more)
     run = VirtualRun(cluster, policy, training.values, training.update, num_clocks, training.num_bytes, seed=4)
     list(run)
     return run.parameters.read()
 
 
-UNEQUAL = Cluster(num_workers=4, compute_s=1.0, disturbances=Disturbances(slowdowns=(1.0, 1.5, 1.0, 3.0), jitter=0.3))
+UNEQUAL = VirtualCluster(
+    num_workers=4, compute_s=1.0, disturbances=Disturbances(slowdowns=(1.0, 1.5, 1.0, 3.0), jitter=0.3)
+)
 
 
 @pytest.mark.parametrize("policy", [Ssp(0), DynSsp(0), DynSsp(0, rule="constant")], ids=str)
@@ -172,7 +174,7 @@ def test_one_asynchronous_worker_is_plain_sgd() -> None:
         own.zero_grad()
         training.loss(0, training.model).backward()
         own.step()
-    alone = Cluster(num_workers=1, compute_s=1.0)
+    alone = VirtualCluster(num_workers=1, compute_s=1.0)
     # differences are added to what was read, which rounds once more than the optimizer's own step
     torch.testing.assert_close(end_of(Asp(), alone), training.values, rtol=1e-6, atol=1e-7)
 
@@ -202,7 +204,7 @@ def test_a_run_repeats_exactly_and_another_seed_is_another_run() -> None:
 
 
 def test_bsp_waits_for_the_slowest_and_asp_for_nobody() -> None:
-    straggler = Cluster(num_workers=4, compute_s=1.0, disturbances=Disturbances(slowdowns=(1.0, 1.0, 1.0, 3.0)))
+    straggler = VirtualCluster(num_workers=4, compute_s=1.0, disturbances=Disturbances(slowdowns=(1.0, 1.0, 1.0, 3.0)))
     ends = {}
     for policy in (Bsp(), Ssp(3), Asp()):
         run = VirtualRun(straggler, policy, torch.zeros(2), numbered, 20)
@@ -215,7 +217,7 @@ def test_bsp_waits_for_the_slowest_and_asp_for_nobody() -> None:
 
 def test_a_halted_worker_keeps_the_others_no_longer_than_the_bound() -> None:
     """Under SSP they go on for s clocks more; under ASP they never wait."""
-    halted = Cluster(
+    halted = VirtualCluster(
         num_workers=3, compute_s=1.0, disturbances=Disturbances(halts=(Halt(worker=2, at_s=2.5, for_s=10.0),))
     )
     for policy, most in ((Ssp(2), 5), (Asp(), 12)):
@@ -226,7 +228,7 @@ def test_a_halted_worker_keeps_the_others_no_longer_than_the_bound() -> None:
 
 def test_transfers_take_the_servers_link_one_after_the_other() -> None:
     """Four workers that push 1 s each through one link: no faster than the link."""
-    cluster = Cluster(num_workers=4, compute_s=0.001, beta_s_per_byte=1.0)
+    cluster = VirtualCluster(num_workers=4, compute_s=0.001, beta_s_per_byte=1.0)
     run = VirtualRun(cluster, Asp(), torch.zeros(2), numbered, 5, num_bytes=1.0)
     assert list(run)[-1].time_s >= 20.0
 
@@ -236,14 +238,14 @@ def test_transfers_take_the_servers_link_one_after_the_other() -> None:
     [
         (lambda: Ssp(-1), "staleness is -1; use 0"),
         (lambda: DynSsp(rule="mean"), "rule is 'mean'; use 'constant' or 'dynamic'"),
-        (lambda: Cluster(num_workers=0, compute_s=1.0), "num_workers is 0"),
-        (lambda: Cluster(num_workers=2, compute_s=0.0), "compute_s is 0.0"),
+        (lambda: VirtualCluster(num_workers=0, compute_s=1.0), "num_workers is 0"),
+        (lambda: VirtualCluster(num_workers=2, compute_s=0.0), "compute_s is 0.0"),
         (
-            lambda: Cluster(num_workers=2, compute_s=1.0, disturbances=Disturbances(slowdowns=(1.0,))),
+            lambda: VirtualCluster(num_workers=2, compute_s=1.0, disturbances=Disturbances(slowdowns=(1.0,))),
             "1 slowdowns for 2 workers",
         ),
         (
-            lambda: Cluster(
+            lambda: VirtualCluster(
                 num_workers=2, compute_s=1.0, disturbances=Disturbances(halts=(Halt(worker=2, at_s=0, for_s=1),))
             ),
             "worker 2 halts and there are 2",
@@ -254,5 +256,5 @@ def test_transfers_take_the_servers_link_one_after_the_other() -> None:
     ],
 )
 def test_what_cannot_be_is_refused_with_value_and_remedy(make, message: str) -> None:  # type: ignore[no-untyped-def]
-    with pytest.raises((ValueError, ClusterError), match=message):
+    with pytest.raises((ValueError, VirtualClusterError), match=message):
         make()

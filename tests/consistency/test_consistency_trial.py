@@ -9,7 +9,7 @@ import pytest
 from baselines.strategy import StrategyError, parse_strategy
 from baselines.text import TextError
 from fabric.api import FabricKind, FabricSpec
-from harness.asynchrony.cluster import Cluster, Disturbances
+from harness.asynchrony.cluster import Disturbances, VirtualCluster
 from harness.asynchrony.trial import run_virtual
 from harness.lab.messages import Answer, Ending
 from harness.lab.rank import Signals
@@ -19,10 +19,10 @@ from models.workload import WorkloadSpec
 from results.codec import from_jsonable, to_jsonable
 from results.record import Environment, Record, Status
 
-STRAGGLER = Cluster(num_workers=4, compute_s=1.0, disturbances=Disturbances(slowdowns=(1.0, 1.0, 1.0, 3.0)))
+STRAGGLER = VirtualCluster(num_workers=4, compute_s=1.0, disturbances=Disturbances(slowdowns=(1.0, 1.0, 1.0, 3.0)))
 
 
-def trial_of(strategy: str, cluster: Cluster | None = STRAGGLER, **more: object) -> Trial:
+def trial_of(strategy: str, cluster: VirtualCluster | None = STRAGGLER, **more: object) -> Trial:
     job = Job(name="job", workload=WorkloadSpec(network="resnet20", batch_size=4, num_evaluation=32), strategy=strategy)
     asked: dict[str, object] = {
         "suite": "test",
