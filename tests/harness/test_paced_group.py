@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -310,3 +311,32 @@ def test_a_rank_alone_pays_nothing() -> None:
     with virtual_world(Driven(link), PacedLink(1, 1e-3, 1e6)) as pacing:
         dist.all_reduce(torch.ones(10))
     assert (link.now_s, pacing.traffic.num_messages) == (0.0, 0)
+
+
+def test_ddp_asks_the_link_for_the_time_that_our_fixed_buckets_ask_for() -> None:
+    """Buckets of 512 B, once both have laid them out anew after the first step: as many messages, and no byte more."""
+    asked = {}
+    for system in ("ddp", "ours"):
+        with virtual_world(Driven(ClockedLink())) as pacing:
+            model = small()
+            if system == "ddp":
+                trained: nn.Module = DistributedDataParallel(model, bucket_cap_mb=512 / 2**20)
+            else:
+                strategy = parse_strategy("fixed-buckets(bucket_bytes=512, first_bucket_bytes=512)")
+                engine = Engine(model, strategy, ProcessGroupTransport(strategy.ordering.depth), recorder=Recorder())
+                trained = model
+            for _ in range(4):
+                traffic, before = pacing.traffic, dataclasses.astuple(pacing.traffic)
+                loss = trained(torch.ones(4, 6)).square().mean()
+                if system == "ours":
+                    engine.begin_step()
+                loss.backward()
+                if system == "ours":
+                    engine.end_backward()
+                    engine.wait()
+                step_asked = [now - then for now, then in zip(dataclasses.astuple(traffic), before, strict=True)]
+            asked[system] = step_asked
+            if system == "ours":
+                engine.close()
+    assert asked["ddp"][0] > 1
+    assert asked["ddp"] == pytest.approx(asked["ours"])
