@@ -14,12 +14,13 @@ from results.record import FabricFacts, JobResult, Record, Status
 Work = tuple[tuple[str, str, str, int], ...]
 
 LOCAL = "local"
+MEASURED = "measured"  # the clock of jobs that ran in real time
 OURS = "ours"
 REPLAY = "replay"  # the evidence of jobs whose computation is waited for
 SIMULATED = "simulated"  # the evidence of what a virtual clock predicts
 
 
-class Group(StrEnum):
+class ComputeKind(StrEnum):
     """What kind of evidence a cell is: real compute, replayed compute, or jobs that share devices."""
 
     REAL = "real"
@@ -68,19 +69,19 @@ class FabricKey:
 class SettingKey:
     """Cells with equal keys answer the same question and may stand in one figure."""
 
-    group: Group
+    group: ComputeKind
     workload: str
     device: str
     batch_size: int
     fabric: FabricKey
 
 
-def group_of(record: Record) -> Group:
+def group_of(record: Record) -> ComputeKind:
     """The group, from the record's fields."""
     if is_shared(record):
-        return Group.SHARING
+        return ComputeKind.SHARING
     replayed = record.fabric.label == REPLAY or any(job.device == REPLAY for job in record.jobs)
-    return Group.REPLAY if replayed else Group.REAL
+    return ComputeKind.REPLAY if replayed else ComputeKind.REAL
 
 
 def is_shared(record: Record) -> bool:
@@ -120,6 +121,11 @@ def num_ranks(record: Record, job: JobResult) -> int:
 def is_measured(record: Record) -> bool:
     """Whether the trial ended well and every job has step times."""
     return record.status is Status.OK and bool(record.jobs) and all(job.step_times_s() for job in record.jobs)
+
+
+def is_untimed(record: Record) -> bool:
+    """Whether the trial ended well without a clock of its own, as in lockstep: what it sent is exact all the same."""
+    return record.status is Status.OK and bool(record.jobs) and all(job.clock != MEASURED for job in record.jobs)
 
 
 def step_time_s(job: JobResult) -> float:

@@ -7,11 +7,11 @@ import statistics
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from analysis.cells import LOCAL, SIMULATED, is_measured, is_shared, step_time_s
+from analysis.cells import LOCAL, SIMULATED, is_measured, is_shared, is_untimed, step_time_s
 from analysis.compression_rows import CompressionStudy, MethodRow, PaysBelow, SoonerRow, Threshold
 from analysis.naming import method_of
-from analysis.sent import counted_a_step
 from analysis.stats import Interval, bootstrap_interval
+from analysis.step_bytes import counted_a_step
 from analysis.step_rows import Setting
 from analysis.steps import paying_ranges, place_of
 from analysis.target_rows import Price, TargetRow, TargetStudy
@@ -48,7 +48,7 @@ def _rows(groups: Iterable[Sequence[Record]], suites: Container[str]) -> tuple[M
 def _is_usable(record: Record) -> bool:
     if is_shared(record) or len(record.jobs) != 1 or record.jobs[0].system == LOCAL:
         return False
-    return is_measured(record)
+    return is_measured(record) or is_untimed(record)
 
 
 def _row(records: Sequence[Record]) -> MethodRow:
@@ -58,7 +58,8 @@ def _row(records: Sequence[Record]) -> MethodRow:
     place, code = place_of(first), job.code or CodeFacts(bits_per_element=None)
     share = code.sent_share(place.num_workers)
     told = [r.prediction.step_time_s for r in records if r.prediction and r.prediction.step_time_s is not None]
-    by_repeat = tuple((record.repeat, step_time_s(record.jobs[0])) for record in records)
+    is_timed = is_measured(first)
+    by_repeat = tuple((record.repeat, step_time_s(record.jobs[0])) for record in records) if is_timed else ()
     is_foretold = first.fabric.label == SIMULATED
     return MethodRow(
         place=place,
@@ -67,9 +68,9 @@ def _row(records: Sequence[Record]) -> MethodRow:
         system=job.system,
         evidence=first.fabric.label,
         phases=median_phases([visible_phases(record.jobs[0]) for record in records]),
-        step_time_s=None if is_foretold else bootstrap_interval([step_s for _, step_s in by_repeat]),
+        step_time_s=None if is_foretold or not is_timed else bootstrap_interval([step_s for _, step_s in by_repeat]),
         by_repeat=() if is_foretold else by_repeat,
-        predicted_s=statistics.median(told) if told else by_repeat[0][1] if is_foretold else None,
+        predicted_s=statistics.median(told) if told else by_repeat[0][1] if is_foretold and is_timed else None,
         bits=_bits([record.jobs[0] for record in records], code.dense_steps),
         mean_bits=_bits([record.jobs[0] for record in records], 0),
         bits_with_warm_up=code.ramp_steps > 0,
@@ -88,7 +89,7 @@ def _bits(jobs: Sequence[JobResult], num_dense: int) -> float | None:
     if not known or not job.num_parameters:
         return None
     bits = 8 * statistics.median(known) / job.num_parameters
-    num_steps = len(job.ranks[0].warmup_s) + len(job.ranks[0].steps_s)
+    num_steps = len(job.ranks[0].warmup_s) + len(job.ranks[0].steps_s) if job.ranks else 0
     if not job.wire_bytes or not 0 < num_dense < num_steps:
         return bits
     dense = FLOAT_BITS * 2 * (len(job.ranks) - 1) / len(job.ranks)

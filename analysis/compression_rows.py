@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from analysis.cells import SIMULATED
 from analysis.stats import Interval
 from analysis.step_rows import Setting
 from analysis.wording import number
@@ -46,6 +47,11 @@ class MethodRow:
     def ratio(self) -> float | None:
         """Float32 over the code, whichever way either is sent."""
         return 32.0 * self.share / self.bits if self.bits and self.share else None
+
+    @property
+    def was_run(self) -> bool:
+        """Whether it is more than a prediction, be it timed or, in lockstep, only counted."""
+        return self.evidence != SIMULATED
 
     @property
     def is_dense(self) -> bool:

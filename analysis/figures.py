@@ -29,11 +29,11 @@ def draw_all(summary: Summary, folder: Path) -> list[Path]:
 
 def save(drawing: Drawing, folder: Path) -> list[Path]:
     """Write one drawing as PNG and PDF."""
-    from analysis import look
+    from analysis import theme
 
     sources = "records: " + ", ".join(drawing.record_ids)
     png, pdf = folder / f"{drawing.name}.png", folder / f"{drawing.name}.pdf"
-    with look.style():
+    with theme.style():
         drawing.figure.savefig(
             png, dpi=PNG_DPI, facecolor="white", metadata={"Description": drawing.caption, "Source": sources}
         )
@@ -45,14 +45,14 @@ def save(drawing: Drawing, folder: Path) -> list[Path]:
 
 def drawings(summary: Summary) -> Iterator[Drawing]:
     """Every figure, in the report's order. What was not recorded is not drawn. Names are unique."""
-    from analysis import look
+    from analysis import theme
 
     stems = _stems(summary.settings)
     labels = sorted({row.label for setting in summary.settings for row in setting.competitors})
-    with look.style():
+    with theme.style():
         yield from _overview_drawing(summary.settings)
         for setting, stem in zip(summary.settings, stems, strict=True):
-            yield from _setting_drawings(setting, stem, look.colours(labels, setting.baseline))
+            yield from _setting_drawings(setting, stem, theme.colours(labels, setting.baseline))
         yield from step_drawings(summary)
         yield from compression_drawings(summary.compression)
         yield from target_drawings(summary.targets)

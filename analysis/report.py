@@ -136,15 +136,15 @@ def _inline(drawing: Drawing) -> Inline:
 
 def inline_svg(drawing: Drawing) -> str:
     """The figure as an `<svg>` element: ink in `currentColor`, ids unique to it, named for screen readers."""
-    from analysis import look
+    from analysis import theme
 
     buffer = io.StringIO()
-    with look.style():
+    with theme.style():
         drawing.figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
     text = buffer.getvalue()
     svg = text[text.index("<svg") :].strip()
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
-    svg = svg.replace(look.INK, "currentColor")
+    svg = svg.replace(theme.INK, "currentColor")
     svg = re.sub(r'\bid="', f'id="{drawing.name}-', svg)
     svg = re.sub(r'(xlink:href="#|url\(#)', rf"\g<1>{drawing.name}-", svg)
     svg = re.sub(r' width="[\d.]+pt"| height="[\d.]+pt"', "", svg, count=2)

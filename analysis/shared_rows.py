@@ -22,6 +22,7 @@ class SharedJobRow:
     """One job among those that share: its step time alone, its step time here, the quotient here/alone.
 
     `p99_ratio` is the 99th percentile of its steps here over that of its steps alone, all repeats pooled.
+    `num_messages` are those of a step, None where nobody counts.
     `exposed_share` is the part of its step alone that communication adds to computation, (t − c) / t.
     """
 
@@ -32,6 +33,7 @@ class SharedJobRow:
     solo_step_time_s: Interval | None
     slowdown: Interval | None
     phases: Phases
+    num_messages: float | None = None
     p99_ratio: float | None = None
     exposed_share: float | None = None
 

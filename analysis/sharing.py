@@ -250,4 +250,5 @@ def _job(
         solo_step_time_s=_over(solo),
         slowdown=_ratio(slowdowns),
         phases=median_phases([record.jobs[place].phases for record in records]),
+        num_messages=job.num_messages,
     )

@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 
 from analysis.cells import FabricKey, fabric_key, is_shared, num_ranks
 from analysis.naming import method_of, short_names
-from analysis.sent import counted_a_step
-from analysis.target_rows import ACCURACY, LOSS, Course, Price, Spread, TargetRow, TargetStudy
+from analysis.step_bytes import counted_a_step
+from analysis.target_rows import ACCURACY, LOSS, HeldOutCurve, Price, Spread, TargetRow, TargetStudy
 from analysis.wording import number, percent, plural
 from results.facts import Role
 from results.record import CurvePoint, Record, Status
@@ -26,7 +26,7 @@ ACCURATE = 0.5  # above it accuracy is the metric; language models guess too few
 FEWEST_POINTS = 3
 FULL_SIZE_SHARE = 0.75
 Cell = Sequence[Record]
-Key = tuple[str, str, str, FabricKey, int]
+Key = tuple[str, str, str, FabricKey, int, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,12 @@ def _key(record: Record) -> Key:
     job = record.jobs[0]
     ranks = num_ranks(record, job)
     samples = job.batch_size * job.accumulate * ranks
-    return record.suite, job.workload, job.device, fabric_key(record.fabric), samples
+    return record.suite, job.workload, job.device, fabric_key(record.fabric), samples, _workers(record)
+
+
+def _workers(record: Record) -> str:
+    """What the cell calls its workers where they are unequal by design; empty elsewhere."""
+    return record.cell.partition("/")[0] if record.trial.get("cluster") else ""
 
 
 def _study(key: Key, cells: Sequence[Cell]) -> TargetStudy | None:
@@ -82,7 +87,7 @@ def _study(key: Key, cells: Sequence[Cell]) -> TargetStudy | None:
     return TargetStudy(
         suite=key[0],
         workload=key[1],
-        where=key[3].describe().replace("host", "rank") if first.fabric.label == "lockstep" else key[3].describe(),
+        where=_where(key, first),
         evidence=first.fabric.label,
         num_workers=num_ranks(first, first.jobs[0]),
         metric=goal.metric,
@@ -90,6 +95,12 @@ def _study(key: Key, cells: Sequence[Cell]) -> TargetStudy | None:
         rule=_rule(goal),
         rows=(dense_row, *(row for row in rows if not row.is_dense)),
     )
+
+
+def _where(key: Key, record: Record) -> str:
+    place = key[3].describe()
+    ranks = place.replace("host", "rank") if record.fabric.label == "lockstep" else place
+    return f"{ranks}, {key[5]}" if key[5] else ranks
 
 
 def _dense(cells: Sequence[Cell]) -> Cell | None:
@@ -182,7 +193,7 @@ def _price(record: Record, goal: _Goal) -> Price:
     return Price(steps=point.step, num_bytes=sent, time_s=point.time_s)
 
 
-def _course(repeats: Sequence[Sequence[CurvePoint]], metric: str) -> Course | None:
+def _course(repeats: Sequence[Sequence[CurvePoint]], metric: str) -> HeldOutCurve | None:
     by_step = [{point.step: point for point in repeat} for repeat in repeats]
     steps = sorted(set.intersection(*(set(points) for points in by_step))) if by_step else []
     if not steps:
@@ -191,7 +202,7 @@ def _course(repeats: Sequence[Sequence[CurvePoint]], metric: str) -> Course | No
     values = [[p.loss if metric == LOSS else p.accuracy or 0.0 for p in column] for column in columns]
     times = [[p.time_s for p in column if p.time_s is not None] for column in columns]
     timed = all(len(own) == len(column) for own, column in zip(times, columns, strict=True))
-    return Course(
+    return HeldOutCurve(
         steps=tuple(steps),
         mean=tuple(map(statistics.fmean, values)),
         low=tuple(map(min, values)),

@@ -12,7 +12,7 @@ import numpy as np
 from analysis import convergence, naming
 from analysis.cells import (
     LOCAL,
-    Group,
+    ComputeKind,
     SettingKey,
     fabric_key,
     group_of,
@@ -91,7 +91,7 @@ def _setting(key: SettingKey, competitors: Cells, ideals: Cells, baseline: Basel
     cells = [*competitors, *ideals]
     rows = [_cell(records, ranks) for records in cells]
     place = _choose(rows, baseline)
-    learns = key.group is not Group.REPLAY
+    learns = key.group is not ComputeKind.REPLAY
     target = convergence.target_loss(convergence.training_curves(_measured(cells[place]))) if learns else None
     rows = [
         replace(
@@ -157,7 +157,7 @@ def _cell(records: Sequence[Record], ranks: int) -> CellRow:
         return bootstrap_interval([value(job) for job in jobs])
 
     # Replayed layers compute nothing, so their losses say nothing.
-    learning = [record for record in measured if group_of(record) is not Group.REPLAY]
+    learning = [record for record in measured if group_of(record) is not ComputeKind.REPLAY]
     training, held_out = convergence.training_curves(learning), convergence.held_out_curves(learning)
     method = naming.method_of(job)
     return CellRow(

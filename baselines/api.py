@@ -418,6 +418,13 @@ class KeepsResidual(Protocol):
 
 
 @runtime_checkable
+class Votes(Protocol):
+    """A compressor whose result is no sum of contributions, so that no `error-feedback` goes around it."""
+
+    votes: ClassVar[bool]
+
+
+@runtime_checkable
 class StartsDense(Protocol):
     """A compressor whose first `dense_steps` steps are sent as they are: a wrapper that is not there any more after
     them, or a method that leaves them to its optimizer."""

@@ -86,6 +86,7 @@ class Participant(TurnTaking):
         self._resource = resource
         self._settings = settings
         self._wait_limit_s = wait_limit_s
+        # kept here as well as in the arbiter: a second acquire is refused without asking
         self._lease: Lease | None = None
         self._line: Line | None = None
         self._release = b""  # the packet that ends the lease
@@ -94,6 +95,7 @@ class Participant(TurnTaking):
         self._agree = agree
         self._is_paused = False
         self.next_round = first_round
+        # before the seat is taken: the others' turns go on while the workers talk
         if agree is not None:
             latest = agree(self._served(self._look))
             self.next_round = max(first_round, latest + rounds_ahead if latest else 0)
@@ -112,6 +114,7 @@ class Participant(TurnTaking):
         granted = self._ask(_ASIDE if aside else _ACQUIRE, ReplyKind.GRANTED)
         _, _, _, generation, round_ = REPLY_HEADER.unpack_from(granted)
         lease = self._lease = Lease(generation, round_, time.monotonic() - asked_s)
+        # packed while nobody waits, not at the release
         self._release = release_of(generation)
         self._generation = generation
         self.next_round = round_ if aside else round_ + 1
@@ -124,6 +127,7 @@ class Participant(TurnTaking):
             raise LeaseLost(
                 f"job {self.job!r} does not have lease {lease.generation} any more: release each lease once"
             )
+        # whatever the answer is, the lease has ended for this job
         self._lease = None
         try:
             line.exchange(self._release, ReplyKind.RELEASED, self._wait_limit_s)
@@ -158,6 +162,7 @@ class Participant(TurnTaking):
         line, self._line = self._line, None
         if line is None:
             return
+        # without settings no arbiter is ever replaced, so none has to know more
         if self._settings is None:
             line.close()
         elif not line.say_goodbye():
@@ -169,6 +174,7 @@ class Participant(TurnTaking):
             return act()
         for _ in range(_NUM_TRIES):
             ensure(self._path, self._settings)
+            # it may die between the two calls: look for it again
             with suppress(ArbiterAbsent, HungUp):
                 return act()
         ensure(self._path, self._settings)

@@ -46,6 +46,7 @@ class Line:
         """
         try:
             return self._answered(packet, expected, limit_s)
+        # the line is in order: the arbiter has answered
         except LeaseLost:
             raise
         except BaseException:
@@ -80,6 +81,7 @@ class Line:
     def _answered(self, packet: bytes, expected: ReplyKind, limit_s: float | None) -> bytes:
         try:
             self._socket.send(packet)
+            # without a limit the call sleeps in recv, one system call less on the path of a turn
             if limit_s is not None and not _is_readable(self._socket, limit_s):
                 raise TimeoutError
             answer = self._socket.recv(REPORT_BYTES if expected is ReplyKind.REPORT else REPLY_BYTES)
@@ -92,6 +94,7 @@ class Line:
             answer = self._last_word()
         if not answer:
             raise HungUp(f"the arbiter at {self._path} went away: start it again and join anew, or give settings")
+        # byte 4 is the kind: a reply in order is told without unpacking it
         if len(answer) < HEADER_BYTES or answer[4] != expected:
             reply = Reply.unpack(answer)
             if reply.kind is ReplyKind.FENCED:

@@ -80,6 +80,7 @@ def start(
     settings = Settings(jobs=tuple(jobs), sharing=sharing, **others)
     command = _command(f"--parent={os.getpid()}", "--", os.fspath(path), settings.to_json())
     process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
+    # participants may be started as soon as this returns
     _await_ready(process, path)
     return ArbiterProcess(Path(path), process)
 
@@ -107,6 +108,7 @@ def ensure(path: str | os.PathLike[str], settings: Settings, *, linger_s: float 
         with locked_folder(wanted.parent) as folder:
             with suppress(ArbiterAbsent, ArbiterLost):  # another job was quicker
                 return _checked(path, settings)
+            # still under the lock, which the arbiter gets with the descriptor
             _start_detached(wanted, settings, linger_s, folder)
     if silent is not None:
         raise silent
@@ -170,6 +172,7 @@ def _start_detached(path: Path, settings: Settings, linger_s: float, folder: Pri
     try:
         process = subprocess.Popen(
             _command(f"--linger={linger_s}", f"--folder-fd={folder.fd}", "--", str(path), settings.to_json()),
+            # it outlives this job, so it must hold none of its terminal or pipes
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=log_fd,
@@ -198,6 +201,7 @@ def _await_ready(process: subprocess.Popen[str], path: str | os.PathLike[str]) -
     assert process.stdout is not None
     with process.stdout as announcements:
         first_line = announcements.readline().strip()
+    # the arbiter's own reason, which it says before it can serve anybody
     if first_line != READY:
         code = process.wait()
         raise Refused(f"the arbiter at {os.fspath(path)} did not start: {first_line or f'it ended with code {code}'}")

@@ -37,6 +37,7 @@ HEADER_BYTES = REQUEST_HEADER.size
 REQUEST_BYTES = HEADER_BYTES + _NAMES.size  # the longest: with names
 REPLY_BYTES = HEADER_BYTES + 1000  # the longest but for a report
 REPORT_BYTES = 1 << 16
+# one byte of a reply: the place in this tuple, so new ones go to the end
 _EXTENTS = tuple(Extent)
 _CREDENTIALS = struct.Struct("iII")  # struct ucred: pid, uid, gid
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:+-]*")
@@ -173,6 +174,7 @@ def check_device(name: str) -> str:
 def peer(connection: socket.socket) -> tuple[int, int]:
     """(pid, uid) of the process at the other end, as the kernel saw it; pid 0 when it lives in another PID
     namespace."""
+    # from the kernel: what a peer says of itself proves nothing
     raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     pid, uid, _ = _CREDENTIALS.unpack(raw)
     return pid, uid

@@ -76,6 +76,7 @@ class HostStatus:
         """One line of JSON, which `from_json` reads; with a limit, of as many tokens as have room."""
         texts = [json.dumps(_written(token)) for token in self.tokens]
         head = f'{{"pid": {self.pid}, "uptime_s": {self.uptime_s:.6f}, "settings": {self.settings.to_json()}'
+        # and what closes the text below
         room = len(head) + 64
         num_kept = 0
         for text in texts:

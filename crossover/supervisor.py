@@ -88,6 +88,7 @@ def end_descendants(patience_s: float = 0.0, spared: Collection[int] = ()) -> No
 
 
 def _to_end(spared: Collection[int]) -> list[int]:
+    # read anew on every round: processes go on starting others while they are ended
     kept = {pid for ancestor in spared for pid in (ancestor, *descendants(ancestor))}
     return [pid for pid in descendants(os.getpid()) if pid not in kept and not _is_arbiter(pid)]
 
@@ -112,6 +113,7 @@ def supervise(command: list[str], *, control: bool, parent_pid: int | None) -> i
         return NOT_FOUND
     watched = [wake_fd, *([0] if control else []), *([parent_fd] if parent_fd is not None else [])]
     code = None
+    # nothing is polled: a child's end arrives as SIGCHLD on the wake-up descriptor
     while code is None:
         readable, _, _ = select.select(watched, [], [])
         if parent_fd in readable or (control and 0 in readable and not _pass_on(child)):
@@ -201,6 +203,7 @@ def _ended() -> list[tuple[int, int]]:
     ended: list[tuple[int, int]] = []
     while True:
         try:
+            # orphans of the command are collected too, or they would stay as zombies
             pid, status = os.waitpid(-1, os.WNOHANG)
         except ChildProcessError:
             return ended

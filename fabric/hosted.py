@@ -59,8 +59,9 @@ def run_everywhere(spec: FabricSpec, command: Sequence[str]) -> int:
         code = 0
         while ranks and code == 0:
             pid, status = os.wait()
-            code = os.waitstatus_to_exitcode(status)
-            ranks.remove(pid)
+            if pid in ranks:  # and no orphan of theirs, which process 1 collects
+                code = os.waitstatus_to_exitcode(status)
+                ranks.remove(pid)
         for pid in ranks:
             os.kill(pid, signal.SIGTERM)
         for pid in ranks:
@@ -79,8 +80,8 @@ def _start_rank(cluster: Cluster, rank: int, command: Sequence[str]) -> int:
         place = {"RANK": str(rank), "LOCAL_RANK": "0", "WORLD_SIZE": str(len(cluster.hosts)), "LOCAL_WORLD_SIZE": "1"}
         meeting = {"MASTER_ADDR": master.address, "MASTER_PORT": MASTER_PORT, "GLOO_SOCKET_IFNAME": own.interface}
         os.execvpe(command[0], list(command), {**os.environ, **place, **meeting})
-    except OSError as error:
-        print(f"error: {own.name} cannot start {command[0]}: {error.strerror}", file=sys.stderr, flush=True)
+    except (OSError, FabricError) as error:
+        print(f"error: {own.name} cannot start {command[0]}: {error}", file=sys.stderr, flush=True)
     finally:
         os._exit(127)
 

@@ -154,9 +154,4 @@ def charge_facts(job: Job, world: int) -> ChargeFacts | None:
     if not compresses(job):
         return None
     charge = charge_of(job, world)
-    if not isinstance(charge, Charge):
-        return ChargeFacts(reason=charge)
-    times = charge.times
-    return ChargeFacts(
-        method=charge.method, stages_s=tuple(times.stages_s), merge_s=times.merge_s, device=charge.device
-    )
+    return charge.facts if isinstance(charge, Charge) else ChargeFacts(reason=charge)

@@ -22,7 +22,7 @@ NUM_PROBES = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Watch:
+class MachineWatch:
     """The machine at the start of a trial; `stop` compares it with the end."""
 
     started_at: str
@@ -44,10 +44,10 @@ class Watch:
         )
 
 
-def watch() -> Watch:
+def watch() -> MachineWatch:
     """Probe the machine and begin to watch it."""
     before = probe()
-    return Watch(now(), before, *_processor_times())
+    return MachineWatch(now(), before, *_processor_times())
 
 
 def probe() -> ProbeFacts:

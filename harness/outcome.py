@@ -173,7 +173,7 @@ def _verdict(trial: Trial, answer: Answer) -> tuple[Status, str]:
 def _job_result(
     trial: Trial, index: int, answer: Answer, servers: Sequence[RankResult], prediction: Prediction | None
 ) -> JobResult:
-    job, is_timed = trial.jobs[index], trial.fabric.kind.has_processes
+    job, is_timed = trial.jobs[index], trial.fabric.kind.has_processes or trial.cluster is not None
     ranks = [rank for rank in answer.ranks if rank.job == index]
     asked = asked_of(job, trial.num_steps_of(index), trial.world, ranks[0].tensor_sizes if ranks else ())
     if not ranks:
@@ -194,7 +194,8 @@ def _job_result(
         num_servers=len(servers),
         interface_bytes=max(answer.sent_bytes or ()) / num_steps if alone else None,
         curve=tuple(_curve(ranks) if is_timed else _untimed_curve(ranks, predicted_s)),
-        clock="measured" if is_timed else "none" if predicted_s is None else "predicted",
+        clock=_clock(trial, predicted_s),
+        consistency=ranks[0].consistency,
         weights_digest=ranks[0].weights_digest,
         notes=ranks[0].notes,
         adaptation=ranks[0].adaptation,
@@ -208,6 +209,15 @@ def _job_result(
         start_s=min(rank.start_s for rank in ranks) - zero_s,
         end_s=max(rank.end_s for rank in ranks) - zero_s,
     )
+
+
+def _clock(trial: Trial, predicted_s: float | None) -> str:
+    """What the curve's times are."""
+    if trial.cluster is not None:
+        return "virtual"
+    if trial.fabric.kind.has_processes:
+        return "measured"
+    return "none" if predicted_s is None else "predicted"
 
 
 def tuned_of(adaptation: Sequence[Adapted]) -> Mapping[str, float]:

@@ -48,7 +48,7 @@ class GraphLayer:
     tied_bytes: int
     output_bytes: int
     saved_bytes: int
-    extents: Mapping[Dimension, int]
+    extents: Mapping[str, int]
 
     @property
     def parameter_bytes(self) -> int:

@@ -33,7 +33,7 @@ class _Counted:
     flops: float
     output_bytes: int
     saved_bytes: int
-    extents: Mapping[Dimension, int]
+    extents: Mapping[str, int]
 
 
 def graph_of(name: str, *, flops_per_s: float = NOMINAL_FLOPS_PER_S, sequence_length: int = 128) -> LayerGraph:
@@ -188,7 +188,7 @@ def _count(links: Sequence[ChainLink], x: Tensor) -> Iterator[_Counted]:
         )
 
 
-def _extents(link: nn.Module, output: Tensor) -> dict[Dimension, int]:
+def _extents(link: nn.Module, output: Tensor) -> dict[str, int]:
     """Parts that every operator of the link has in common: channels, heads, rows of the image.
 
     A recurrent layer has none: each of its units reads all others at the next token.
@@ -199,7 +199,7 @@ def _extents(link: nn.Module, output: Tensor) -> dict[Dimension, int]:
     words = [size for module in link.modules() if isinstance(module, nn.Embedding) and (size := _channels(module))]
     if words:  # positions and types are small tables, and stay whole
         sizes = [max(words)]
-    extents = {
+    extents: dict[str, int] = {
         Dimension.CHANNEL_OUT: math.gcd(*(out for _, out in sizes)),
         Dimension.CHANNEL_IN: math.gcd(*(into for into, _ in sizes)),
     }

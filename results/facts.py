@@ -114,7 +114,16 @@ class ChargeFacts:
     stages_s: tuple[float, ...] = ()
     merge_s: float = 0.0
     device: str = ""
+    num_ranks: int = 0
     reason: str = ""
+
+    @property
+    def text(self) -> str:
+        """What was charged, or why nothing was, in a sentence."""
+        if self.reason:
+            return self.reason
+        total_ns = 1e9 * sum(self.stages_s)
+        return f"charged: {self.method} takes {total_ns:.3g} ns an element among {self.num_ranks} ranks ({self.device})"
 
     @property
     def is_charged(self) -> bool:

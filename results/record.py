@@ -109,6 +109,18 @@ class Adapted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ConsistencyFacts:
+    """How far workers were apart. `ahead` counts reads by how many clocks the reader was ahead of the slowest worker,
+    `missed` updates by how many of the others' came between read and push; keys are whole numbers as text. `waited_s`
+    and `clocks` are by worker."""
+
+    ahead: Mapping[str, int]
+    missed: Mapping[str, int]
+    waited_s: tuple[float, ...]
+    clocks: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JobResult:
     """One job of the trial. `wire_bytes` are bytes a rank sent a step, by tag, counted by the engine (empty for systems
     that are not ours); `interface_bytes` are bytes a host sent a step by its interface counters, TCP/IP headers
@@ -118,10 +130,11 @@ class JobResult:
     counts). `ranks` train; `num_servers` more only serve. Where ranks send unequally, `wire_bytes` are those of the
     one that sent most, servers included. `precision` is what layers computed in where the job says so; with a loss
     scale, `num_skipped_steps` of all steps, warm-up included, were not applied because gradients overflowed, and
-    `loss_scale` is the last one. `clock` says what the curve's times are: measured, predicted (a number of steps
-    times the predicted one) or none. `plugins` are the strategy as values, those of its text first and in its order;
-    `role` is what the job is for beside others, `code` what its gradients travel in, `charge` what compressing them
-    cost in replay (None: not in replay), `tuned` the settings that a tuner chose, by slot and name."""
+    `loss_scale` is the last one. `clock` says what the curve's times are: measured, virtual, predicted (a number of
+    steps times the predicted one) or none. `plugins` are the strategy as values, those of its text first and in its
+    order; `role` is what the job is for beside others, `code` what its gradients travel in, `charge` what
+    compressing them cost in replay (None: not in replay), `tuned` the settings that a tuner chose, by slot and name,
+    `consistency` how old parameters were on the virtual clock."""
 
     name: str
     workload: str
@@ -158,6 +171,7 @@ class JobResult:
     code: CodeFacts | None = None
     charge: ChargeFacts | None = None
     tuned: Mapping[str, float] = field(default_factory=dict)
+    consistency: ConsistencyFacts | None = None
 
     def step_times_s(self) -> tuple[float, ...]:
         """Step times of the slowest rank, step by step. Empty if nothing was measured."""
@@ -294,13 +308,20 @@ def read_record(path: Path) -> Record:
         raise RecordError(f"{path}: not a readable record ({error}); delete it and run the trial again") from error
     version = data.get("schema") if isinstance(data, dict) else None
     if version == schema1.VERSION:
-        return _decoded(schema1.upgraded(data), path)
+        return _decoded(_upgraded(data, path), path)
     if version != SCHEMA_VERSION:
         raise RecordError(
-            f"{path}: schema version {version!r}, this checkout reads {SCHEMA_VERSION}; "
+            f"{path}: schema version {version!r}, this checkout reads {SCHEMA_VERSION} and {schema1.VERSION}; "
             "run the trial again or use the checkout that wrote it"
         )
     return _decoded(data, path)
+
+
+def _upgraded(data: Mapping[str, Any], path: Path) -> Mapping[str, Any]:
+    try:
+        return schema1.upgraded(data)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:  # a job that is no object, a text that is none
+        raise RecordError(f"{path}: no record of schema 1 ({error!r}); run the trial again") from error
 
 
 def _decoded(data: Mapping[str, Any], path: Path) -> Record:

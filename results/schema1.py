@@ -34,7 +34,9 @@ DENSE = frozenset({"dense", "dense, one message"})
 DEFAULT_EXCHANGE = "all-reduce"
 LABEL = 2  # a cell is group/workloads/label
 _NUMBER = re.compile(r"-?\d+(\.\d+)?(e[+-]?\d+)?")
-_CHARGE = re.compile(r"charged: (?P<method>.*) takes (?P<ns>\S+) ns an element among \d+ ranks \((?P<device>.*)\)")
+_CHARGE = re.compile(
+    r"charged: (?P<method>.*) takes (?P<ns>\S+) ns an element among (?P<ranks>\d+) ranks \((?P<device>.*)\)"
+)
 Settings = Mapping[str, str]
 
 
@@ -136,7 +138,12 @@ def _charge(note: str) -> dict[str, Any] | None:
     found = _CHARGE.fullmatch(note)
     if found:
         stages = [float(found["ns"]) * 1e-9]
-        return {"method": found["method"], "stages_s": stages, "device": found["device"]}
+        return {
+            "method": found["method"],
+            "stages_s": stages,
+            "device": found["device"],
+            "num_ranks": int(found["ranks"]),
+        }
     return {"reason": note} if note else None
 
 

@@ -1,4 +1,4 @@
-"""The command line: crossover-bench list | run | report | compare | doctor | predict | pace | emulate.
+"""The command line: crossover-bench and one of the commands below.
 
 Exit codes: 0 done; 1 a trial failed or something regressed; 2 the request was wrong, with the
 value and the remedy in the message; 130 interrupted.
@@ -18,8 +18,10 @@ from rich.console import Console
 
 from baselines import outside
 from harness.lab.spmd import is_follower
+from suites.commands.collectives import add_collectives
 from suites.commands.emulate import add_emulate
 from suites.commands.pace import add_pace
+from suites.commands.plan_parallel_options import add_plan_parallel
 from suites.commands.predict_options import add_predict
 from suites.errors import is_about_the_request, remedy_for
 
@@ -116,6 +118,8 @@ def _parser() -> argparse.ArgumentParser:
     add_predict(commands)
     add_pace(commands)
     add_emulate(commands)
+    add_collectives(commands)
+    add_plan_parallel(commands)
     return parser
 
 

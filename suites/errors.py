@@ -39,6 +39,7 @@ def _request_errors() -> tuple[type[ValueError], ...]:
     from analysis.summary import NoRecordsError
     from baselines.catalogue import CatalogueError
     from baselines.outside import OutsideError
+    from baselines.parallelism.api import ParallelismError
     from baselines.text import TextError
     from fabric.api import FabricError
     from harness.engine.checkpoint import CheckpointError
@@ -60,6 +61,7 @@ def _request_errors() -> tuple[type[ValueError], ...]:
         LaunchError,
         NoRecordsError,
         OutsideError,
+        ParallelismError,
         RecordError,
         SpeedError,
         SuiteError,

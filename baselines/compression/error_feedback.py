@@ -30,6 +30,7 @@ from baselines.api import (
     Scope,
     Slot,
     State,
+    Votes,
 )
 from baselines.residuals import absorb, parts_of
 
@@ -53,6 +54,11 @@ class ErrorFeedback:
             raise ValueError(
                 f"error-feedback around {self.inner.card.name}: it keeps a residual of its own, and two would count "
                 "what is lost twice; leave error-feedback out"
+            )
+        if isinstance(self.inner, Votes):
+            raise ValueError(
+                f"error-feedback around {self.inner.card.name}: what a vote leaves of one rank's gradient cannot be "
+                "told; use scaled-sign+error-feedback"
             )
         if not self.inner.lossy:
             raise ValueError(

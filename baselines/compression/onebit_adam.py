@@ -46,12 +46,9 @@ from baselines.api import (
     Slot,
     State,
 )
-from baselines.codec import joined, split
-from baselines.kernels import signs
 from baselines.residuals import absorb, report
+from baselines.scaled_signs import ORDERS, ScaledSigns
 from baselines.squeezing import squeezed
-
-ORDERS = {"l2": 2, "l1": 1}
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +108,7 @@ class OnebitAdam:
         for momentum, _, part in _parts(states, own, ctx.message):
             part.add_(momentum, alpha=share)
         absorb(states, own, ctx.message)
-        codec = _ScaledSigns(ORDERS[self.scale], self.block)
+        codec = ScaledSigns(ORDERS[self.scale], self.block)
         servers = {s.name: states[s.name]["server_residual"] for s in ctx.message.segments}
         squeezing = yield from squeezed(codec, own, servers, replace(ctx, wants_contribution=True))
         sent, value = squeezing.contributed, squeezing.value
@@ -136,34 +133,6 @@ class OnebitAdam:
     def wire_bytes(self, numel: int, world: int) -> float:
         """After the warm-up, of one parameter whose servers are all ranks: signs and scales to them, and one reply."""
         return numel / 8 * (1 + 1 / world) + 4.0 * (world + 1)
-
-
-@dataclass(frozen=True, slots=True)
-class _ScaledSigns:
-    """The code C: float32 scales, then sign bits."""
-
-    order: int
-    block: int
-    equal_sizes: ClassVar[bool] = True
-
-    def encode(self, values: Tensor, ctx: Context) -> Tensor:
-        sizes = self._block_sizes(ctx.message)
-        norms = [
-            torch.linalg.vector_norm(part, self.order) / part.numel() ** (1 / self.order)
-            for part in values.split(sizes)
-        ]
-        bits, _ = signs.encode(values, [values.numel()] if sizes else [])
-        return joined(torch.stack(norms) if norms else values, bits)
-
-    def add_decoded(self, data: Tensor, total: Tensor, ctx: Context) -> None:
-        sizes = self._block_sizes(ctx.message)
-        scales, bits = split(data, (torch.float32, len(sizes)), (torch.uint8, (total.numel() + 7) // 8))
-        signs.add_decoded(total, bits, torch.stack([-scales, scales], dim=1).view(-1), sizes)
-
-    def _block_sizes(self, message: Message) -> list[int]:
-        """One block a segment, or as many as `block` cuts it into."""
-        longest = self.block or max((s.numel for s in message.segments), default=1)
-        return [min(longest, s.numel - start) for s in message.segments for start in range(0, s.numel, longest)]
 
 
 def _parts(states: Mapping[str, State], flat: Tensor, message: Message) -> Iterator[tuple[Tensor, Tensor, Tensor]]:

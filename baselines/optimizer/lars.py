@@ -99,7 +99,7 @@ class _Lars(torch.optim.Optimizer):
 
 
 def local_rate(weights: Tensor, grad: Tensor, trust: float, weight_decay: float) -> Tensor:
-    """λ of one tensor, a float64 scalar on its device; 1 where a norm is 0. Its sums of squares do not show their order."""
+    """λ of one tensor, a float64 scalar on its device; 1 where a norm is 0. Sums of squares do not show their order."""
     own, slope = (torch.linalg.vector_norm(tensor, dtype=torch.float64) for tensor in (weights, grad))
     ratio = trust * own / (slope + weight_decay * own)
     return torch.where((own > 0) & (slope > 0), ratio, torch.ones_like(ratio))

@@ -103,9 +103,9 @@ class CorrectsDelay(Protocol):
         """What the learning rate of a stage is multiplied by."""
         ...
 
-    def discrepancy(self, stage: int, num_stages: int) -> tuple[float, float] | None:
+    def discrepancy(self, stage: int, num_stages: int, step: int) -> tuple[float, float] | None:
         """(delay in steps, decay γ of the average of weight differences), or None: backward uses the weights as they
-        are."""
+        are, in every step."""
         ...
 
 

@@ -109,12 +109,12 @@ class PipeMare:
         power = 1.0 - min((step - self.synchronous_steps) / self.rate_steps, 1.0)
         return float(max(1.0, self._delay_steps(stage, num_stages)) ** -power)
 
-    def discrepancy(self, stage: int, num_stages: int) -> tuple[float, float] | None:
-        """T2: (τ_i, γ)."""
+    def discrepancy(self, stage: int, num_stages: int, step: int) -> tuple[float, float] | None:
+        """T2: (τ_i, γ); while steps are flushed the delay is 0, and the average already follows the weights."""
         if not self.decay:
             return None
         delay_steps = self._delay_steps(stage, num_stages)
-        return delay_steps, self.decay ** (1.0 / delay_steps)
+        return delay_steps * (step >= self.synchronous_steps), self.decay ** (1.0 / delay_steps)
 
     def _delay_steps(self, stage: int, num_stages: int) -> float:
         return self._num_ahead(stage, num_stages) / self.micro_batches_per_step

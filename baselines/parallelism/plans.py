@@ -15,7 +15,9 @@ from baselines.parallelism.api import ParallelCard, ParallelismError
 
 
 class PlannedLayer(Protocol):
-    """What a planner sees of a layer: times per sample, bytes of its parameters, and bytes per sample."""
+    """What a planner sees of a layer: times per sample, bytes of its parameters, and bytes per sample.
+
+    `tied_bytes` are those of weights that an earlier layer owns: a stage of its own needs a copy."""
 
     @property
     def name(self) -> str: ...
@@ -25,6 +27,8 @@ class PlannedLayer(Protocol):
     def backward_s(self) -> float: ...
     @property
     def parameter_bytes(self) -> int: ...
+    @property
+    def tied_bytes(self) -> int: ...
     @property
     def output_bytes(self) -> int: ...
     @property

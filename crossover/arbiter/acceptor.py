@@ -98,11 +98,13 @@ class Acceptor:
         except OSError as error:
             self._pause(error)
             return
+        # one client that never reads must not hold the loop
         sock.setblocking(False)
         pid, uid = peer(sock)
         if uid != os.geteuid():
             refuse(sock, f"this arbiter serves user {os.geteuid()} and not user {uid}: start one of your own")
             return
+        # the oldest has had the most time to say what it wants
         if len(self._pending) >= MAX_PENDING:
             self._disconnect(next(iter(self._pending.values())))
         client = self._pending[sock.fileno()] = PendingClient(sock, pid, time.monotonic() + HELLO_LIMIT_S)
@@ -141,6 +143,7 @@ class Acceptor:
 
     def _admit(self, client: PendingClient, request: Request) -> None:
         fd = client.sock.fileno()
+        # the seat watches the same descriptor, as an urgent one
         self._loop.forget(fd)
         try:
             self._admissions.seat(client.sock, client.pid, request)

@@ -51,6 +51,7 @@ class Lender:
             return
         except OSError:
             packet = b""  # a reset is an end like any other
+        # by comparing bytes: unpacking would cost more than the hand-over itself
         if connection.generation and packet == connection.release:
             self._hand_over(connection)
         elif packet == _ACQUIRE:
@@ -69,11 +70,14 @@ class Lender:
         else:
             _, step, heir, grant, packet = foresight
             now_s = time.monotonic()
+            # the token moves before anybody is told, so an event that comes now finds it right
             table.cache.advance(step)
             table.holder, table.foresight = heir, None
+            # first of all: the device is idle until this arrives
             self.send(heir, packet)
             self._note_lease(heir, grant, now_s)
             _note_end(connection, now_s, is_turn=not connection.aside)
+        # last: who releases sleeps until then, and leaves its core to the next
         self.send(connection, _RELEASED)
 
     def _answer(self, connection: Connection, packet: bytes) -> None:
@@ -98,6 +102,7 @@ class Lender:
     def _ask(self, connection: Connection, *, aside: bool = False) -> None:
         table, job, now_s = connection.table, connection.job, time.monotonic()
         try:
+            # neither is in the cache's frame, so the rules are asked
             if aside or table.awaited:
                 token = tokens.ask(table.token, job, aside=aside)
                 connection.tally.since_s = now_s
@@ -110,14 +115,17 @@ class Lender:
             return
         connection.tally.since_s = now_s
         self._lend(table, grants, now_s)
+        # there is time now: somebody else computes
         if not grants and (holder := table.holder) is not None:
             table.foresight = foresee(table, holder)
             self._num_asks += 1
+            # in mid-turn, when it delays nobody
             if self._adapt is not None and self._num_asks % ASKS_AN_ADAPTION == 1:
                 self._adapt()
 
     def _release(self, connection: Connection, generation: int) -> None:
         """A release of another lease than the present one: it was withdrawn, or never given."""
+        # a lease that this seat never had: a defect, or an attack
         if not generation or generation != connection.fenced:
             raise Refused(f"job {connection.job!r} releases lease {generation} and has {connection.generation}")
         connection.fenced = 0
@@ -136,6 +144,7 @@ class Lender:
 
     def _skip(self, connection: Connection, num_rounds: int) -> None:
         token = tokens.skip(connection.table.token, connection.job, num_rounds)
+        # told before the next job gets its turn, which may be a long one
         self.send(connection, Reply(ReplyKind.SKIPPED, round=token.seat(connection.job).next_round).pack())
         self.settle(connection.table, token)
 
@@ -147,6 +156,7 @@ class Lender:
     def settle(self, table: Table, token: Token) -> None:
         """Something has happened to the token; lend it on."""
         table.foresight = None
+        # somebody of a dead arbiter may still be computing: note it, and lend nothing
         if table.awaited:
             table.cache.put(token)
             return
@@ -196,6 +206,7 @@ class Lender:
         """The job has left or died, or must go: its lease ends and the others go on."""
         if not connection.is_open:
             return
+        # at once: what follows may come back here through `send`
         connection.is_open = False
         table, now_s = connection.table, time.monotonic()
         del table.seated[connection.job]

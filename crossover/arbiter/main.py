@@ -48,6 +48,7 @@ def serve(path: str | os.PathLike[str], settings: Settings, life: Life, folder_f
     arbiter left is taken over: raises `Refused` where that one had other settings and some of its jobs still run.
     """
     path = Path(path)
+    # bound through a descriptor even a longer path would do, but no client could connect to it
     check_path(path)
     _raise_file_limit()
     with ExitStack() as stack:
@@ -97,6 +98,7 @@ def _raise_file_limit() -> None:
 
 
 def _make_ready() -> None:
+    # what start-up has left is gathered while nobody waits
     gc.collect()
     gc.freeze()
     gc.disable()  # nothing here makes cycles, and a collection would delay a hand-over
@@ -163,6 +165,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         settings = Settings.from_json(given.settings)
         path = given.path.absolute()
+        # before any descriptor or lock is taken, which the parent would keep too
         if given.linger is not None:
             _detach()
         life = Life(parent_pid=given.parent, linger_s=inf if given.linger is None else given.linger)

@@ -94,6 +94,7 @@ class RosterFile:
         roster = self.read()
         if roster is not None:
             entries = _without(roster.entries, (resource, device, job))
+            # no generation is given out here, so the old bound still holds
             self.write(Roster(roster.settings, roster.generation, entries))
 
     def remove(self) -> None:
@@ -106,6 +107,7 @@ def open_process(entry: RosterEntry) -> int | None:
     if entry.pid <= 0:
         return None
     with suppress(ProcessLookupError):
+        # first the descriptor: from here on the number cannot be given to another process
         fd = os.pidfd_open(entry.pid)
         if birth_ticks(entry.pid) == entry.birth_ticks:  # looked up while the descriptor keeps the number from others
             return fd
@@ -134,6 +136,7 @@ def _stat_of(pid: int) -> list[str]:
 
 
 def _without(entries: Sequence[RosterEntry], key: tuple[Resource, str, str]) -> tuple[RosterEntry, ...]:
+    # whatever its stints were: it comes back behind those that stayed
     left = RosterEntry(*key, stint=1, is_here=False)
     return tuple(left if (entry.resource, entry.device, entry.job) == key else entry for entry in entries)
 

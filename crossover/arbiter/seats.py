@@ -36,6 +36,7 @@ class Connection:
     table: "Table"
     job: str
     tally: Tally
+    # packed once when it is granted, compared with each packet that comes
     generation: int = 0
     release: bytes = b""
     aside: bool = False
@@ -65,9 +66,11 @@ class Table:
     policy: Policy
     is_timeless: bool
     gather_deadline_s: float
+    # infinity is “never” for all of these, so that a minimum needs no cases
     wake_s: float = inf
     stall_deadline_s: float = inf
     holder: Connection | None = None
+    # forgotten whenever anything else happens to the token
     foresight: "Foresight | None" = None
     seated: dict[str, Connection] = field(default_factory=dict)
     awaited: dict[str, Awaited] = field(default_factory=dict)
@@ -110,6 +113,7 @@ class Table:
         self.cache.put(replace(token, seats=seats, generation=generation))
 
     def _entry(self, seat: Seat) -> RosterEntry:
+        # its process is that of the arbiter before, and may yet be in its turn
         if (awaited := self.awaited.get(seat.job)) is not None:
             return awaited.entry
         if (connection := self.seated.get(seat.job)) is None:
@@ -146,10 +150,12 @@ class Foresight(NamedTuple):
 def foresee(table: Table, holder: Connection) -> Foresight | None:
     """Look ahead while a turn lasts, so that the hand-over is one packet away."""
     found = table.cache.next_release(holder.job)
+    # none is known yet, or several get a lease at once: then the usual way is taken
     if found is None or len(found[1]) != 1:
         return None
     step, (grant,) = found
     heir = table.seated.get(grant.job)
+    # None: the heir's connection has ended, and the event is on its way
     return None if heir is None else Foresight(holder, step, heir, grant, granted(grant))
 
 
@@ -158,6 +164,7 @@ def without_late(table: Table, now_s: float) -> Token | None:
     token = table.token
     for late in sorted((seat for seat in token.seats if seat.phase is Phase.IDLE), key=lambda seat: seat.next_pass):
         if late.counts:
+            # one after the other: passing over more than it takes would reorder jobs for nothing
             token = tokens.pass_over(token, late.job)
             if tokens.settle(token, table.policy, now_s)[1]:
                 return token

@@ -74,6 +74,7 @@ class Arbiter:
                 "give one seat: raise the limit with `ulimit -n`"
             )
         self._began_s = time.monotonic()
+        # an arbiter that nobody ever comes to must end as well
         self._end_s = self._began_s + linger_s
         self._report = b""
         self._report_due_s = 0.0
@@ -111,8 +112,10 @@ class Arbiter:
         if len(self._connections) >= self._max_seats:
             raise Refused(f"the arbiter has {self._max_seats} seats taken: let some jobs leave")
         _check_return(table, request.job, pid)
+        # may refuse, so it comes before a descriptor is opened
         token = tokens.join(table.token, request.job, request.number, request.generation)
         now_s = time.monotonic()
+        # kept over a job's leaving and coming back: `crossover run` sums it up
         tally = table.tallies.setdefault(request.job, Tally(now_s))
         tally.since_s = now_s
         connection = Connection(sock, pid, birth_ticks(pid), _pid_fd(pid), table, request.job, tally)
@@ -121,6 +124,7 @@ class Arbiter:
     def report(self) -> bytes:
         """The packet that answers STATUS; renewed after FRESH_S at the earliest."""
         now_s = time.monotonic()
+        # writing the report costs as much as twenty turns
         if now_s >= self._report_due_s:
             seen = tuple(table.status(now_s) for table in self._tables.values())
             status = HostStatus(os.getpid(), now_s - self._began_s, self._settings, seen)
@@ -132,6 +136,7 @@ class Arbiter:
         """The packet that answers LOOK."""
         table = self._tables.get((request.resource, request.device))
         token = table.token if table is not None else self._settings.token()
+        # a job that has never come keeps the others waiting, so nobody is ahead of it
         is_new = token.seat(request.job).phase is Phase.ABSENT
         round_ = 0 if is_new else tokens.entry_round(token, request.job)
         return Reply(ReplyKind.ENTRY, token.generation, round_, self._settings.sharing.extent).pack()
@@ -150,11 +155,13 @@ class Arbiter:
     def _welcome(self, connection: Connection, token: Token) -> None:
         """Note the seat in the roster, and only then tell the job that it has one."""
         table, job, before = connection.table, connection.job, connection.table.token
+        # noted first: the roster lists who is seated
         table.cache.put(token)
         table.seated[job] = connection
         try:
             self._write_roster()
         except OSError as error:
+            # a seat that no replacement would know of must not be given
             table.cache.put(before)
             del table.seated[job]
             _close(connection.pid_fd)
@@ -190,6 +197,7 @@ class Arbiter:
 
     def _see_off(self, connection: Connection) -> None:
         """Note that the job has no seat any more, and if it listens still, say so."""
+        # the others have been served already: what follows writes a file
         self._connections.discard(connection)
         try:
             self._write_roster()
@@ -203,6 +211,7 @@ class Arbiter:
             self.loop.wake_by(self._end_s)
 
     def _hang_up(self, connection: Connection) -> None:
+        # events of this round may still name it
         connection.is_open = False
         self.loop.forget(connection.sock.fileno())
         connection.sock.close()
@@ -222,11 +231,14 @@ class Arbiter:
 
     def _restore(self, roster: Roster) -> None:
         """Begin where the dead arbiter ended: with younger leases, and none before its processes are accounted for."""
+        # far beyond what the dead one can have given, since it wrote its roster at joins only
         generation = (roster.generation // GENERATIONS_AN_ARBITER + 1) * GENERATIONS_AN_ARBITER
+        # nobody knows whether it holds a lease, so it has as long as one may last
         patience_s = self._settings.lease_limit_s or self._settings.gather_limit_s
         for entry in roster.entries:
             table = self._table(entry.resource, entry.device)
             table.restore(entry, generation)
+            # it left properly: only its number of stints matters
             if not entry.is_here:
                 continue
             awaited = Awaited(entry, open_process(entry), time.monotonic() + patience_s)
@@ -244,6 +256,7 @@ class Arbiter:
 
     def _ring(self, now_s: float) -> float:
         """Do what time asks for, and say when it asks next."""
+        # every deadline is looked at on every alarm: there are a handful, and alarms are rare
         self._acceptor.expire(now_s)
         limit_s = self._settings.lease_limit_s
         for connection in tuple(self._connections):
@@ -256,10 +269,12 @@ class Arbiter:
                     self._stop_awaiting(table, job)
             if table.gather_deadline_s <= now_s:
                 self._give_up_on_absent(table)
+            # a policy of beats has somebody due
             if table.wake_s <= now_s:
                 self._lender.settle(table, table.token)
             if table.stall_deadline_s <= now_s and self._lender.pass_over_late(table, now_s):
                 _say(f"{table.name} goes on without a job that did not come in {self._settings.idle_limit_s} s")
+        # ending now would leave a replacement of this replacement without a roster
         is_awaiting = any(table.awaited for table in self._tables.values())
         if self._end_s <= now_s and not is_awaiting:
             self.stop()
@@ -272,6 +287,7 @@ class Arbiter:
         table.gather_deadline_s = inf
         token = table.token
         for job in token.absent:
+            # one that is awaited has a deadline of its own
             if job not in table.awaited:
                 _say(f"job {job!r} did not come to {table.name} in {self._settings.gather_limit_s} s")
                 token = tokens.leave(token, job)

@@ -69,6 +69,7 @@ class TokenCache:
         """The job wants its next turn."""
         state = self._state
         if (step := state.asks.get(job)) is not None:
+            # steady jobs end here from their second round on
             return self._take(step)
         return self._work_out(state.asks, job, lambda token: tokens.ask(token, job), now_s)
 
@@ -109,6 +110,7 @@ class TokenCache:
     ) -> tuple[Grant, ...]:
         before = self._state
         token, grants = tokens.settle(event(before.token), self._policy, now_s)
+        # such a state comes once, so keeping its steps would only fill the cache
         if not before.is_framed:
             self.put(token)
             return grants
@@ -126,6 +128,7 @@ class TokenCache:
         generations = token.generation - _GENERATION
         if not self._has_frame(token, generations):
             return State(token, is_framed=False, is_stalled=_is_stalled(token)), 0, 0
+        # whole cycles only, so that each job's round moves by a whole number; one cycle stays for jobs a bit behind
         passes = self._cycle * max(0, min((s.next_pass for s in token.seats if s.counts), default=0) // self._cycle - 1)
         framed = _moved(token, -passes, -generations)
         if len(self._states) >= MAX_STATES:
@@ -143,6 +146,7 @@ class TokenCache:
     def _has_frame(self, token: Token, generations: int) -> bool:
         return (
             isinstance(self._policy, Timeless)
+            # before that the token keeps the time at which it opened, which no frame can
             and token.is_open
             and not any(seat.passed or 0 < seat.generation <= generations for seat in token.seats)
         )

@@ -105,6 +105,7 @@ class JobGroup:
         job = SupervisedJob(command, environment)
         stack.callback(job.close)
         self._running[command.name] = _RunningJob(job, log, time.monotonic())
+        # a job that writes half a line must not hold the others' output
         os.set_blocking(job.output.fileno(), False)
         self._watch(job.output.fileno(), partial(self._read, command.name))
         self._watch(job.pid_fd, partial(self._bury, command.name))
@@ -120,6 +121,7 @@ class JobGroup:
         if now_s >= self._next_tick_s:
             self._next_tick_s = now_s + TICK_S
             self._tick(now_s)
+        # signals of a shutdown that have become due
         while self._steps and self._steps[0][0] <= now_s:
             _, number = self._steps.pop(0)
             for running in self._running.values():
@@ -153,6 +155,7 @@ class JobGroup:
     def _bury(self, name: str, fd: int) -> None:
         running = self._running[name]
         output = running.job.output.fileno()
+        # what it wrote last is in the pipe still
         while output in self._selector.get_map() and self._read(name, output):
             pass
         for watched in {fd, output} & set(self._selector.get_map()):
@@ -176,8 +179,10 @@ class JobGroup:
 
     def _begin_ending(self, ending: Shutdown) -> None:
         """A second signal means at once."""
+        # the jobs end already, for the user's sake
         if self._ending is not None and ending is FAILED_FAST:
             return
+        # the first signal decides, as a shell would tell it
         self._code = self._code or ending.code
         if self._ending is not None:
             ending = _KILLED

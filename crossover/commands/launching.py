@@ -47,6 +47,7 @@ def job_environment(job: str, settings: Settings, socket_path: str | None) -> di
     ours = {"CROSSOVER_JOB": job, "CROSSOVER_SETTINGS": settings.to_json()}
     if socket_path is not None:
         ours["CROSSOVER_SOCKET"] = socket_path
+    # a job's lines should come as they are written, though it writes to a pipe; its own setting wins
     return {"PYTHONUNBUFFERED": "1", **os.environ, **ours}
 
 
@@ -74,6 +75,7 @@ class SupervisedJob:
             ) from error
         assert self._process.stdin is not None
         assert self._process.stdout is not None
+        # its end tells the supervisor that this process is gone, however it went
         self._pipe = self._process.stdin
         self.output = self._process.stdout
 

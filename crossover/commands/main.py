@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from types import ModuleType
 
-from crossover.commands import plan, run, status, top
+from crossover.commands import plan, run, status, top, verify
 from crossover.errors import CrossoverError
 
 _DESCRIPTION = """\
@@ -22,6 +22,7 @@ examples:
   crossover run --profile profiles a="python a.py"  what a job costs alone
   crossover plan profiles/a.json profiles/b.json    what sharing would gain
   crossover run a="python a.py" b="python b.py"     two jobs in turns
+  crossover verify "python a.py"                    the same weights in turns as without?
   crossover top                                     watch them
   crossover status --json                           the same for scripts
 
@@ -30,6 +31,7 @@ A script takes part by one line, crossover.attach(model, optimizer).
 """
 _COMMANDS: tuple[tuple[str, ModuleType, str], ...] = (
     ("run", run, "start jobs together, in turns"),
+    ("verify", verify, "check that a script trains the same weights in turns"),
     ("plan", plan, "predict what jobs gain together, and whether they fit"),
     ("top", top, "watch turns live"),
     ("status", status, "one look at an arbiter, for scripts"),
@@ -41,6 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     _open_standard_streams()
     parser = _parser()
     arguments = parser.parse_args(argv)
+    # argparse would call a missing command an error without help
     if arguments.command is None:
         parser.print_help(sys.stderr)
         return 2

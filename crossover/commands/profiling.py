@@ -86,6 +86,7 @@ def phase_starts(status: HostStatus, job: str) -> list[PhaseStart]:
 
 
 def _phase_start(token: str, uptime_s: float, seat: SeatStatus) -> PhaseStart:
+    # the arbiter counts a turn under way; a start is what came before it
     present_s = seat.since_s if seat.phase is Phase.HOLDING else 0.0
     return PhaseStart(token, seat.phase, uptime_s - seat.since_s, seat.num_turns, seat.held_s - present_s)
 
@@ -100,6 +101,7 @@ def measured_steps(starts: Sequence[PhaseStart]) -> list[MeasuredSteps]:
             [start for start in kept if start.token == token and start.phase is phase]
             for phase in (Phase.HOLDING, Phase.IDLE)
         )
+        # of short turns more starts are seen while idle, of long ones while holding
         series = max(holding, idle, key=len)
         found += [_steps_between(*pair) for pair in pairwise(series) if pair[1].num_turns > pair[0].num_turns]
     return found
@@ -134,6 +136,7 @@ def profile_jobs(
 ) -> int:
     """Run each job by itself and write its profile; the exit code of the first that failed, 1 where only the profile
     could not be taken."""
+    # nobody to wait for, and none of the settings that belong to other jobs
     alone = replace(settings, sharing=Sharing.NAIVE, lead_rounds=0, shares=(), groups=(), beats=())
     socket_path = str(arguments.socket.absolute()) if arguments.socket else None
     path = Path(socket_path) if socket_path else default_path()
@@ -149,6 +152,7 @@ def profile_jobs(
         observer.look()
         if group.code is not None:
             return group.code
+        # a profile of a job that failed would be of another length than it says
         worst = worst or end.code or _write(observer, arguments.profile)
         if end.code and arguments.fail_fast:
             break

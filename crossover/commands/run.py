@@ -89,6 +89,7 @@ def run(arguments: argparse.Namespace) -> int:
     screen = Screen(sys.stdout, settings.jobs)
     if (remark := runtime_folder_remark()) and socket_path is None:
         screen.say(f"crossover: {remark}")
+    # taken before anything starts, and held until the last job has ended
     with sole_run(Path(socket_path) if socket_path else default_path()):
         if arguments.profile is not None:
             from crossover.commands.profiling import profile_jobs
@@ -109,6 +110,7 @@ def _run_together(
         ends = group.run(commands, {c.name: job_environment(c.name, settings, socket_path) for c in commands})
     finally:
         screen.end_progress()
+    # the last turns were taken since the last tick
     monitor.look()
     screen.say("\n".join(["", *summary(ends, monitor.ledger), *_notes(monitor, arguments.log_dir)]))
     return exit_code(group.code, ends)
@@ -117,6 +119,7 @@ def _run_together(
 def settings_of(arguments: argparse.Namespace, names: tuple[str, ...]) -> Settings:
     """The settings file's, with what the command line says on top; jobs in the file's order if it has one."""
     given = {} if arguments.settings is None else _read_settings(arguments.settings)
+    # the file's order counts: it was planned in it
     jobs = given.setdefault("jobs", list(names))
     if not isinstance(jobs, list) or set(map(str, jobs)) != set(names):
         raise Refused(f"{arguments.settings} is for jobs {jobs}, not {list(names)}: use the same names in both")
@@ -191,6 +194,7 @@ class RunMonitor:
             self.ledger.observe(status)
             self._excuse_the_dead(status)
         except (CrossoverError, OSError) as error:
+            # once: a failed look per tick would fill the screen
             self.is_watching = False
             self.screen.say(f"crossover: turns are not counted: {error}")
             return

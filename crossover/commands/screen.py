@@ -27,6 +27,7 @@ class LineSplitter:
         *whole, self._rest = (self._rest + data).replace(b"\r\n", b"\n").split(b"\n")
         lines = [_last_drawn(line) for line in whole]
         drawn, _, redrawn = self._rest[:-1].rpartition(b"\r")  # the last byte may be half of a line's end
+        # a job may write for hours without an end of line
         if len(self._rest) > _LONGEST_LINE:
             lines.append(_last_drawn(self._rest))
             self._rest = b""

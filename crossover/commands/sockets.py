@@ -60,6 +60,7 @@ def settle_socket(socket_path: str | None, settings: Settings, say: Callable[[st
     path = Path(socket_path) if socket_path else default_path()
     until_s = time.monotonic() + LINGER_S + 2.0
     told = False
+    # an arbiter of earlier jobs has their settings, and ends by itself
     while (status := status_at(path)) is not None and is_idle(status) and time.monotonic() < until_s:
         if not told:
             say(f"crossover: waiting for the arbiter of earlier jobs at {path} to end")

@@ -52,6 +52,7 @@ def _stalls_of(token: TokenStatus, strides: dict[str, int], patience_s: float) -
 
 def _blame(token: TokenStatus, strides: dict[str, int]) -> tuple[list[SeatStatus], str]:
     if holders := [seat for seat in token.seats if seat.phase is Phase.HOLDING]:
+        # several hold it where turns overlap; the longest is the one to look at
         seat = max(holders, key=lambda seat: seat.since_s)
         return holders, f"{seat.job} has held it for {seconds(seat.since_s)}{_process(seat)}"
     if not token.is_open:
@@ -61,6 +62,7 @@ def _blame(token: TokenStatus, strides: dict[str, int]) -> tuple[list[SeatStatus
     idle = [seat for seat in token.seats if seat.phase is Phase.IDLE]
     if not idle:
         return [], ""
+    # the front of the queue, as the arbiter sees it
     seat = min(idle, key=lambda seat: seat.next_round * strides[seat.job])
     told = f"it is {seat.job}'s turn, which has not come for it for {seconds(seat.since_s)}{_process(seat)}"
     return [seat], f"{told}; --idle-limit says for how long it is waited for"

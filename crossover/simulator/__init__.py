@@ -9,7 +9,7 @@ and departure is exact. Nothing here measures: `simulate` shows what the rules g
 
 from crossover.policies import link_policy
 from crossover.simulator.conditions import Arrival, Disturbance, LinkSharing, Rules
-from crossover.simulator.forecasting import Forecast, forecast, simulate, steady_period_s
+from crossover.simulator.forecasting import Forecast, forecast, simulate
 from crossover.simulator.outcome import Deadlock, SimulatedMessage, SimulatedTurn, SimulationResult
 from crossover.simulator.steps import Bucket, StepShape
 
@@ -28,5 +28,4 @@ __all__ = [
     "forecast",
     "link_policy",
     "simulate",
-    "steady_period_s",
 ]

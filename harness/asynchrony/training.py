@@ -7,14 +7,12 @@ mean gradient gives, so BSP equals synchronous training to float tolerance. Othe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
 
-from harness.asynchrony.cluster import Cluster
-from harness.asynchrony.virtual import Push, Tally, VirtualRun
 from harness.engine.layout import trainable_parameters
 
 Loss = Callable[[int, nn.Module], Tensor]  # of a worker's next batch
@@ -38,7 +36,7 @@ class Training:
     """
 
     model: nn.Module
-    build: Callable[[Sequence[nn.Parameter]], torch.optim.Optimizer]
+    build: Callable[[list[nn.Parameter]], torch.optim.Optimizer]
     loss: Loss
     num_workers: int
     num_local: int = 1
@@ -92,30 +90,3 @@ class Training:
         torch.set_rng_state(outer)
         self.losses[worker].append(float(loss.detach()))
         return self.values - values
-
-
-@dataclass(frozen=True, slots=True)
-class Point:
-    """Where training has come to: seconds on the virtual clock, updates of all workers, held-out loss and accuracy."""
-
-    time_s: float
-    num_updates: int
-    loss: float
-    accuracy: float
-
-
-def evaluated(
-    run: VirtualRun, every: int, evaluate: Callable[[Tensor], tuple[float, float]]
-) -> Iterator[tuple[Push, Point | None]]:
-    """Every push of `run`, with loss and accuracy of the servers' parameters after each `every` of them."""
-    for number, push in enumerate(run, start=1):
-        point = Point(push.time_s, number, *evaluate(run.parameters.read())) if number % every == 0 else None
-        yield push, point
-
-
-def trained(training: Training, cluster: Cluster, run: VirtualRun) -> Tally:
-    """Run to the end and leave the servers' parameters in the model."""
-    for _ in run:
-        pass
-    training.load(run.parameters.read())
-    return run.tally

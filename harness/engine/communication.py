@@ -79,12 +79,9 @@ class Communication:
             self._awaited = None
 
     def stop(self) -> None:
-        """End what it holds."""
+        """End its thread, if it has one."""
         if self._alarm is not None:
             self._alarm.stop()
-        self._transport.close()
-        if self._link is not None:
-            self._link.leave()
 
     def receiver(self, lane: int) -> Done:
         """What a transport calls with the answer of a primitive on `lane`, from any thread."""

@@ -142,7 +142,7 @@ class Core:
             return None
         # Every rank must choose the same lane, so what is in flight just here does not count.
         lane = min(range(self.num_lanes), key=self._lane_bytes.__getitem__)
-        if lane in self._underway or not self.dispatch.may_go(message, self._in_flight(), self.clock()):
+        if lane in self._underway or not self._may_go(message):
             return None
         self._next = None
         self._lane_bytes[lane] += message.nbytes
@@ -187,6 +187,11 @@ class Core:
         """What is under way on `lane`."""
         own = self._underway.get(lane)
         return None if own is None else own.message
+
+    def _may_go(self, message: Message) -> bool:
+        """A lane is all that a static plan's next message waits for; else the ordering is asked."""
+        dispatch = self.dispatch
+        return isinstance(dispatch, StaticDispatch) or dispatch.may_go(message, self._in_flight(), self.clock())
 
     def _in_flight(self) -> list[Message]:
         return [own.message for own in self._underway.values()]

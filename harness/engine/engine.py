@@ -33,9 +33,10 @@ from harness.engine.link_turns import LinkTurns
 from harness.engine.messages import RankMessages
 from harness.engine.negotiate import Negotiation
 from harness.engine.reduction import Reduces, Tagged
+from harness.engine.straight import NUM_QUEUED, StraightSums
 from harness.engine.streams import streams_for
 from harness.engine.traffic import Traffic
-from harness.engine.transport import CONTROL, Transport
+from harness.engine.transport import CONTROL, QueuesSums, Transport
 from harness.precision import Guard
 from harness.trace import Recorder
 from results.record import Adapted
@@ -61,7 +62,7 @@ class Engine:
         scales_loss: bool = False,
         compressor: Reduces | None = None,
     ) -> None:
-        self.strategy, self.transport, self.recorder = strategy, transport, recorder
+        self.strategy, self.transport, self.recorder, self._link = strategy, transport, recorder, link
         self.parameters = trainable_parameters(model)
         self.states: dict[str, State] = {n: strategy.compression.init(n, p) for n, p in self.parameters.items()}
         self._guard = Guard(self.states, strategy.compression.lossy) if scales_loss else None
@@ -81,22 +82,23 @@ class Engine:
             streams=self._streams,
             recorder=recorder,
         )
+        straight = _straight(strategy, transport) if link is None else None
         self._core = Core(
             opens=self._messages.open,
             world=transport.world,
-            num_lanes=strategy.ordering.depth,
+            num_lanes=strategy.ordering.depth if straight is None else NUM_QUEUED,
             traffic=Traffic(),
             clock=perf_counter,
             shares_link=link is not None,
         )
-        self._communication = Communication(
-            self._core,
-            transport,
-            recorder=recorder,
-            streams=self._streams,
-            link=link,
-            looks_again=not strategy.rank_invariant,
-        )
+        self._communication: Communication | StraightSums
+        if straight is not None:
+            self._communication = StraightSums(self._core, straight, recorder=recorder)
+        else:
+            looks_again = not strategy.rank_invariant
+            self._communication = Communication(
+                self._core, transport, recorder=recorder, streams=self._streams, link=link, looks_again=looks_again
+            )
         self._muted = False
         self._step: int | None = None  # number of the present or last one
         self._seen: list[str] = []
@@ -210,6 +212,9 @@ class Engine:
         for hook in self._hooks:
             hook.remove()
         self._communication.stop()
+        self.transport.close()
+        if self._link is not None:
+            self._link.leave()
 
     def _hook(self, name: str) -> Callable[[Tensor], None]:
         def ready(_: Tensor) -> None:
@@ -328,3 +333,10 @@ class Engine:
         self._index = {name: index for index, name in enumerate(order)}
         self.segments = lay_out(self.parameters, order)
         self._plan = make_plan(self.strategy.packing, self.segments) if self.strategy.rank_invariant else ()
+
+
+def _straight(strategy: Strategy, transport: object) -> QueuesSums | None:
+    """`transport` where each message is one sum in an order known beforehand, and it takes them faster than it sends."""
+    if not (strategy.rank_invariant and strategy.sends_plain_sums and isinstance(transport, QueuesSums)):
+        return None
+    return transport if transport.queues(strategy.ordering.depth) else None

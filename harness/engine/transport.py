@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 import torch.distributed as dist
@@ -22,6 +22,7 @@ from models.workload import Device
 
 Done = Callable[[Payload | Exception], None]
 CONTROL = -1
+GLOO_AT_ONCE = 2  # operations of one group that gloo carries out side by side; the others wait in their order
 
 
 def backends_for(devices: Collection[Device]) -> str:
@@ -43,6 +44,27 @@ class Transport(Protocol):
     def close(self) -> None: ...
 
 
+class HeldByLibrary(Protocol):
+    """An operation that the library holds, as `torch.distributed.Work`."""
+
+    def is_completed(self) -> bool: ...
+
+    def wait(self) -> bool: ...
+
+
+@runtime_checkable
+class QueuesSums(Protocol):
+    """A transport that takes sums before those ahead of them are complete, and is asked for their ends."""
+
+    def queues(self, depth: int) -> bool:
+        """Whether it carries out `depth` of them side by side, in the order of their starts."""
+        ...
+
+    def queue(self, tensor: torch.Tensor) -> HeldByLibrary:
+        """Begin an all-reduce of `tensor`, in place, behind those that were begun before."""
+        ...
+
+
 class ProcessGroupTransport:
     """Primitives on groups made from the default group: gloo (CPU) or NCCL (GPU), or `paced` for both.
 
@@ -59,6 +81,14 @@ class ProcessGroupTransport:
             self._is_paced = dist.get_backend() == PACED
             self._groups[CONTROL] = dist.new_group(timeout=timeout, backend=PACED if self._is_paced else "gloo")
         self._waiting = ThreadPoolExecutor(max_workers=max(1, num_lanes), thread_name_prefix="transfer")
+
+    def queues(self, depth: int) -> bool:
+        return depth == GLOO_AT_ONCE and dist.get_backend(self._groups[0]) == dist.Backend.GLOO
+
+    def queue(self, tensor: torch.Tensor) -> HeldByLibrary:
+        work: dist.Work | None = dist.all_reduce(tensor, group=self._groups[0], async_op=True)
+        assert work is not None, "this rank is not part of its own group"
+        return work
 
     def start(self, primitive: Primitive, lane: int, done: Done) -> None:
         group = self._groups[lane]

@@ -36,7 +36,7 @@ from harness.turns import Turn, merged
 from models.device import VirtualDevice
 from models.replay import ReplayWorkload
 from models.workload import Device, Workload, open_workload
-from results.record import Adapted, JobCosts, Phases
+from results.record import Adapted, ConsistencyFacts, JobCosts, Phases
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +90,7 @@ class RankResult:
     serves: bool = False
     sent_bytes: tuple[float, ...] = ()
     num_control_rounds: float | None = None
+    consistency: ConsistencyFacts | None = None
     tensor_sizes: tuple[int, ...] = ()
 
 

@@ -29,6 +29,7 @@ from harness.engine.checkpoint import CheckpointError, Saved, restore_states, sa
 from harness.engine.core import Action, Core, Landed, LookAgain, Start
 from harness.engine.dispatch import DEFAULT_CYCLE_S, PlanError, StaticDispatch, make_plan
 from harness.engine.layout import lay_out, rank_generator, trainable_parameters
+from harness.engine.local_steps import LocalSteps
 from harness.engine.messages import RankMessages
 from harness.engine.negotiate import Negotiation
 from harness.engine.reduction import Tagged
@@ -75,6 +76,10 @@ class Lockstep:
         self.loss_scale = loss_scale
         if loss_scale is not None and _updates_early(strategy):
             raise ValueError(f"{strategy.text}: a step that overflows cannot be skipped, parts of it are applied early")
+        if loss_scale is not None and strategy.local_steps > 1:
+            raise ValueError(f"{strategy.text}: local steps are not skipped together; use bfloat16 or float32")
+        workers = self.parameters[: self.num_workers] if strategy.local_steps > 1 else []
+        self._local = [LocalSteps(own, strategy.local_steps) for own in workers]
         self._guards = [Guard(states, strategy.compression.lossy) for states in self.states if loss_scale is not None]
         self._messages = [self._new_messages(rank) for rank in range(self.world)]
         self._cores = [self._new_core(messages) for messages in self._messages]
@@ -127,13 +132,37 @@ class Lockstep:
         orders += tuple(self._nothing_of_its_own(rank) for rank in range(self.num_workers, self.world))
         if arrivals is None:
             arrivals = [(rank, name) for names in zip(*orders, strict=True) for rank, name in enumerate(names)]
+        if not self._local or self._step_locally():
+            self._exchange_all(arrivals)
+        return list(losses)
+
+    def synchronise(self) -> None:
+        """Exchange what local steps have changed, before weights are looked at; nothing where all are exchanged."""
+        if self._local and self._local[0].num_since:
+            self._offer()
+            self._exchange_all([(rank, s.name) for s in self.segments for rank in range(self.world)])
+
+    def _step_locally(self) -> bool:
+        """Every rank's own step; whether differences of weights are to be exchanged, which then stand for gradients."""
+        for rank in range(self.num_workers):
+            self._optimizers[rank][""].step()
+            self._optimizers[rank][""].zero_grad()
+        due = [local.count() for local in self._local]
+        if due[0]:
+            self._offer()
+        return due[0]
+
+    def _offer(self) -> None:
+        for local in self._local:
+            local.offer()
+
+    def _exchange_all(self, arrivals: Arrivals) -> None:
         self._exchange(arrivals)
         if self._num_steps == 0 and not self.strategy.updates_on_servers:
             # from now on in the order seen on rank 0, as in the engine; servers know their part of each message
             self._count(Broadcast(torch.zeros(len(self.segments), dtype=torch.int32)))
             self.segments = lay_out(self.parameters[0], [name for rank, name in arrivals if rank == 0])
         self._num_steps += 1
-        return list(losses)
 
     def state_dict(self) -> Saved:
         """All that the next step depends on, the data apart: tensors, numbers and texts, for `torch.save`."""
@@ -148,6 +177,7 @@ class Lockstep:
                 for optimizers in self._optimizers
             ],
             "compression": [saved_states(states) for states in self.states],
+            "local_steps": [local.state_dict() for local in self._local],
             "shards": [shards.state_dict() for shards in self.shards],
             "generators": [generator.get_state() for generator in self._generators],
         }
@@ -171,6 +201,8 @@ class Lockstep:
         for optimizers, kept in zip(self._optimizers, saved["optimizers"], strict=True):
             for name, optimizer in optimizers.items():
                 optimizer.load_state_dict(kept[name])
+        for local, kept in zip(self._local, saved["local_steps"], strict=True):
+            local.load_state_dict(kept)
         for shards, kept in zip(self.shards, saved["shards"], strict=True):
             shards.load_state_dict(kept)
         for generator, kept in zip(self._generators, saved["generators"], strict=True):
@@ -313,7 +345,10 @@ class Lockstep:
 
     def _apply(self, rank: int, name: str) -> None:
         """Step the optimizer of a rank that waits for the parameter `name`, or for the whole model."""
-        if rank < self.num_workers and (optimizer := self._optimizers[rank].get(name)) is not None:
+        if self._local:
+            if rank < self.num_workers and not name:
+                self._local[rank].adopt()
+        elif rank < self.num_workers and (optimizer := self._optimizers[rank].get(name)) is not None:
             optimizer.step()
             optimizer.zero_grad()
 

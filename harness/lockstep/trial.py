@@ -76,9 +76,11 @@ def run_lockstep(trial: Trial, place: Place, signals: Signals) -> Iterator[RankR
         sent.append(float(max(sum(traffic.wire_bytes.values()) for traffic in lockstep.traffic_of)))
         signals.step(step - 1)
         if trial.evaluate_every and step % trial.evaluate_every == 0:
+            lockstep.synchronise()
             found = workload.evaluate(lockstep.models[0])
             if found is not None:
                 evaluated.append(Evaluated(step, None, found.loss, found.accuracy))
+    lockstep.synchronise()
     yield from _results(trial, lockstep, ranks, tuple(evaluated), tuple(sent))
 
 

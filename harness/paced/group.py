@@ -25,6 +25,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch._C._distributed_c10d import AllreduceOptions, BarrierOptions
 
 from fabric.cluster import FabricError
 from fabric.collectives import Collective
@@ -34,6 +35,8 @@ from harness.paced.carried import DEVICES, CarriedGroup
 from harness.paced.equal_peers import refusal
 from harness.paced.pacing import Pacing
 from harness.paced.work import Both, PacedWork, follow
+
+_SUM, _BARRIER = AllreduceOptions(), BarrierOptions()
 
 
 def register() -> None:
@@ -74,7 +77,7 @@ class PacedGroup(CarriedGroup):
 
     # ---- collectives
 
-    def allreduce(self, tensors: list[Tensor], opts: Any) -> PacedWork:
+    def allreduce(self, tensors: list[Tensor], opts: Any = _SUM) -> PacedWork:
         return self._reduce(Collective.ALL_REDUCE, tensors, opts, lambda inner: inner.allreduce(tensors, opts))
 
     def allreduce_coalesced(self, tensors: list[Tensor], opts: Any) -> PacedWork:
@@ -234,7 +237,7 @@ class PacedGroup(CarriedGroup):
         busiest = max(sum(of_rank) - of_rank[self.rank()] for of_rank in sizes)
         return self._run(Collective.ALL_TO_ALL, busiest, answer, on=on, virtually=lambda: None, really=really)
 
-    def barrier(self, opts: Any) -> PacedWork:
+    def barrier(self, opts: Any = _BARRIER) -> PacedWork:
         return self._run(
             Collective.BARRIER, 0, [], on=None, virtually=lambda: None, really=lambda inner: inner.barrier(opts)
         )

@@ -173,7 +173,7 @@ def costs_of(
     for index, stage in enumerate(stages):
         own = layers[stage.first : stage.stop]
         samples = work.micro_batch_size / stage.num_replicas
-        weight_bytes = sum(layer.parameter_bytes + tied_bytes(layer) for layer in own)
+        weight_bytes = sum(layer.parameter_bytes + layer.tied_bytes for layer in own)
         behind = stages[index + 1].num_replicas if index + 1 < len(stages) else stage.num_replicas
         crossing_samples = work.micro_batch_size / min(stage.num_replicas, behind)
         found.append(
@@ -189,8 +189,3 @@ def costs_of(
         )
         before_bytes = own[-1].output_bytes
     return tuple(found)
-
-
-def tied_bytes(layer: PlannedLayer) -> int:
-    """Bytes of weights that an earlier layer owns and this one uses too: a stage of its own needs a copy."""
-    return int(getattr(layer, "tied_bytes", 0))

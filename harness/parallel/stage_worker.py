@@ -63,7 +63,7 @@ class StageWorker:
         self._corrects = schedule if isinstance(schedule, CorrectsDelay) else None
         self._drift: Weights = {}
         self._wanted = _last_uses(instructions, stage.stage)
-        self._exchanged = _exchanged(instructions, stage.stage, always=self._correction() is not None)
+        self._exchanged = _exchanged(instructions, stage.stage, always=self._correction(0) is not None)
 
     def forward(self, action: Forward, x: Tensor, targets: MicroBatch | None) -> Tensor:
         """The stage's output [samples, …] for x [samples, …]; on the last stage, with `targets`, the loss []."""
@@ -119,7 +119,7 @@ class StageWorker:
     def update(self, action: Update) -> None:
         """An optimizer step; its weights become the newest version."""
         step = self._first_step + action.version - 1
-        before = _copy(self._parameters) if self._correction() else {}
+        before = _copy(self._parameters) if self._correction(0) else {}
         for group, rate in zip(self._optimizer.param_groups, self._base_rates, strict=True):
             scale = 1.0
             if self._corrects is not None:
@@ -153,11 +153,11 @@ class StageWorker:
         """Micro-batches whose activations are held."""
         return sum(held.output is not None for held in self._in_flight.values())
 
-    def _correction(self) -> tuple[float, float] | None:
-        return self._corrects.discrepancy(self.stage.stage, self.num_stages) if self._corrects else None
+    def _correction(self, step: int) -> tuple[float, float] | None:
+        return self._corrects.discrepancy(self.stage.stage, self.num_stages, step) if self._corrects else None
 
     def _follow_drift(self, before: Weights) -> None:
-        correction = self._correction()
+        correction = self._correction(0)
         if correction is None:
             return
         _, decay = correction
@@ -167,7 +167,7 @@ class StageWorker:
 
     def _exchange(self, weights: Weights, version: int) -> None:
         """Put the weights that backward is to use where forward's were."""
-        correction = self._correction()
+        correction = self._correction(version)
         for name, weight in weights.items():
             value = self._versions[version][name].detach()
             if correction is not None and name in self._drift:

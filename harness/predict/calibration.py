@@ -20,7 +20,7 @@ from scipy.optimize import least_squares, nnls
 from baselines.strategy import parse_strategy
 from fabric.api import FabricKind, FabricSpec, format_rate
 from harness.calibrate import slowest_median_s
-from harness.lab.labs import Hands, Labs
+from harness.lab.labs import Labs, TaskRunner
 from harness.lab.messages import Ending, LinkQuestion, Probe, Row, Task
 from harness.predict.costs import (
     RING_STEPS,
@@ -177,28 +177,30 @@ def measure(
     fabrics: Sequence[FabricSpec],
     environment: Environment,
     *,
-    hands: Hands | None = None,
+    runner: TaskRunner | None = None,
     say: Callable[[str], None] = lambda text: None,
 ) -> Calibration:
     """Run the micro-benchmarks on every fabric. Raises: PredictError, FabricError, LabLost."""
-    entries, hands = [], hands or Labs()
+    entries, runner = [], runner or Labs()
     try:
         for fabric in fabrics:
             say(f"{fabric.num_hosts} hosts at {format_rate(fabric.rate_bps)}")
-            entries.append(measure_one(fabric, hands))
+            entries.append(measure_one(fabric, runner))
     finally:
-        hands.close()
+        runner.close()
     return Calibration(entries=tuple(entries), environment=environment)
 
 
-def measure_one(fabric: FabricSpec, hands: Hands, *, num_repeats: int = NUM_REPEATS, others: bool = True) -> Calibrated:
+def measure_one(
+    fabric: FabricSpec, runner: TaskRunner, *, num_repeats: int = NUM_REPEATS, others: bool = True
+) -> Calibrated:
     """One fabric; `others`: also exchanges beside all-reduce and the codecs."""
     rows = [*ENGINE_ROWS, *UPDATE_ROWS, *EAGER_ROWS, *RING_ROWS]
     if others:
         rows += [replace(row, strategy=f"unfused+{codec}") for codec in CODECS for row in ENGINE_ROWS]
         rows += [row for name in OTHER_EXCHANGES for row in _rows_of_exchange(name)]
     question = LinkQuestion(fabric=fabric, rows=tuple(rows), num_repeats=num_repeats, timeout_s=300.0)
-    answer = hands.ask(Task(links=question), lambda event: None)
+    answer = runner.ask(Task(links=question), lambda event: None)
     if answer.ending is not Ending.DONE:
         raise PredictError(f"calibration of the {fabric.kind} fabric failed: {answer.reason}")
     times = [

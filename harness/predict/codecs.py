@@ -27,6 +27,7 @@ from models.device import VirtualDevice
 from models.layer_profile import load_profile
 from models.networks import find_network
 from models.workload import Device
+from results.facts import ChargeFacts
 
 UNCHARGED = frozenset({"warmup_steps", "steps", "seed", "inner"})  # fields that no time depends on
 
@@ -69,8 +70,19 @@ class Charge:
     @property
     def note(self) -> str:
         """The charge in a sentence."""
-        total, world = sum(self.times.stages_s), self.times.world
-        return f"charged: {self.method} takes {1e9 * total:.3g} ns an element among {world} ranks ({self.device})"
+        return self.facts.text
+
+    @property
+    def facts(self) -> ChargeFacts:
+        """For a record."""
+        times = self.times
+        return ChargeFacts(
+            method=self.method,
+            stages_s=tuple(times.stages_s),
+            merge_s=times.merge_s,
+            device=self.device,
+            num_ranks=times.world,
+        )
 
     def stage_s(self, stage: int, numel: int) -> float:
         """Seconds of one stage of a message of `numel` elements as it is at hand."""

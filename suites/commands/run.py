@@ -17,7 +17,7 @@ from rich.text import Text
 from analysis.terminal import Column, output_console, table
 from fabric.api import FabricError, FabricKind, parse_rate
 from harness.bench import Bench
-from harness.lab.launched import Crew, CrewLost
+from harness.lab.launched import LaunchedRanks, RanksLost
 from harness.lab.spmd import LaunchError, Placement, own_placement
 from harness.memory import trial_bytes
 from harness.predict.calibration import write_calibration
@@ -29,7 +29,8 @@ from suites.catalogue import suite_of
 from suites.commands.report import publish
 from suites.expected import expected_each_s, expected_s
 from suites.folders import new_folder, prepare_folder, set_latest
-from suites.runner import Outcome, check_all, run_trials, select
+from suites.order import in_random_order
+from suites.runner import RunResult, check_all, run_trials, select
 
 MOST_REPEATS, MOST_STEPS = 1_000, 1_000_000
 
@@ -42,7 +43,7 @@ def run_suite(arguments: argparse.Namespace, runs: Path) -> int:
     placed = own_placement()
     suite = suite_of(arguments.suite)
     options = options_from(arguments, placed, suite.fabric)
-    trials = select(suite.grid(options), arguments.only)
+    trials = in_random_order(select(suite.grid(options), arguments.only), options.seed)
     check_used(options, trials, placed.num_local if placed else None)
     if placed is not None and placed.rank > 0:
         return 0 if arguments.dry_run else _follow(placed)
@@ -62,7 +63,7 @@ def run_suite(arguments: argparse.Namespace, runs: Path) -> int:
     bench = _bench(placed, folder, foresees=foresees)
     try:
         outcome = run_trials(trials, bench, folder, console, resume=arguments.resume, foresees=foresees)
-    except CrewLost as error:
+    except RanksLost as error:
         console.print(f"{error}\n{_how_to_go_on(folder)}", soft_wrap=True, highlight=False, markup=False)
         return 1
     if bench.calibration.entries:
@@ -72,16 +73,16 @@ def run_suite(arguments: argparse.Namespace, runs: Path) -> int:
 
 def _follow(placed: Placement) -> int:
     try:
-        Crew(placed).follow()
-    except CrewLost:
+        LaunchedRanks(placed).follow()
+    except RanksLost:
         return 1
     return 0
 
 
 def _bench(placed: Placement | None, folder: Path, *, foresees: bool) -> Bench:
     """The bench on this machine, or on the ranks that a launcher started."""
-    crew = Crew(placed) if placed is not None else None
-    return Bench(crew, num_local=placed.num_local if placed else None, traces=folder / TRACES, foresees=foresees)
+    ranks = LaunchedRanks(placed) if placed is not None else None
+    return Bench(ranks, num_local=placed.num_local if placed else None, traces=folder / TRACES, foresees=foresees)
 
 
 def _how_to_go_on(folder: Path) -> str:
@@ -90,7 +91,7 @@ def _how_to_go_on(folder: Path) -> str:
     )
 
 
-def _conclude(outcome: Outcome, folder: Path, console: Console, *, as_json: bool) -> int:
+def _conclude(outcome: RunResult, folder: Path, console: Console, *, as_json: bool) -> int:
     """Report, or say how to go on; returns the exit code."""
     if outcome.interrupted:
         counts = f"interrupted after {len(outcome.records)} of {outcome.num_asked} trials"

@@ -19,7 +19,7 @@ from harness.trial import Job, Trial
 from models.workload import Device, WorkloadSpec
 from results.facts import Role
 from suites.api import Options, Suite
-from suites.convergence.grid import BERT_TINY, DIGITS, LSTM, METHODS, WARM_UP, Task, TrainingMethod, resolved
+from suites.convergence.grid import BERT_TINY, DIGITS, LSTM, METHODS, WARM_UP, TrainingMethod, TrainingTask, resolved
 from suites.convergence.grid import skipped_methods as skipped_methods
 from suites.data import with_data
 from suites.recipes import CYCLE, RATE_BPS, trial
@@ -53,7 +53,7 @@ SYSTEMS: Mapping[str, str] = {
 class Course:
     """A task trained to its target: how long, and by which methods and systems (none named: all)."""
 
-    task: Task
+    task: TrainingTask
     num_steps: int
     methods: tuple[str, ...] = ()
     systems: tuple[str, ...] = ()

@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Task:
+class TrainingTask:
     """A workload with its dense update rules, found for dense training and then the same for every method.
 
     `batch_size` is of all ranks together; `worlds` are run with every method, `more_worlds` with the chosen ones.
@@ -116,7 +116,7 @@ METHODS = (
     ),
 )
 
-DIGITS = Task(
+DIGITS = TrainingTask(
     workload=WorkloadSpec(network="resnet20", data="digits"),
     batch_size=128,
     num_steps=120,
@@ -124,7 +124,7 @@ DIGITS = Task(
     plain="sgd(lr=0.05, momentum=0.0)",
     worlds=(2, 4, 8),
 )
-LSTM = Task(
+LSTM = TrainingTask(
     workload=WorkloadSpec(network="lstm_lm", data="text", sequence_length=32, num_evaluation=64, dropout=0.0),
     batch_size=16,
     num_steps=160,
@@ -133,7 +133,7 @@ LSTM = Task(
     worlds=(4,),
     more_worlds=(2, 8),
 )
-BERT_TINY = Task(
+BERT_TINY = TrainingTask(
     workload=WorkloadSpec(network="bert_tiny", data="text", sequence_length=32, num_evaluation=64, dropout=0.0),
     batch_size=16,
     num_steps=160,
@@ -143,7 +143,7 @@ BERT_TINY = Task(
     more_worlds=(2, 8),
 )
 REAL_SIZE = (
-    Task(
+    TrainingTask(
         workload=WorkloadSpec(network="resnet50", data="synthetic", num_workers=8),
         batch_size=256,
         num_steps=1000,
@@ -152,7 +152,7 @@ REAL_SIZE = (
         worlds=(4,),
         on_request=True,
     ),
-    Task(
+    TrainingTask(
         workload=WorkloadSpec(network="bert_base", data="text", sequence_length=128, num_evaluation=256),
         batch_size=64,
         num_steps=1000,
@@ -186,7 +186,7 @@ def skipped_methods() -> Mapping[str, str]:
     return found
 
 
-def _asked(options: Options) -> Iterator[Task]:
+def _asked(options: Options) -> Iterator[TrainingTask]:
     """Tasks on their device and data. Raises: WorkloadError."""
     for task in TASKS[:1] if options.smoke else TASKS:
         workload = replace(with_data(task.workload, options.data_path), device=options.device)
@@ -195,20 +195,20 @@ def _asked(options: Options) -> Iterator[Task]:
             yield replace(task, workload=workload)
 
 
-def _cells(task: Task, options: Options) -> Iterator[Trial]:
+def _cells(task: TrainingTask, options: Options) -> Iterator[Trial]:
     num_steps = options.num_steps or (12 if options.smoke else task.num_steps)
     for world in _worlds(task, options):
         for name, job in _jobs(task, world, num_steps, options):
             yield _trial(f"{world}-ranks/{job.workload.label}/{name}", job, world, num_steps, options)
 
 
-def _worlds(task: Task, options: Options) -> tuple[int, ...]:
+def _worlds(task: TrainingTask, options: Options) -> tuple[int, ...]:
     if options.num_hosts:
         return (options.num_hosts,)
     return (2,) if options.smoke else (*task.worlds, *task.more_worlds)
 
 
-def _jobs(task: Task, world: int, num_steps: int, options: Options) -> Iterator[tuple[str, Job]]:
+def _jobs(task: TrainingTask, world: int, num_steps: int, options: Options) -> Iterator[tuple[str, Job]]:
     if task.batch_size % world:
         raise TrialError(f"a batch of {task.batch_size} is not shared by {world} ranks alike; use 2, 4 or 8")
     workload = replace(task.workload, batch_size=task.batch_size // world)
@@ -237,7 +237,7 @@ def _jobs(task: Task, world: int, num_steps: int, options: Options) -> Iterator[
             )
 
 
-def resolved(method: TrainingMethod, task: Task, num_steps: int) -> tuple[str, str] | None:
+def resolved(method: TrainingMethod, task: TrainingTask, num_steps: int) -> tuple[str, str] | None:
     """Strategy and optimizer of a method on a task; None where the task's optimizer is not one of the method's kind.
 
     Raises: TextError, CatalogueError.

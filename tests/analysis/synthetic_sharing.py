@@ -176,6 +176,7 @@ def job(
         num_parameters=1000,
         ranks=tuple(RankTimes(rank=rank, warmup_s=(), steps_s=times) for rank, times in enumerate(steps)),
         phases=Phases(compute_s=work.compute_s, exposed_s=work.solo_s - work.compute_s, turn_wait_s=0.01),
+        num_messages=1.0 if work.strategy.startswith("single-bucket") else 4.0,
         wire_bytes={"gradient": 4000.0},
         weights_digest=f"{name}{work.workload}{work.num_steps}",
         peak_memory_bytes=200 << 20,

@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 from synthetic_compression import COMPUTE_S, METHODS, NUM_PARAMETERS, compression_suite, record, step_s
 
-from analysis import look
+from analysis import theme
 from analysis.compression_figures import compression_drawings
 from analysis.compression_rows import CompressionStudy, MethodRow, PaysBelow, SoonerRow
 from analysis.report import render_page
@@ -205,7 +205,7 @@ def test_other_suites_have_no_compression_section() -> None:
 
 
 def test_every_figure_is_drawn_with_its_records(study: CompressionStudy) -> None:
-    with look.style():
+    with theme.style():
         drawn = {drawing.name: drawing for drawing in compression_drawings(study)}
         for drawing in drawn.values():
             drawing.figure.savefig(io.BytesIO(), format="svg")

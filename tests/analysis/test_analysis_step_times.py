@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 from synthetic_steps import FUSION, Cell, alone, measured, predicted, record, step_suites
 
-from analysis import look
+from analysis import theme
 from analysis.report import render_page
 from analysis.rows import Summary
 from analysis.shared_rows import Outcome
@@ -204,7 +204,7 @@ def test_a_lone_prediction_needs_no_measurement() -> None:
     found = summary_of([predicted(cell(method, workers, 10.0)) for method in FUSION for workers in (2, 4, 8, 16)])
     assert not found.settings
     assert {row.single_s for row in rows(found)} == {0.087}
-    with look.style():
+    with theme.style():
         assert [drawing.name.partition("-")[0] for drawing in step_drawings(found)] == ["workers"]
 
 
@@ -219,7 +219,7 @@ def test_every_figure_is_drawn_within_its_frame_and_names_its_records() -> None:
         one for one in step_suites() if "resnet50" in one.cell and one.fabric.num_hosts + one.fabric.num_virtual < 99
     ]
     found = summary_of(small)
-    with look.style():
+    with theme.style():
         drawn = {drawing.name: drawing for drawing in step_drawings(found)}
         for drawing in drawn.values():
             drawing.figure.canvas.draw()

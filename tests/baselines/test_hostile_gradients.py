@@ -9,7 +9,7 @@ import torch
 from layouts import reduce_together
 from torch import Tensor, nn
 
-from baselines.api import Aggregated, Context, KeepsResidual, Message, Segment, Slot
+from baselines.api import Aggregated, Context, KeepsResidual, Message, Segment, Slot, Votes
 from baselines.catalogue import plugins
 from baselines.compression.dgc import Dgc
 from baselines.compression.error_feedback import ErrorFeedback
@@ -24,6 +24,7 @@ NUMEL = ROWS * COLUMNS
 NEEDS = {
     "gtopk": "+tree",
     "dgc": "+sgd(momentum=0.0)",
+    "signum": "+sgd(momentum=0.0)",
     "onebit-adam": "(warmup_steps=1)+frozen-adam(freeze_after=1)",
 }
 
@@ -33,7 +34,7 @@ def strategies() -> list[str]:
     found = []
     for name, kind in plugins().items():
         if kind.card.slot is Slot.COMPRESSION and not kind.card.wraps and kind().lossy:
-            feeds_back = "" if isinstance(kind(), KeepsResidual) else "+error-feedback"
+            feeds_back = "" if isinstance(kind(), KeepsResidual | Votes) else "+error-feedback"
             found.append(f"single-bucket+{name}{NEEDS.get(name, '')}{feeds_back}")
     return found
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from baselines.api import Compressor, Exchange, OptimizerSpec, Ordering, Packing, Slot, Tuner, UpdatePoint
+from baselines.api import Compressor, Consistency, Exchange, OptimizerSpec, Ordering, Packing, Slot, Tuner, UpdatePoint
 from baselines.catalogue import CatalogueError, plugin, plugins, summary_of
 from baselines.compression.topk import TopK
 from baselines.optimizer.sgd import Sgd
@@ -24,11 +24,12 @@ PROTOCOLS = {
     Slot.EXCHANGE: Exchange,
     Slot.OPTIMIZER: OptimizerSpec,
     Slot.TUNING: Tuner,
+    Slot.CONSISTENCY: Consistency,
 }
 EVERY = pytest.mark.parametrize("kind", plugins().values(), ids=plugins().keys())
 
 # What does not go with the defaults of other slots, and what it goes with.
-NEEDS = {"dgc": "sgd(momentum=0.0)+", "gtopk": "tree+", "onebit-adam": "frozen-adam+"}
+NEEDS = {"dgc": "sgd(momentum=0.0)+", "signum": "sgd(momentum=0.0)+", "gtopk": "tree+", "onebit-adam": "frozen-adam+"}
 INNER: dict[Slot, Any] = {Slot.COMPRESSION: TopK(), Slot.OPTIMIZER: Sgd()}  # what wrappers go around
 
 

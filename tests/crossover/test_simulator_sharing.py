@@ -6,6 +6,7 @@ from random import Random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from steady_period import steady_period_s
 
 from crossover.errors import Refused
 from crossover.policies import Beat, Exclusive, Extent, Grouped, Naive, SlotBarrier, TimeShifted, Turns
@@ -18,7 +19,6 @@ from crossover.simulator import (
     StepShape,
     link_policy,
     simulate,
-    steady_period_s,
 )
 from crossover.simulator.fluid import Agenda, Fluid
 from crossover.theory import bound

@@ -52,7 +52,9 @@ def test_the_engine_trains_exactly_as_lockstep_does(text: str) -> None:
         for name, parameter in model.named_parameters():
             assert torch.equal(parameter, exact.models[0].get_parameter(name)), name
     for engine, expected in zip(engines, exact.traffic_of, strict=True):
-        assert engine.traffic.wire_bytes["gradient"] == expected.wire_bytes["gradient"]
+        # A ring pads a message to a multiple of two elements, and how many messages there are depends on time.
+        padding = 4 * max(engine.traffic.num_messages, expected.num_messages)
+        assert abs(engine.traffic.wire_bytes["gradient"] - expected.wire_bytes["gradient"]) <= padding
         if strategy.rank_invariant:
             assert engine.traffic == expected
 

@@ -9,7 +9,6 @@ from torch.nn import functional
 from torch.optim import SGD, Optimizer
 
 from harness.parallel.stages import IGNORED, MicroBatch, micro_batches_of
-from models.networks import build_network, find_network
 from models.values import WorkloadSpec
 from models.workload import open_workload
 
@@ -21,14 +20,22 @@ def sgd(parameters: Iterable[Tensor]) -> Optimizer:
 
 
 def model_and_steps(
-    network: str, *, num_steps: int, num_micro_batches: int, batch_size: int = 12
+    network: str, *, num_steps: int, num_micro_batches: int, batch_size: int = 12, double: bool = False
 ) -> tuple[nn.Module, list[tuple[MicroBatch, ...]]]:
     data = "digits" if network == "resnet20" else "synthetic"
     spec = WorkloadSpec(network=network, data=data, batch_size=batch_size, sequence_length=8, dropout=0.0)
     workload = open_workload(spec)
     batches = workload.batches(rank=0, world=1, seed=0)
     steps = [micro_batches_of(next(batches), num_micro_batches) for _ in range(num_steps)]
-    return workload.build_model(seed=0), steps
+    model = workload.build_model(seed=0)
+    if double:
+        model = model.double()
+        steps = [tuple(MicroBatch(_double(one.inputs), one.targets, one.num_targets) for one in step) for step in steps]
+    return model, steps
+
+
+def _double(inputs: Tensor) -> Tensor:
+    return inputs.double() if inputs.is_floating_point() else inputs
 
 
 def train_alone(
@@ -61,8 +68,3 @@ def distance(found: dict[str, Tensor], wanted: dict[str, Tensor]) -> float:
     assert found.keys() == wanted.keys()
     difference = sum(float((found[name] - value).square().sum()) for name, value in wanted.items())
     return float((difference / sum(float(value.square().sum()) for value in wanted.values())) ** 0.5)
-
-
-def fresh(network: str) -> nn.Module:
-    known = find_network(network)
-    return build_network(known, known.usual_shape(image_size=8, sequence_length=8), 0.0, 0)

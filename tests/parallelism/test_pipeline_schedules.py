@@ -104,7 +104,7 @@ def test_pipemares_delay_is_the_papers() -> None:
             # Updates between a micro-batch's forward and the one that applies it, on average over a step.
             delays = [micro_batch // per_step + 1 - forward[micro_batch] for micro_batch in first_of]
             paper = (2 * (num_stages - (stage + 1)) + 1) / per_step
-            correction = schedule.discrepancy(stage, num_stages)
+            correction = schedule.discrepancy(stage, num_stages, 0)
             assert correction is not None
             assert correction[0] == paper
             # A step is applied with its last micro-batch: its others wait for that, (N−1)/N of a step on average.

@@ -132,12 +132,12 @@ def copy_reference_record(folder: Path) -> None:
     (folder / "a.json").write_text(json.dumps({**record, "fabric": fabric}))
 
 
-@pytest.mark.parametrize("version", [0, 2, "1", None])
+@pytest.mark.parametrize("version", [0, 3, "1", None])
 def test_a_record_of_another_schema_is_refused(command: Command, tmp_path: Path, version: object) -> None:
     (tmp_path / "a.json").write_text(json.dumps({"schema": version, "id": "a"}))
     ended = command("report", tmp_path)
     assert ended.code == 2
-    assert f"schema version {version!r}, this checkout reads 1; run the trial again" in ended.words
+    assert f"schema version {version!r}, this checkout reads 2 and 1; run the trial again" in ended.words
 
 
 def test_a_gpu_that_is_not_there_is_refused(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:

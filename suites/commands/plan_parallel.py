@@ -1,0 +1,121 @@
+"""`crossover-bench plan-parallel`: what each planner would do with a workload, and the fastest plan that fits."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from collections.abc import Sequence
+
+from analysis.terminal import Column, output_console, paragraph, table, titled
+from baselines.parallelism.api import ParallelismError
+from baselines.parallelism.plans import LayerSplit, Machine, ParallelPlan, Workshare
+from fabric.api import format_rate, parse_rate
+from harness.parallel.planning import Forecast, choose, forecasts
+from models.graph import LayerGraph
+from models.graph_building import graph_from_flops, graph_of
+from results.codec import to_jsonable
+
+_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
+
+
+def plan_parallel_command(arguments: argparse.Namespace) -> int:
+    """Plan and print. Raises: ValueError about the request, a plan that fits no memory included."""
+    memory_bytes = parse_size(arguments.memory) if arguments.memory else 0
+    rate_bps = parse_rate(arguments.rate)
+    machine = Machine(
+        num_devices=arguments.hosts,
+        alpha_s=arguments.alpha,
+        beta_s_per_byte=8 / rate_bps if rate_bps else 0.0,
+        memory_bytes=memory_bytes,
+    )
+    work = Workshare(batch_size=arguments.batch_size, num_micro_batches=arguments.micro_batches)
+    graph = (
+        graph_from_flops(arguments.workload, flops_per_s=arguments.flops)
+        if arguments.flops is not None
+        else graph_of(arguments.workload)
+    )
+    found = forecasts(graph, machine, work)
+    chosen = choose(found, memory_bytes)
+    if arguments.json:
+        json.dump({"chosen": chosen.planner, "plans": to_jsonable(found)}, sys.stdout, indent=1)
+        print()
+        return 0
+    _show(graph, machine, work, found, chosen)
+    return 0
+
+
+def parse_size(text: str) -> int:
+    """`16GB` → bytes, with the decimal units kB, MB, GB and TB. Raises: ParallelismError."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]?)b?", text.strip().lower())
+    if match is None or float(match[1]) <= 0:
+        raise ParallelismError(f"memory {text!r} is no size above 0; write it as 16GB or 800MB")
+    return round(float(match[1]) * _UNITS[match[2]])
+
+
+def _show(graph: LayerGraph, machine: Machine, work: Workshare, found: Sequence[Forecast], chosen: Forecast) -> None:
+    console = output_console()
+    width = console.width
+    planned = [entry for entry in found if entry.plan is not None]
+    columns = [
+        Column("step\ns", tuple(f"{entry.step_s:.4f}" for entry in planned), 0),
+        Column("memory\nGB", tuple(_memory(entry, machine.memory_bytes) for entry in planned), 1),
+        Column("idle\n%", tuple(f"{entry.bubble:.0%}" if entry.bubble else "" for entry in planned), 3),
+        Column("schedule", tuple(entry.schedule for entry in planned), 4, "left"),
+        Column("plan", tuple(summary(entry.plan, len(graph.layers)) for entry in planned if entry.plan), 2, "left"),
+    ]
+    rate = format_rate(8 / machine.beta_s_per_byte) if machine.beta_s_per_byte else "unshaped"
+    title = (
+        f"{graph.network} on {machine.num_devices} hosts at {rate}, {work.batch_size} samples per step in "
+        f"{work.num_micro_batches} micro-batches"
+    )
+    console.print(titled(title, table("planner", [entry.planner for entry in planned], columns, width), width))
+    for entry in found:
+        if entry.refused:
+            console.print(paragraph(f"{entry.planner}: {entry.refused}", width, style="yellow"))
+    console.print(paragraph(f"Times: {graph.provenance.value}, {graph.device}. {graph.source}", width, style="dim"))
+    console.print(paragraph(f"The fastest that fits: {chosen.planner}", width, style="bold"))
+    for line in placement(graph, chosen):
+        console.print(line, markup=False, highlight=False)
+
+
+def _memory(entry: Forecast, limit_bytes: int) -> str:
+    text = f"{entry.memory_bytes / 1e9:.2f}"
+    return f"{text} too much" if 0 < limit_bytes < entry.memory_bytes else text
+
+
+def summary(plan: ParallelPlan, num_layers: int) -> str:
+    """A plan in a few words: layers × replicas of each stage, or how many layers are split how."""
+    if not plan.splits:
+        return ", ".join(f"{stage.stop - stage.first}×{stage.num_replicas}" for stage in plan.stages)
+    counts: dict[str, int] = {}
+    for splits in plan.splits:
+        counts[split_text(splits)] = counts.get(split_text(splits), 0) + 1
+    return ", ".join(f"{count} of {num_layers} {text}" for text, count in counts.items())
+
+
+def split_text(splits: Sequence[LayerSplit]) -> str:
+    """`sample/4 channel-out/2`, or `whole`."""
+    return " ".join(f"{split.dimension}/{split.degree}" for split in splits) or "whole"
+
+
+def placement(graph: LayerGraph, chosen: Forecast) -> list[str]:
+    """A line per stage with its devices, or per run of layers that are split alike."""
+    plan = chosen.plan
+    assert plan is not None
+    names = [layer.name for layer in graph.layers]
+    if not plan.splits:
+        lines, device = [], 0
+        for stage in plan.stages:
+            last = device + stage.num_replicas - 1
+            devices = f"device {device}" if last == device else f"devices {device}–{last}"
+            lines.append(f"  {devices}: {names[stage.first]} … {names[stage.stop - 1]}")
+            device = last + 1
+        return lines
+    lines, first = [], 0
+    for place in range(1, len(names) + 1):
+        if place == len(names) or plan.splits[place] != plan.splits[first]:
+            lines.append(f"  {split_text(plan.splits[first])}: {names[first]} … {names[place - 1]}")
+            first = place
+    return lines
