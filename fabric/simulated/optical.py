@@ -3,9 +3,9 @@
 Every epoch the demand between racks is looked at, a matching of racks is chosen, the circuit switch is set, and
 circuits carry what they join until the next epoch; everything else takes the packet network all the time.
 
-- Helios (Farrington et al., SIGCOMM 2010): demands are estimated as in Hedera, a circuit is one way, the matching
+- Helios (Farrington et al., SIGCOMM 2010): demands are estimated as in Hedera, circuits are one way, the matching
   is bipartite and of largest weight (transceivers send to any other rack's). Setting takes 27 ms with their switch.
-- c-Through (Wang et al., SIGCOMM 2010): demand is what waits in the hosts' socket buffers, a circuit joins two racks both
+- c-Through (Wang et al., SIGCOMM 2010): demand is what waits in hosts' socket buffers, a circuit joins two racks both
   ways, the matching is Edmonds'. Setting takes milliseconds, a matching holds for about 100 ms. End hosts demultiplex.
 
 Differs from the papers: fluids; demands are known without delay; each rack has `num_circuits` transceivers in Helios

@@ -1,8 +1,8 @@
 """Varys: coflows by smallest effective bottleneck first, each flow just as fast as its coflow can end.
 
-Paper: Chowdhury, Zhong and Stoica, Efficient Coflow Scheduling with Varys, SIGCOMM 2014, section 5. A coflow's Γ is
-the time its most loaded link needs: max over links of its bits over what better coflows leave. SEBF takes the smallest Γ
-first; MADD gives each of its flows left/Γ. What remains is handed out fairly (work conservation).
+Paper: Chowdhury et al., Efficient Coflow Scheduling with Varys, SIGCOMM 2014, section 5. A coflow's Γ is
+the time its most loaded link needs: max over links of its bits over what better coflows leave. SEBF takes the
+smallest Γ first; MADD gives each of its flows left/Γ. What remains is handed out fairly (work conservation).
 
 Differs from the paper: all links count and not only the hosts' ports; no starvation guard (its T and δ).
 """
