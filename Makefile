@@ -16,7 +16,7 @@ READY  := .venv/.ready-$(TORCH)-$(shell cat $(INPUTS) | sha256sum | cut -c1-12)
 BIN    := .venv/bin
 BENCH  := $(BIN)/crossover-bench
 
-.PHONY: help setup doctor test check report figures regress benchmark profile clean
+.PHONY: help setup doctor test faults check report figures regress fuzz benchmark profile clean
 
 help:            ## this list
 	@awk -F ':.*## ' '/^[a-z%-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' Makefile
@@ -31,6 +31,9 @@ doctor: $(READY) ## what this machine can do, and what to do about what it canno
 
 test: $(READY)   ## all tests, in two processes
 	$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
+
+faults: $(READY) ## every signal on every kind of process, full disks; about half an hour
+	$(BIN)/python -m pytest tests/faults $(ARGS)
 
 check: $(READY)  ## lint, format, types, import rules
 	$(BIN)/ruff check .
@@ -49,6 +52,9 @@ figures: $(READY) ## the figures alone, PNG and PDF
 
 regress: $(READY) ## compare the last runs of SUITE with its reference records
 	$(BENCH) compare results/reference/$(SUITE) runs/$(SUITE)/latest $(ARGS)
+
+fuzz: $(READY)     ## bad input, 20,000 of each kind: no traceback, nothing over 10 s
+	$(BIN)/python -m scripts.fuzz $(ARGS)
 
 benchmark: $(READY) ## hot paths of the engine, pytest-benchmark
 	$(BIN)/python -m pytest benchmarks --benchmark-enable --benchmark-autosave $(ARGS)

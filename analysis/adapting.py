@@ -6,13 +6,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
-import numpy as np
-
 from analysis import naming
-from analysis.cells import fabric_key, is_measured, label_of
+from analysis.cells import fabric_key, is_measured
 from analysis.stats import Interval, bootstrap_interval
+from results.facts import real_size
 from results.record import Adapted, Record
-from results.sizes import in_real_sizes
 
 BOUND, TRIED, CHOSEN = "bound", "tried", "chosen"
 
@@ -51,37 +49,39 @@ class AdaptedRow:
         return tuple(text if len(self.kept) == 1 else f"{text} ({count}×)" for text, count in self.kept)
 
 
-def adapted_rows(cells: Iterable[Sequence[Record]], rng: np.random.Generator) -> tuple[AdaptedRow, ...]:
+def adapted_rows(cells: Iterable[Sequence[Record]]) -> tuple[AdaptedRow, ...]:
     """A row for each job that was bound or tuned, by cell; names are short among these."""
-    rows = []
+    found: list[tuple[naming.Method, AdaptedRow]] = []
     for records in cells:
         measured = [record for record in records if is_measured(record)]
         for place in range(len(measured[0].jobs) if measured else 0):
             if any(record.jobs[place].adaptation for record in measured):
-                rows.append(_row(measured, place, rng))
-    names = naming.short_names(row.name for row in rows)
-    return tuple(replace(row, name=names[row.name]) for row in rows)
+                own = naming.method_of(measured[0].jobs[place]).in_real_sizes(measured[0].fabric.size_scale)
+                found.append((own, _row(measured, place)))
+    names = naming.short_names(method for method, _ in found)
+    return tuple(replace(row, name=names[str(method)]) for method, row in found)
 
 
-def _row(records: Sequence[Record], place: int, rng: np.random.Generator) -> AdaptedRow:
+def _row(records: Sequence[Record], place: int) -> AdaptedRow:
     first, scale = records[0], records[0].fabric.size_scale
+    method = naming.method_of(first.jobs[place])
     reports = [record.jobs[place].adaptation for record in records]
     bindings = [_all(report, BOUND) for report in reports]
     tried, chosen = [_all(report, TRIED) for report in reports], [_all(report, CHOSEN) for report in reports]
     last = [own[-1].values for own in bindings if own]
-    kept = [_settings(own[-1], scale) for own in chosen if own]
+    kept = [_settings(own[-1], method, scale) for own in chosen if own]
     return AdaptedRow(
-        name=in_real_sizes(label_of(first.jobs[place]), scale),
+        name=str(method),
         where=f"{first.jobs[place].workload} · {fabric_key(first.fabric).describe()}",
         evidence=first.fabric.label,
         num_repeats=len(records),
-        alpha_s=_interval([values.get("alpha_s") for values in last], rng),
-        beta_s_per_byte=_interval([values.get("beta_s_per_byte") for values in last], rng),
+        alpha_s=_interval([values.get("alpha_s") for values in last]),
+        beta_s_per_byte=_interval([values.get("beta_s_per_byte") for values in last]),
         bound_at=tuple(one.step for one in bindings[0]),
         num_rebound=max(max(0, len(own) - 1) for own in bindings),
         num_tried=int(median(map(len, tried))),
-        written_s=_interval([own[0].step_s for own in tried if own], rng),
-        kept_s=_interval([own[-1].step_s for own in chosen if own], rng),
+        written_s=_interval([own[0].step_s for own in tried if own]),
+        kept_s=_interval([own[-1].step_s for own in chosen if own]),
         kept=tuple((text, kept.count(text)) for text in dict.fromkeys(kept)),
     )
 
@@ -90,15 +90,22 @@ def _all(report: Sequence[Adapted], what: str) -> list[Adapted]:
     return [one for one in report if one.what == what]
 
 
-def _interval(values: Iterable[float | None], rng: np.random.Generator) -> Interval | None:
+def _interval(values: Iterable[float | None]) -> Interval | None:
     known = [value for value in values if value is not None]
-    return bootstrap_interval(known, rng) if known else None
+    return bootstrap_interval(known) if known else None
 
 
-def _settings(chosen: Adapted, size_scale: int) -> str:
+def _settings(chosen: Adapted, method: naming.Method, size_scale: int) -> str:
     """`slice=2.06 M, credit=16.4 MB`: knobs by their own names, sizes as what they stand for."""
     worded = []
     for knob, value in chosen.values.items():
-        name, _, text = in_real_sizes(f"{knob.rpartition('.')[2]}={value:.10g}", size_scale).partition("=")
-        worded.append(naming.worded(name, text))
+        slot, _, name = knob.rpartition(".")
+        worded.append(
+            naming.worded(name, real_size(value, size_scale) if _is_size(method, slot, name) else f"{value:.10g}")
+        )
     return ", ".join(worded)
+
+
+def _is_size(method: naming.Method, slot: str, name: str) -> bool:
+    plugin = method.of_slot(slot)
+    return plugin is not None and any(own.name == name and own.unit is not None for own in plugin.parameters)

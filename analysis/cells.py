@@ -14,12 +14,13 @@ from results.record import FabricFacts, JobResult, Record, Status
 Work = tuple[tuple[str, str, str, int], ...]
 
 LOCAL = "local"
+MEASURED = "measured"  # the clock of jobs that ran in real time
 OURS = "ours"
 REPLAY = "replay"  # the evidence of jobs whose computation is waited for
 SIMULATED = "simulated"  # the evidence of what a virtual clock predicts
 
 
-class Group(StrEnum):
+class ComputeKind(StrEnum):
     """What kind of evidence a cell is: real compute, replayed compute, or jobs that share devices."""
 
     REAL = "real"
@@ -68,29 +69,24 @@ class FabricKey:
 class SettingKey:
     """Cells with equal keys answer the same question and may stand in one figure."""
 
-    group: Group
+    group: ComputeKind
     workload: str
     device: str
     batch_size: int
     fabric: FabricKey
 
 
-def group_of(record: Record) -> Group:
+def group_of(record: Record) -> ComputeKind:
     """The group, from the record's fields."""
     if is_shared(record):
-        return Group.SHARING
+        return ComputeKind.SHARING
     replayed = record.fabric.label == REPLAY or any(job.device == REPLAY for job in record.jobs)
-    return Group.REPLAY if replayed else Group.REAL
+    return ComputeKind.REPLAY if replayed else ComputeKind.REAL
 
 
 def is_shared(record: Record) -> bool:
     """Whether the record is about a sharing policy, which one job alone may also be run under."""
     return len(record.jobs) > 1 or record.sharing != "none"
-
-
-def cell_group(record: Record) -> str:
-    """The suite's name for the question: the first part of the cell."""
-    return record.cell.split("/", 1)[0]
 
 
 def work_of(record: Record) -> Work:
@@ -117,15 +113,6 @@ def setting_key(record: Record) -> SettingKey:
     return SettingKey(group_of(record), job.workload, job.device, job.batch_size, fabric_key(record.fabric))
 
 
-def label_of(job: JobResult) -> str:
-    """What figures call a job: its strategy, led by its system where that is not ours."""
-    if not job.strategy:
-        return job.system
-    if job.system == OURS or job.strategy.startswith(job.system):
-        return job.strategy
-    return f"{job.system} {job.strategy}"
-
-
 def num_ranks(record: Record, job: JobResult) -> int:
     """Ranks that trained `job`; the number of hosts where no rank wrote its times."""
     return len(job.ranks) or record.fabric.num_hosts
@@ -134,6 +121,11 @@ def num_ranks(record: Record, job: JobResult) -> int:
 def is_measured(record: Record) -> bool:
     """Whether the trial ended well and every job has step times."""
     return record.status is Status.OK and bool(record.jobs) and all(job.step_times_s() for job in record.jobs)
+
+
+def is_untimed(record: Record) -> bool:
+    """Whether the trial ended well without a clock of its own, as in lockstep: what it sent is exact all the same."""
+    return record.status is Status.OK and bool(record.jobs) and all(job.clock != MEASURED for job in record.jobs)
 
 
 def step_time_s(job: JobResult) -> float:

@@ -9,9 +9,8 @@ from enum import StrEnum
 import numpy as np
 
 from analysis.cells import fabric_key, is_measured, step_time_s
-from analysis.sent import counted_a_step
 from analysis.stats import Interval, unpaired_ratio
-from analysis.summary import SEED
+from analysis.step_bytes import counted_a_step
 from results.record import Record
 
 TOLERANCE = 0.02
@@ -52,7 +51,6 @@ def compare(
     *,
     allow_different: bool = False,
     tolerance: float = TOLERANCE,
-    rng: np.random.Generator | None = None,
 ) -> tuple[Comparison, ...]:
     """Every cell of both sides, in order of name.
 
@@ -64,10 +62,9 @@ def compare(
     if not allow_different:
         _check_same_machine(old, new)
         _check_same_fabrics(old, new)
-    generator = rng or np.random.default_rng(SEED)
     first, second = _by_name(filter(is_measured, old)), _by_name(filter(is_measured, new))
     return tuple(
-        _comparison(cell, first.get(cell, []), second.get(cell, []), tolerance, generator)
+        _comparison(cell, first.get(cell, []), second.get(cell, []), tolerance)
         for cell in sorted(first.keys() | second.keys())
     )
 
@@ -79,12 +76,10 @@ def _by_name(records: Iterable[Record]) -> dict[str, list[Record]]:
     return cells
 
 
-def _comparison(
-    cell: str, old: Sequence[Record], new: Sequence[Record], tolerance: float, rng: np.random.Generator
-) -> Comparison:
+def _comparison(cell: str, old: Sequence[Record], new: Sequence[Record], tolerance: float) -> Comparison:
     if not old or not new:
         return Comparison(cell=cell, change=Change.ONLY_BEFORE if old else Change.ONLY_AFTER)
-    ratio = unpaired_ratio(list(map(_time_s, new)), list(map(_time_s, old)), rng)
+    ratio = unpaired_ratio(list(map(_time_s, new)), list(map(_time_s, old)))
     return Comparison(cell=cell, change=_change(ratio, tolerance), time_ratio=ratio, bytes_ratio=_bytes_ratio(old, new))
 
 

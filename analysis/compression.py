@@ -3,48 +3,43 @@
 from __future__ import annotations
 
 import math
-import re
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-import numpy as np
-
-from analysis.cells import LOCAL, SIMULATED, is_measured, is_shared, label_of, step_time_s
-from analysis.compression_bits import FLOAT, sent_share, theory_bits
-from analysis.compression_rows import DENSE, CompressionStudy, MethodRow, PaysBelow, SoonerRow, Threshold, base
-from analysis.sent import counted_a_step
+from analysis.cells import LOCAL, SIMULATED, is_measured, is_shared, is_untimed, step_time_s
+from analysis.compression_rows import CompressionStudy, MethodRow, PaysBelow, SoonerRow, Threshold
+from analysis.naming import method_of
 from analysis.stats import Interval, bootstrap_interval
-from analysis.step_rows import Place
+from analysis.step_bytes import counted_a_step
+from analysis.step_rows import Setting
 from analysis.steps import paying_ranges, place_of
 from analysis.target_rows import Price, TargetRow, TargetStudy
 from analysis.training import median_phases, visible_phases
+from results.facts import CodeFacts, Role
 from results.record import JobResult, Record
-from results.sizes import in_real_sizes
 
-SUITE = "compression"
-NOTE = "compression in replay"  # what a record's notes call it
 FEWEST_RATES = 2
-_RAMPS = "dgc("  # a method whose warm-up sends less and less, and not everything
-_WARM_UP = re.compile(r"(?:warm-up\(steps|warmup_steps)=(\d+)")
+FLOAT_BITS = 32.0
 Rows = Sequence[MethodRow]
 ByRepeat = Mapping[int, float]
 
 
 def compression_study(
-    groups: Iterable[Sequence[Record]], targets: Sequence[TargetStudy], rng: np.random.Generator
+    groups: Iterable[Sequence[Record]], targets: Sequence[TargetStudy], suites: Container[str]
 ) -> CompressionStudy:
-    """Everything of the suite; empty where there are no records of it."""
-    rows = _rows(groups, rng)
-    return CompressionStudy(rows=rows, pays=_pays(rows, rng), sooner=_sooner(rows, targets, rng))
+    """Everything of `suites`; empty where there are no records of them."""
+    rows = _rows(groups, suites)
+    own = [target for target in targets if target.suite in suites]
+    return CompressionStudy(rows=rows, pays=_pays(rows), sooner=_sooner(rows, own))
 
 
-def _rows(groups: Iterable[Sequence[Record]], rng: np.random.Generator) -> tuple[MethodRow, ...]:
-    found: dict[tuple[Place, str], MethodRow] = {}
+def _rows(groups: Iterable[Sequence[Record]], suites: Container[str]) -> tuple[MethodRow, ...]:
+    found: dict[tuple[Setting, str], MethodRow] = {}
     for records in groups:
-        own = [record for record in records if record.suite == SUITE and _is_usable(record)]
+        own = [record for record in records if record.suite in suites and _is_usable(record)]
         if own:
-            row = _row(own, rng)
+            row = _row(own)
             key = row.place, row.name
             found[key] = _merged(found[key], row) if key in found else row
     return tuple(sorted(found.values(), key=_order))
@@ -53,36 +48,37 @@ def _rows(groups: Iterable[Sequence[Record]], rng: np.random.Generator) -> tuple
 def _is_usable(record: Record) -> bool:
     if is_shared(record) or len(record.jobs) != 1 or record.jobs[0].system == LOCAL:
         return False
-    return is_measured(record)
+    return is_measured(record) or is_untimed(record)
 
 
-def _row(records: Sequence[Record], rng: np.random.Generator) -> MethodRow:
+def _row(records: Sequence[Record]) -> MethodRow:
     first = records[0]
     job = first.jobs[0]
-    method = in_real_sizes(label_of(job), first.fabric.size_scale)
-    warm_ups, ramps = [int(steps) for steps in _WARM_UP.findall(method)], _RAMPS in method
-    place, code = place_of(first), theory_bits(method)
-    share = sent_share(method, place.num_workers)
+    method = method_of(job).in_real_sizes(first.fabric.size_scale)
+    place, code = place_of(first), job.code or CodeFacts(bits_per_element=None)
+    share = code.sent_share(place.num_workers)
     told = [r.prediction.step_time_s for r in records if r.prediction and r.prediction.step_time_s is not None]
-    by_repeat = tuple((record.repeat, step_time_s(record.jobs[0])) for record in records)
+    is_timed = is_measured(first)
+    by_repeat = tuple((record.repeat, step_time_s(record.jobs[0])) for record in records) if is_timed else ()
     is_foretold = first.fabric.label == SIMULATED
     return MethodRow(
         place=place,
-        name=first.cell.split("/")[2] if first.cell.count("/") > 1 else method,
-        method=method,
+        name=first.label or str(method),
+        method=str(method),
         system=job.system,
         evidence=first.fabric.label,
         phases=median_phases([visible_phases(record.jobs[0]) for record in records]),
-        step_time_s=None if is_foretold else bootstrap_interval([step_s for _, step_s in by_repeat], rng),
+        step_time_s=None if is_foretold or not is_timed else bootstrap_interval([step_s for _, step_s in by_repeat]),
         by_repeat=() if is_foretold else by_repeat,
-        predicted_s=statistics.median(told) if told else by_repeat[0][1] if is_foretold else None,
-        bits=_bits([record.jobs[0] for record in records], 0 if ramps else max(warm_ups, default=0)),
+        predicted_s=statistics.median(told) if told else by_repeat[0][1] if is_foretold and is_timed else None,
+        bits=_bits([record.jobs[0] for record in records], code.dense_steps),
         mean_bits=_bits([record.jobs[0] for record in records], 0),
-        bits_with_warm_up=ramps and any(warm_ups),
+        bits_with_warm_up=code.ramp_steps > 0,
         share=share,
-        theory_bits=code * share if code is not None and share is not None else None,
-        charge=job.notes.get(NOTE, ""),
-        warm_up_steps=max(warm_ups, default=0),
+        theory_bits=None if code.bits_per_element is None or share is None else code.bits_per_element * share,
+        role=job.role,
+        charge=job.charge,
+        warm_up_steps=max(code.dense_steps, code.ramp_steps),
         ids=tuple(record.id for record in records),
     )
 
@@ -93,10 +89,10 @@ def _bits(jobs: Sequence[JobResult], num_dense: int) -> float | None:
     if not known or not job.num_parameters:
         return None
     bits = 8 * statistics.median(known) / job.num_parameters
-    num_steps = len(job.ranks[0].warmup_s) + len(job.ranks[0].steps_s)
+    num_steps = len(job.ranks[0].warmup_s) + len(job.ranks[0].steps_s) if job.ranks else 0
     if not job.wire_bytes or not 0 < num_dense < num_steps:
         return bits
-    dense = FLOAT * (sent_share("", len(job.ranks)) or 0.0)
+    dense = FLOAT_BITS * 2 * (len(job.ranks) - 1) / len(job.ranks)
     return max(0.0, (num_steps * bits - num_dense * dense) / (num_steps - num_dense))
 
 
@@ -110,19 +106,19 @@ def _merged(a: MethodRow, b: MethodRow) -> MethodRow:
 def _order(row: MethodRow) -> tuple[object, ...]:
     place = row.place
     gbit = math.inf if place.gbit is None else place.gbit
-    return place.workload, place.batch_size, place.num_workers, gbit, row.name != DENSE, not row.is_rival, row.name
+    return place.workload, place.batch_size, place.num_workers, gbit, not row.is_dense, not row.is_rival, row.name
 
 
 # ---- where a method pays
 
 
-def _pays(rows: Rows, rng: np.random.Generator) -> tuple[PaysBelow, ...]:
+def _pays(rows: Rows) -> tuple[PaysBelow, ...]:
     found = []
     for here in _by_work(rows):
         for name in dict.fromkeys(row.name for row in here if not row.is_dense):
             own = [row for row in here if row.name == name]
             curves = _measured_gains(own, here) or _predicted_gains(own, here)
-            threshold = _threshold(curves, "measured" if _measured_gains(own, here) else "predicted", rng)
+            threshold = _threshold(curves, "measured" if _measured_gains(own, here) else "predicted")
             if threshold is not None:
                 place = own[0].place
                 found.append(
@@ -131,7 +127,7 @@ def _pays(rows: Rows, rng: np.random.Generator) -> tuple[PaysBelow, ...]:
                         workload=place.workload,
                         num_workers=place.num_workers,
                         threshold=threshold,
-                        unshaped=_unshaped(own, here, rng),
+                        unshaped=_unshaped(own, here),
                     )
                 )
     return tuple(found)
@@ -139,9 +135,11 @@ def _pays(rows: Rows, rng: np.random.Generator) -> tuple[PaysBelow, ...]:
 
 def _by_work(rows: Rows) -> list[list[MethodRow]]:
     """Rows that differ in the method and the link alone."""
-    groups: dict[tuple[str, int, int], list[MethodRow]] = {}
+    groups: dict[tuple[str, str, int, int], list[MethodRow]] = {}
     for row in rows:
-        groups.setdefault((row.place.workload, row.place.batch_size, row.place.num_workers), []).append(row)
+        groups.setdefault(
+            (row.place.suite, row.place.workload, row.place.batch_size, row.place.num_workers), []
+        ).append(row)
     return list(groups.values())
 
 
@@ -184,16 +182,14 @@ def _predicted_gains(own: Rows, here: Rows) -> list[list[tuple[float, float]]]:
     return [sorted(curve)] if len(curve) >= FEWEST_RATES else []
 
 
-def _threshold(
-    curves: Sequence[Sequence[tuple[float, float]]], basis: str, rng: np.random.Generator
-) -> Threshold | None:
+def _threshold(curves: Sequence[Sequence[tuple[float, float]]], basis: str) -> Threshold | None:
     """The end of the lowest rates at which a curve's gain is above 1 by more than noise, repeat by repeat."""
     if not curves:
         return None
     ranges = [paying_ranges(curve) for curve in curves]
     ends = [_end(own) for own in ranges]
     return Threshold(
-        gbit=bootstrap_interval(ends, rng),
+        gbit=bootstrap_interval(ends),
         lowest=curves[0][0][0],
         highest=curves[0][-1][0],
         basis=basis,
@@ -207,24 +203,26 @@ def _end(ranges: Sequence[tuple[float | None, float | None]]) -> float:
     return math.inf if ranges[0][1] is None else ranges[0][1]
 
 
-def _unshaped(own: Rows, here: Rows, rng: np.random.Generator) -> Interval | None:
+def _unshaped(own: Rows, here: Rows) -> Interval | None:
     gains = [gain for row in own if row.place.gbit is None for gain in gains_of(row, here).values()]
-    return bootstrap_interval(gains, rng) if gains else None
+    return bootstrap_interval(gains) if gains else None
 
 
 # ---- time to the target
 
 
-def _sooner(rows: Rows, targets: Sequence[TargetStudy], rng: np.random.Generator) -> tuple[SoonerRow, ...]:
+def _sooner(rows: Rows, targets: Sequence[TargetStudy]) -> tuple[SoonerRow, ...]:
     found = []
     for study in targets:
-        if study.suite != SUITE:
-            continue
-        here = [r for r in rows if r.place.workload == study.workload and r.place.num_workers == study.num_workers]
+        here = [r for r in rows if _is_of(r.place, study)]
         home = _home(here, study)
         if home is not None:
-            found += [_sooner_row(row, study, here, home, rng) for row in study.rows if base(row.name) != DENSE]
+            found += [_sooner_row(row, study, here, home) for row in study.rows if row.role is not Role.DENSE]
     return tuple(found)
+
+
+def _is_of(place: Setting, study: TargetStudy) -> bool:
+    return (place.suite, place.workload, place.num_workers) == (study.suite, study.workload, study.num_workers)
 
 
 def _home(rows: Rows, study: TargetStudy) -> float | None:
@@ -233,7 +231,7 @@ def _home(rows: Rows, study: TargetStudy) -> float | None:
     return next((row.place.gbit for row in rows if ids & set(row.ids)), None)
 
 
-def _sooner_row(row: TargetRow, study: TargetStudy, here: Rows, home: float, rng: np.random.Generator) -> SoonerRow:
+def _sooner_row(row: TargetRow, study: TargetStudy, here: Rows, home: float) -> SoonerRow:
     complete = row.reaches and study.dense.reaches
     by_rate: dict[float, ByRepeat] = {}
     unshaped: ByRepeat = {}
@@ -247,34 +245,33 @@ def _sooner_row(row: TargetRow, study: TargetStudy, here: Rows, home: float, rng
         name=name,
         workload=study.workload,
         home_gbit=home,
-        gains=tuple((gbit, bootstrap_interval(list(gains.values()), rng)) for gbit, gains in by_rate.items()),
-        threshold=_threshold(_curves(by_rate), "measured steps", rng) if by_rate else None,
-        is_sparse=any(own.is_sparse for own in here if own.name == name),
+        gains=tuple((gbit, bootstrap_interval(list(gains.values()))) for gbit, gains in by_rate.items()),
+        threshold=_threshold(_curves(by_rate), "measured steps") if by_rate else None,
         num_reached=row.num_reached,
         num_repeats=len(row.prices),
-        unshaped=bootstrap_interval(list(unshaped.values()), rng) if unshaped else None,
+        unshaped=bootstrap_interval(list(unshaped.values())) if unshaped else None,
     )
 
 
 def _gains_at(row: TargetRow, study: TargetStudy, here: Rows, gbit: float | None, home: float) -> ByRepeat:
     """Float32's time to the target over the method's, by repeat."""
-    theirs, own = _dense_s(study, here, gbit, home), _times_s(row, here, gbit, home)
+    theirs, own = _dense_s(study, here, gbit, home), _times_s(row, study, here, gbit, home)
     return {repeat: theirs[repeat] / own[repeat] for repeat in theirs.keys() & own.keys()}
 
 
 def _dense_s(study: TargetStudy, here: Rows, gbit: float | None, home: float) -> dict[int, float]:
     """The sooner of float32's packings, by repeat."""
-    known = [_times_s(row, here, gbit, home) for row in study.rows if base(row.name) == DENSE and row.reaches]
+    known = [_times_s(row, study, here, gbit, home) for row in study.rows if row.role is Role.DENSE and row.reaches]
     every = set.intersection(*map(set, known)) if known else set()
     return {repeat: min(times[repeat] for times in known) for repeat in every}
 
 
-def _times_s(row: TargetRow, here: Rows, gbit: float | None, home: float) -> dict[int, float]:
+def _times_s(row: TargetRow, study: TargetStudy, here: Rows, gbit: float | None, home: float) -> dict[int, float]:
     """Seconds to the target by repeat: as measured at home, else steps times the step there, a warm-up's dense ones."""
     if gbit == home:
         return {place: price.time_s for place, price in enumerate(row.prices) if price.time_s is not None}
     own = _at(here, row.name, gbit)
-    dense = _at(here, DENSE, gbit)
+    dense = _at(here, study.dense.name, gbit)
     if own is None or dense is None:
         return {}
     steps, full = dict(own.by_repeat), dict(dense.by_repeat)

@@ -6,13 +6,11 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from analysis.compression import gains_of
 from analysis.compression_rows import CompressionStudy, MethodRow
 from analysis.drawing import Drawing
 from analysis.stats import Interval, bootstrap_interval
-from analysis.step_rows import Place
+from analysis.step_rows import Setting
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -20,7 +18,6 @@ if TYPE_CHECKING:
 TOPIC = "compression"
 FEWEST_METHODS = 3
 FEWEST_RATES = 2
-SEED = 5
 _COST = (
     "Left: bits that a rank sends for each parameter and step, as the engine counts them (indices, norms and sizes "
     "included; a warm-up's steps not); diamonds: the code by its paper's formula. Right: a step, and of the time in "
@@ -69,15 +66,15 @@ def compression_drawings(study: CompressionStudy) -> Iterator[Drawing]:
 
 def _gain_curves(rows: Sequence[MethodRow]) -> dict[str, list[tuple[float, Interval]]]:
     """By method the rates with the gain there, of methods that were measured at several."""
-    rng, curves = np.random.default_rng(SEED), dict[str, list[tuple[float, Interval]]]()
+    curves: dict[str, list[tuple[float, Interval]]] = {}
     for row in rows:
         gains = list(gains_of(row, rows).values())
         if row.place.gbit is not None and gains and not row.is_dense:
-            curves.setdefault(row.name, []).append((row.place.gbit, bootstrap_interval(gains, rng)))
+            curves.setdefault(row.name, []).append((row.place.gbit, bootstrap_interval(gains)))
     return {name: points for name, points in curves.items() if len(points) >= FEWEST_RATES}
 
 
-def _work(place: Place) -> tuple[str, int, int]:
+def _work(place: Setting) -> tuple[str, int, int]:
     return place.workload, place.batch_size, place.num_workers
 
 

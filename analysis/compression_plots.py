@@ -13,7 +13,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FixedFormatter, FixedLocator, LogLocator, NullFormatter, NullLocator
 
-from analysis import look
+from analysis import theme
 from analysis.compression_rows import MethodRow, PaysBelow, SoonerRow, Threshold
 from analysis.step_plots import FULL_WIDTH_IN, looks
 from analysis.wording import number
@@ -28,7 +28,7 @@ def bits_and_time(rows: Sequence[MethodRow]) -> Figure:
     figure = Figure(figsize=(FULL_WIDTH_IN, 1.15 + 0.24 * len(rows)), layout="constrained")
     FigureCanvasAgg(figure)
     bits, time = figure.subplots(1, 2, sharey=True)
-    blue, orange, _, _, violet, *_ = look.palette()
+    blue, orange, _, _, violet, *_ = theme.palette()
     for place, row in enumerate(rows):
         assert row.step_time_s is not None
         if row.bits is not None:
@@ -37,9 +37,9 @@ def bits_and_time(rows: Sequence[MethodRow]) -> Figure:
                 number(row.bits), (row.bits, place), (5, 0), textcoords="offset points", va="center", fontsize=6
             )
         if row.theory_bits is not None:
-            bits.plot(row.theory_bits, place, **look.diamond())
-        time.barh(place, 1e3 * row.step_time_s.median, height=0.6, color=look.neutral(), linewidth=0)
-        look.whisker(time, place, row.step_time_s.times(1e3))
+            bits.plot(row.theory_bits, place, **theme.diamond())
+        time.barh(place, 1e3 * row.step_time_s.median, height=0.6, color=theme.neutral(), linewidth=0)
+        theme.whisker(time, place, row.step_time_s.times(1e3))
         encode_s, decode_s = row.compress_s or 0.0, row.phases.decompress_s or 0.0
         time.barh(place, 1e3 * encode_s, height=0.28, color=orange, linewidth=0)
         time.barh(place, 1e3 * decode_s, left=1e3 * encode_s, height=0.28, color=violet, linewidth=0)
@@ -50,19 +50,19 @@ def bits_and_time(rows: Sequence[MethodRow]) -> Figure:
     bits.set_xlabel("bits a parameter, step and rank", loc="right")
     time.set_xlim(left=0)
     time.set_xlabel(
-        f"ms a step ({rows[0].evidence}, {look.repeats_of([len(row.by_repeat) for row in rows])})", loc="right"
+        f"ms a step ({rows[0].evidence}, {theme.repeats_of([len(row.by_repeat) for row in rows])})", loc="right"
     )
     for part in (bits, time):
         part.grid(axis="y", visible=False)
-    look.names(bits, [row.name for row in rows])
+    theme.names(bits, [row.name for row in rows])
     handles: list[Patch | Line2D] = [
         Patch(color=blue, label="sent"),
-        Line2D([], [], **look.diamond(), label="the code, by its paper"),
-        Patch(color=look.neutral(), label="step"),
+        Line2D([], [], **theme.diamond(), label="the code, by its paper"),
+        Patch(color=theme.neutral(), label="step"),
         Patch(color=orange, label="compress: until on its way"),
         Patch(color=violet, label="decompress: after that"),
     ]
-    look.legend(figure, handles, columns=5)
+    theme.legend(figure, handles, columns=5)
     figure.suptitle(rows[0].place.describe(), x=0.01, ha="left", fontsize=8)
     return figure
 
@@ -84,14 +84,14 @@ def pays_below(pays: Sequence[PaysBelow]) -> Figure:
         lowest, highest = own[0].threshold.lowest, own[0].threshold.highest
         part.set_xscale("log")
         part.set_xlim(lowest / BEYOND**2, highest * BEYOND**2)
-        part.axvspan(lowest, highest, color=look.neutral(), alpha=0.12, linewidth=0, zorder=0)
+        part.axvspan(lowest, highest, color=theme.neutral(), alpha=0.12, linewidth=0, zorder=0)
         part.xaxis.set_major_locator(FixedLocator([lowest, highest]))
         part.xaxis.set_major_formatter(FixedFormatter([f"{lowest:g}", f"{highest:g}"]))
         part.xaxis.set_minor_locator(NullLocator())
         part.set_title(f"{workload}\n{workers} workers, {basis}", fontsize=6.5)
         part.grid(axis="y", visible=False)
     axes[-1].set_xlabel("Gbit/s", loc="right")
-    look.names(axes[0], names)
+    theme.names(axes[0], names)
     figure.suptitle("Pays below this rate, against the better of tuned float32 and half", x=0.01, ha="left", fontsize=8)
     return figure
 
@@ -100,13 +100,13 @@ def _threshold(axes: Axes, place: int, threshold: Threshold) -> None:
     """A bar of the rates on which it pays, its end with an interval; a cross where it pays nowhere."""
     start, end = threshold.lowest / BEYOND**2, threshold.gbit.median
     if end == 0:
-        axes.plot(threshold.lowest / BEYOND, place, marker="x", color=look.palette()[1], markersize=4)
+        axes.plot(threshold.lowest / BEYOND, place, marker="x", color=theme.palette()[1], markersize=4)
         return
     shown = threshold.highest * BEYOND if math.isinf(end) else end
-    axes.barh(place, shown - start, left=start, height=0.5, color=look.palette()[2], linewidth=0)
+    axes.barh(place, shown - start, left=start, height=0.5, color=theme.palette()[2], linewidth=0)
     if threshold.gbit.has_bounds:
         low, high = (_shown(value, threshold) for value in (threshold.gbit.low, threshold.gbit.high))
-        axes.plot([low, high], [place, place], color=look.INK, linewidth=0.9)
+        axes.plot([low, high], [place, place], color=theme.INK, linewidth=0.9)
 
 
 def _shown(value: float, threshold: Threshold) -> float:
@@ -124,10 +124,10 @@ def sooner(rows: Sequence[SoonerRow]) -> Figure | None:
     axes = figure.subplots()
     styles = looks([row.name for row in drawn])
     for row in drawn:
-        look.error_bars(
+        theme.error_bars(
             axes, [gbit for gbit, _ in row.gains], [gain for _, gain in row.gains], **styles[row.name], markersize=3.6
         )
-    axes.axhline(1, color=look.INK, linewidth=0.8, zorder=0.5)
+    axes.axhline(1, color=theme.INK, linewidth=0.8, zorder=0.5)
     rates = sorted({gbit for row in drawn for gbit, _ in row.gains})
     _rate_axis(axes, rates)
     axes.set_yscale("log")
@@ -149,8 +149,8 @@ def gains_over_rate(curves: dict[str, list[tuple[float, Any]]], title: str, evid
     axes = figure.subplots()
     styles = looks(list(curves))
     for name, points in curves.items():
-        look.error_bars(axes, [at for at, _ in points], [gain for _, gain in points], **styles[name], markersize=3.6)
-    axes.axhline(1, color=look.INK, linewidth=0.8, zorder=0.5)
+        theme.error_bars(axes, [at for at, _ in points], [gain for _, gain in points], **styles[name], markersize=3.6)
+    axes.axhline(1, color=theme.INK, linewidth=0.8, zorder=0.5)
     _rate_axis(axes, sorted({at for points in curves.values() for at, _ in points}))
     axes.set_ylabel("step of float32 or half\nover its own")
     handles: list[Any] = [Line2D([], [], label=name, markersize=3.6, **styles[name]) for name in curves]

@@ -5,18 +5,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from analysis.cells import SIMULATED
 from analysis.stats import Interval
-from analysis.step_rows import Place
+from analysis.step_rows import Setting
 from analysis.wording import number
+from results.facts import ChargeFacts, Role
 from results.record import Phases
-
-DENSE, HALVES = "dense", ("fp16", "bf16")  # as the suite calls them
-SPARSE = ("top-k", "random-k", "Aji-Heafield", "DGC", "gTop-k", "SBC")
-
-
-def base(name: str) -> str:
-    """A method's name without its packing: `dense, one message` is dense."""
-    return name.partition(",")[0]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,10 +21,10 @@ class MethodRow:
     counted by the engine, or by the interface where the system is not ours; those of steps that a warm-up sends as
     they are do not count, but DGC's rising density does (`bits_with_warm_up`), and `mean_bits` are of all steps.
     `share` is how many times its code a rank sends, `theory_bits` the code by its paper times that; None where nobody
-    says. `charge` is what the record says of compression in replay.
+    says. `role` is what its suite says that it is for, `charge` what compressing it costs in replay.
     """
 
-    place: Place
+    place: Setting
     name: str
     method: str
     system: str
@@ -44,7 +38,8 @@ class MethodRow:
     mean_bits: float | None = None
     share: float | None = None
     theory_bits: float | None = None
-    charge: str = ""
+    role: Role = Role.METHOD
+    charge: ChargeFacts | None = None
     warm_up_steps: int = 0
     ids: tuple[str, ...] = ()
 
@@ -54,19 +49,19 @@ class MethodRow:
         return 32.0 * self.share / self.bits if self.bits and self.share else None
 
     @property
+    def was_run(self) -> bool:
+        """Whether it is more than a prediction, be it timed or, in lockstep, only counted."""
+        return self.evidence != SIMULATED
+
+    @property
     def is_dense(self) -> bool:
-        """Whether it is our float32, in whatever packing."""
-        return self.system == "ours" and base(self.name) == DENSE
+        """Whether every gradient is sent in full, in whatever packing."""
+        return self.role is Role.DENSE
 
     @property
     def is_rival(self) -> bool:
-        """Whether it is our float32 or half, in whatever packing: what a compressor has to beat."""
-        return self.is_dense or (self.system == "ours" and base(self.name) in HALVES)
-
-    @property
-    def is_sparse(self) -> bool:
-        """Whether it sends chosen elements."""
-        return self.name.startswith(SPARSE)
+        """Whether it is what a code has to beat: the dense methods, and simple codes such as half precision."""
+        return self.role in (Role.DENSE, Role.RIVAL)
 
     @property
     def compress_s(self) -> float | None:
@@ -127,7 +122,6 @@ class SoonerRow:
     home_gbit: float
     gains: tuple[tuple[float, Interval], ...]
     threshold: Threshold | None
-    is_sparse: bool
     num_reached: int
     num_repeats: int
     unshaped: Interval | None = None

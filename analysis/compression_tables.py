@@ -46,7 +46,7 @@ def sooner_text(row: SoonerRow) -> str:
 def compression_tables(study: CompressionStudy, width: int) -> Iterator[Group]:
     """One table a place, then where methods pay and who reaches the target sooner."""
     for place in dict.fromkeys(row.place for row in study.rows):
-        rows = [row for row in study.rows if row.place == place and row.step_time_s is not None]
+        rows = [row for row in study.rows if row.place == place and row.was_run]
         if rows:
             columns = [Column(heading, tuple(map(cell, rows)), rank) for heading, rank, cell in COLUMNS]
             filled = [column for column in columns if set(column.cells) != {NOT_KNOWN}]
@@ -77,5 +77,5 @@ def compression_tables(study: CompressionStudy, width: int) -> Iterator[Group]:
 def _notes(rows: list[MethodRow]) -> Iterator[str]:
     if any(row.bits_with_warm_up for row in rows):
         yield "*: a rising density's steps among them."
-    for charge in dict.fromkeys(row.charge for row in rows if row.charge and not row.charge.startswith("charged")):
-        yield f"{charge[0].upper()}{charge[1:]}."
+    for reason in dict.fromkeys(row.charge.reason for row in rows if row.charge and not row.charge.is_charged):
+        yield f"{reason[0].upper()}{reason[1:]}."

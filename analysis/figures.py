@@ -13,30 +13,27 @@ from analysis.drawing import Drawing as Drawing
 from analysis.rows import PairRow, SettingRow, Summary
 from analysis.sharing_figures import sharing_drawings
 from analysis.step_figures import step_drawings
-from analysis.summary import summarise
 from analysis.target_figures import target_drawings
-from analysis.training import Baseline
-from results.record import Record
 
 PNG_DPI = 220
 
 
-def draw_all(records: Iterable[Record], folder: Path, *, baseline: Baseline | None = None) -> list[Path]:
-    """Draw every figure the records can fill, each as PNG and PDF, and return the paths.
+def draw_all(summary: Summary, folder: Path) -> list[Path]:
+    """Draw every figure that the summary can fill, each as PNG and PDF, and return the paths.
 
-    The files' metadata name the records they were made from. Raises: NoRecordsError, OSError.
+    The files' metadata name the records they were made from. Raises: OSError.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    return [path for drawing in drawings(summarise(records, baseline=baseline)) for path in save(drawing, folder)]
+    return [path for drawing in drawings(summary) for path in save(drawing, folder)]
 
 
 def save(drawing: Drawing, folder: Path) -> list[Path]:
     """Write one drawing as PNG and PDF."""
-    from analysis import look
+    from analysis import theme
 
     sources = "records: " + ", ".join(drawing.record_ids)
     png, pdf = folder / f"{drawing.name}.png", folder / f"{drawing.name}.pdf"
-    with look.style():
+    with theme.style():
         drawing.figure.savefig(
             png, dpi=PNG_DPI, facecolor="white", metadata={"Description": drawing.caption, "Source": sources}
         )
@@ -48,14 +45,14 @@ def save(drawing: Drawing, folder: Path) -> list[Path]:
 
 def drawings(summary: Summary) -> Iterator[Drawing]:
     """Every figure, in the report's order. What was not recorded is not drawn. Names are unique."""
-    from analysis import look
+    from analysis import theme
 
     stems = _stems(summary.settings)
     labels = sorted({row.label for setting in summary.settings for row in setting.competitors})
-    with look.style():
+    with theme.style():
         yield from _overview_drawing(summary.settings)
         for setting, stem in zip(summary.settings, stems, strict=True):
-            yield from _setting_drawings(setting, stem, look.colours(labels, setting.baseline))
+            yield from _setting_drawings(setting, stem, theme.colours(labels, setting.baseline))
         yield from step_drawings(summary)
         yield from compression_drawings(summary.compression)
         yield from target_drawings(summary.targets)

@@ -1,55 +1,78 @@
-"""Short names for strategies: `tensor-fusion(cycle_s=0.005)+half` is read as parts with parameters.
+"""Short names for methods: their plug-ins with as few parameters as tell them apart.
 
-A parameter that has one value wherever its part occurs tells no two cells apart, so it moves from
+A parameter that has one value wherever its plug-in occurs tells no two cells apart, so it moves from
 the name to a note. What remains loses its unit suffix and gains a unit: `cycle=5 ms`.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 
 from analysis.wording import size
+from results.facts import PluginFacts, in_real_sizes, text_of
+from results.record import JobResult
 
 _BREAKS = re.compile(r"(?=[+(])|(?<=/)|(?<= )")
 INDENT = "  "
+PLAIN_PRECISION = "float32"
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """One plug-in or system of a label, with the parameters that were given."""
+class Method:
+    """What a job runs: its plug-ins as they were written down, or its system, and a remark such as the precision."""
 
-    name: str
-    parameters: tuple[tuple[str, str], ...] = ()
+    plugins: tuple[PluginFacts, ...]
+    remark: str = ""
 
     def __str__(self) -> str:
-        inner = ", ".join(f"{name}={value}" for name, value in self.parameters)
-        return f"{self.name}({inner})" if inner else self.name
+        return text_of(self.plugins) + self.remark
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Names of the plug-ins that were written down."""
+        return frozenset(plugin.name for plugin in self.plugins if plugin.written)
+
+    def of_slot(self, slot: str) -> PluginFacts | None:
+        """The plug-in of a slot, be it written down or there by default; None where the record does not say it."""
+        return next((plugin for plugin in self.plugins if plugin.slot == slot), None)
+
+    def in_real_sizes(self, size_scale: int) -> Method:
+        """The same with sizes as what they stand for where tensors are `size_scale` times smaller."""
+        return replace(self, plugins=in_real_sizes(self.plugins, size_scale))
 
 
-def parse(label: str) -> tuple[Part, ...]:
-    """The parts of a label. Text that is no such expression stays one part without parameters."""
-    parts = [_part(text) for text in _split(label, "+")]
-    return tuple(parts) if "+".join(map(str, parts)) == label else (Part(label),)
+def method_of(job: JobResult) -> Method:
+    """The method of a job as it ran. A job without plug-ins is called as its strategy or, without one, its system."""
+    plugins = job.plugins or (PluginFacts(name=job.strategy or job.system, slot=""),)
+    return Method(plugins, f" in {job.precision}" if job.plugins and job.precision != PLAIN_PRECISION else "")
 
 
-def short_names(labels: Iterable[str]) -> dict[str, str]:
-    """A short name for each label. Labels that would become equal keep their full text."""
-    wanted = list(dict.fromkeys(labels))
-    common = _common(wanted)
-    short = {label: "+".join(_short(part, common) for part in parse(label)) for label in wanted}
-    taken = list(short.values())
-    return {label: name if taken.count(name) == 1 else label for label, name in short.items()}
+def short_names(methods: Iterable[Method]) -> dict[str, str]:
+    """A short name for each method, by its text. Methods that would become equal keep their full text."""
+    wanted = {str(method): method for method in methods}
+    common = _common(wanted.values())
+    short = {label: "+".join(_short(own, common) for own in _written(m)) + m.remark for label, m in wanted.items()}
+    taken = Counter(short.values())
+    return {label: name if taken[name] == 1 else label for label, name in short.items()}
 
 
-def left_out(labels: Iterable[str], among: Iterable[str]) -> str:
-    """What the short names of `labels`, made `among` these, do not say: `topk(density=0.01), …`; empty if nothing."""
+def left_out(methods: Iterable[Method], among: Iterable[Method]) -> str:
+    """What the short names of `methods`, made `among` these, do not say: `topk(density=0.01), …`; empty if nothing."""
     everything = list(among)
     common, short = _common(everything), short_names(everything)
-    parts = [part for label in labels if short[label] != label for part in parse(label)]
-    dropped = [Part(part.name, tuple(item for item in part.parameters if item in common[part.name])) for part in parts]
-    return ", ".join(dict.fromkeys(str(part) for part in dropped if part.parameters))
+    plugins = [own for method in methods if short[str(method)] != str(method) for own in _written(method)]
+    dropped = [
+        replace(own, parameters=tuple(item for item in own.given if (item.name, item.given) in common[own.name]))
+        for own in plugins
+    ]
+    return ", ".join(dict.fromkeys(text_of([own]) for own in dropped if own.parameters))
+
+
+def _written(method: Method) -> list[PluginFacts]:
+    return [plugin for plugin in method.plugins if plugin.written]
 
 
 def wrap(name: str, width: int) -> str:
@@ -68,44 +91,20 @@ def wrap(name: str, width: int) -> str:
     return "\n".join(line.rstrip() for line in lines if line.strip())
 
 
-def _split(text: str, mark: str) -> Iterator[str]:
-    """Split at `mark` outside brackets and quotes."""
-    depth, quote, start = 0, "", 0
-    for place, sign in enumerate(text):
-        if quote:
-            quote = "" if sign == quote else quote
-        elif sign in "'\"":
-            quote = sign
-        elif sign in "([{":
-            depth += 1
-        elif sign in ")]}":
-            depth -= 1
-        elif sign == mark and depth == 0:
-            yield text[start:place]
-            start = place + 1
-    yield text[start:]
-
-
-def _part(text: str) -> Part:
-    name, bracket, inner = text.partition("(")
-    if not bracket or not inner.endswith(")"):
-        return Part(text)
-    pairs = [pair.strip().partition("=") for pair in _split(inner[:-1], ",")]
-    return Part(name, tuple((key, value) for key, _, value in pairs))
-
-
-def _common(labels: Iterable[str]) -> Mapping[str, frozenset[tuple[str, str]]]:
-    """By part name: the parameters with one value in all its occurrences."""
-    common: dict[str, frozenset[tuple[str, str]]] = {}
-    for part in (part for label in labels for part in parse(label)):
-        given = frozenset(part.parameters)
-        common[part.name] = common.get(part.name, given) & given
+def _common(methods: Iterable[Method]) -> Mapping[str, frozenset[tuple[str, str | None]]]:
+    """By name of a plug-in: the parameters with one value in all its occurrences."""
+    common: dict[str, frozenset[tuple[str, str | None]]] = {}
+    for plugin in (plugin for method in methods for plugin in _written(method)):
+        given = frozenset((own.name, own.given) for own in plugin.given)
+        common[plugin.name] = common.get(plugin.name, given) & given
     return common
 
 
-def _short(part: Part, common: Mapping[str, frozenset[tuple[str, str]]]) -> str:
-    kept = [worded(*item) for item in part.parameters if item not in common[part.name]]
-    return f"{part.name}({', '.join(kept)})" if kept else part.name
+def _short(plugin: PluginFacts, common: Mapping[str, frozenset[tuple[str, str | None]]]) -> str:
+    kept = [
+        worded(own.name, own.given or "") for own in plugin.given if (own.name, own.given) not in common[plugin.name]
+    ]
+    return f"{plugin.name}({', '.join(kept)})" if kept else plugin.name
 
 
 def worded(name: str, value: str) -> str:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
-import numpy as np
-
 from analysis.axes import RHO
 from analysis.shared_rows import CROSSOVER, OptimisedRow, OptimiserRow, PairRow, SharingRow
 from analysis.stats import Interval, bootstrap_interval
@@ -16,7 +14,7 @@ ELSEWHERE_EQUAL = ("", RHO)  # on other axes more than the strategy differs
 Tried = tuple[PairRow, SharingRow]
 
 
-def optimisers(pairs: Sequence[PairRow], rng: np.random.Generator) -> tuple[OptimiserRow, ...]:
+def optimisers(pairs: Sequence[PairRow]) -> tuple[OptimiserRow, ...]:
     """Every set of jobs on one network that ran with crossover under at least three strategies."""
     groups: dict[tuple[object, ...], dict[str, Tried]] = {}
     for pair in pairs:
@@ -24,12 +22,12 @@ def optimisers(pairs: Sequence[PairRow], rng: np.random.Generator) -> tuple[Opti
         if pair.axis in ELSEWHERE_EQUAL and row is not None and row.paired and _exposed_shares(row):
             work = tuple((workload, batch_size) for workload, _, _, batch_size in pair.work)
             groups.setdefault((pair.key, work), {}).setdefault(pair.strategy, (pair, row))
-    return tuple(_row(list(tried.values()), rng) for tried in groups.values() if len(tried) >= FEWEST)
+    return tuple(_row(list(tried.values())) for tried in groups.values() if len(tried) >= FEWEST)
 
 
-def _row(tried: Sequence[Tried], rng: np.random.Generator) -> OptimiserRow:
+def _row(tried: Sequence[Tried]) -> OptimiserRow:
     pair, plain = max(tried, key=lambda one: statistics.median(sum(paired.solo_s) for paired in one[1].paired))
-    rows = [_optimised(other, row, plain, rng) for other, row in tried]
+    rows = [_optimised(other, row, plain) for other, row in tried]
     return OptimiserRow(
         names=f"{pair.work[0][0]} ×{len(pair.work)}"
         if not pair.is_mixed
@@ -41,15 +39,15 @@ def _row(tried: Sequence[Tried], rng: np.random.Generator) -> OptimiserRow:
     )
 
 
-def _optimised(pair: PairRow, row: SharingRow, plain: SharingRow, rng: np.random.Generator) -> OptimisedRow:
+def _optimised(pair: PairRow, row: SharingRow, plain: SharingRow) -> OptimisedRow:
     assert row.throughput is not None
     base = {one.repeat: one.solo_s for one in plain.paired}
     both = [(base[one.repeat], one) for one in row.paired if one.repeat in base]
     return OptimisedRow(
         name=pair.strategy,
         exposed_share=statistics.fmean(_exposed_shares(row)),
-        alone=_over([_normalised(plain_s, one.solo_s) / len(plain_s) for plain_s, one in both], rng),
-        together=_over([_normalised(plain_s, one.here_s) for plain_s, one in both], rng),
+        alone=_over([_normalised(plain_s, one.solo_s) / len(plain_s) for plain_s, one in both]),
+        together=_over([_normalised(plain_s, one.here_s) for plain_s, one in both]),
         gain=row.throughput,
         bound=row.bound,
         record_ids=tuple(i for one in pair.rows for i in one.record_ids),
@@ -64,5 +62,5 @@ def _normalised(plain_s: Sequence[float], here_s: Sequence[float]) -> float:
     return sum(plain / here for plain, here in zip(plain_s, here_s, strict=True))
 
 
-def _over(values: Sequence[float], rng: np.random.Generator) -> Interval | None:
-    return bootstrap_interval(values, rng) if values else None
+def _over(values: Sequence[float]) -> Interval | None:
+    return bootstrap_interval(values) if values else None

@@ -13,7 +13,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.typing import LineStyleType
 
-from analysis import look
+from analysis import theme
 from analysis.rows import CellRow, CurveRow, SettingRow
 from analysis.stats import Interval
 from analysis.wording import number
@@ -29,11 +29,11 @@ def overview(settings: Sequence[SettingRow]) -> Figure | None:
     ratios = [[_speedup(setting, name) for setting in settings] for name in names]
     order = sorted(range(len(names)), key=lambda place: -float(np.nanmedian(ratios[place])))
     values = np.array([ratios[place] for place in order])
-    figure, axes = look.canvas(0.95 + 0.25 * len(names), width_in=1.7 + 0.95 * len(settings))
+    figure, axes = theme.canvas(0.95 + 0.25 * len(names), width_in=1.7 + 0.95 * len(settings))
     sns.heatmap(
         np.log2(values), ax=axes, cmap="vlag_r", vmin=-1.5, vmax=1.5, cbar=False, linewidths=1, linecolor="none",
         annot=np.vectorize(_times)(values), fmt="", annot_kws={"fontsize": 7},
-        yticklabels=look.with_room(axes, [names[place] for place in order]),
+        yticklabels=theme.with_room(axes, [names[place] for place in order]),
         xticklabels=[_column(setting) for setting in settings],
     )  # fmt: skip
     axes.grid(visible=False)
@@ -41,7 +41,7 @@ def overview(settings: Sequence[SettingRow]) -> Figure | None:
     axes.tick_params(axis="y", rotation=0)
     baselines = list(dict.fromkeys(s.baseline_name for s in settings))
     over = " or ".join(baselines) if len(baselines) <= 2 else "each setting's baseline, which has 1.00×"
-    look.label(axes, f"Speed-up over {over}", "")
+    theme.label(axes, f"Speed-up over {over}", "")
     return figure
 
 
@@ -62,7 +62,7 @@ def _times(value: float) -> str:
 def throughput(setting: SettingRow, palette: Mapping[str, str]) -> Figure:
     """Bars of median samples/s with intervals and a dot a repeat, the speed-up beside, the ideal as a line."""
     rows = setting.competitors
-    figure, axes = look.bars(len(rows), extra_in=0.13)
+    figure, axes = theme.bars(len(rows), extra_in=0.13)
     places = list(range(len(rows)))
     sns.barplot(
         x=[row.samples_per_s.median for row in rows], y=places, hue=places, orient="h", width=0.6, saturation=1,
@@ -70,20 +70,22 @@ def throughput(setting: SettingRow, palette: Mapping[str, str]) -> Figure:
     )  # fmt: skip
     repeats = [(value, place) for place, row in enumerate(rows) for value in row.repeat_samples_per_s]
     sns.stripplot(
-        x=[value for value, _ in repeats], y=[place for _, place in repeats], orient="h", color=look.INK, size=2.2,
+        x=[value for value, _ in repeats], y=[place for _, place in repeats], orient="h", color=theme.INK, size=2.2,
         alpha=0.7, jitter=False, ax=axes, zorder=3,
     )  # fmt: skip
     for place, row in enumerate(rows):
-        look.whisker(axes, place, row.samples_per_s)
+        theme.whisker(axes, place, row.samples_per_s)
         _ratio_text(axes, place, row)
     axes.set_xlim(0, max(_upper(row.samples_per_s) for row in setting.cells) * 1.28)
     handles: list[Patch | Line2D] = [Line2D([], [], **_dot(), label="one repeat")]
     if setting.ideal is not None:
-        handles.append(look.ideal_line(axes, setting.ideal.samples_per_s.median))
-    look.legend(figure, handles, columns=2)
-    look.names(axes, [row.name for row in rows])
-    look.label(
-        axes, setting.title, f"samples/s, all {setting.num_ranks} ranks ({setting.evidence}, {look.repeats(rows)})"
+        handles.append(theme.ideal_line(axes, setting.ideal.samples_per_s.median))
+    theme.legend(figure, handles, columns=2)
+    theme.names(axes, [row.name for row in rows])
+    theme.label(
+        axes,
+        setting.title,
+        f"samples/s, all {setting.num_ranks} ranks ({setting.evidence}, {theme.repeats(rows)})",
     )
     return figure
 
@@ -91,21 +93,21 @@ def throughput(setting: SettingRow, palette: Mapping[str, str]) -> Figure:
 def step_times(setting: SettingRow, palette: Mapping[str, str]) -> Figure:
     """How the step times of each system spread: letter-value boxes, which show tails that a box plot hides."""
     rows = setting.competitors
-    figure, axes = look.bars(len(rows), extra_in=0.13 if setting.ideal else 0.0)
+    figure, axes = theme.bars(len(rows), extra_in=0.13 if setting.ideal else 0.0)
     steps = [(step * 1e3, place) for place, row in enumerate(rows) for step in row.steps_s]
     sns.boxenplot(
         x=[ms for ms, _ in steps], y=[place for _, place in steps], hue=[place for _, place in steps],
         palette=[palette[row.label] for row in rows], orient="h", width=0.7, saturation=1, linewidth=0.4,
-        linecolor=look.INK, flier_kws={"s": 2, "linewidth": 0.4}, line_kws={"linewidth": 1.2}, legend=False, ax=axes,
+        linecolor=theme.INK, flier_kws={"s": 2, "linewidth": 0.4}, line_kws={"linewidth": 1.2}, legend=False, ax=axes,
     )  # fmt: skip
     if setting.ideal is not None:
-        look.legend(figure, [look.ideal_line(axes, setting.ideal.step_p50_s.median * 1e3)], columns=1)
-    look.names(axes, [row.name for row in rows])
+        theme.legend(figure, [theme.ideal_line(axes, setting.ideal.step_p50_s.median * 1e3)], columns=1)
+    theme.names(axes, [row.name for row in rows])
     last_ms = 1.3e3 * max(float(np.quantile(row.steps_s, 0.95)) for row in rows)
     axes.set_xlim(0, last_ms)
     for place, row in enumerate(rows):
         _beyond_text(axes, place, sum(step * 1e3 > last_ms for step in row.steps_s))
-    look.label(axes, setting.title, f"ms a step, slowest rank ({setting.evidence}, {look.repeats(rows)})")
+    theme.label(axes, setting.title, f"ms a step, slowest rank ({setting.evidence}, {theme.repeats(rows)})")
     return figure
 
 
@@ -131,21 +133,21 @@ def _curves(
 ) -> Figure | None:
     if not shown:
         return None
-    figure, axes = look.canvas(2.5 + 0.13 * ((len(shown) + 1) // 2))
+    figure, axes = theme.canvas(2.5 + 0.13 * ((len(shown) + 1) // 2))
     handles: list[Patch | Line2D] = []
     for place, (row, curve, middle, low, high) in enumerate(shown):
-        colour, marker = palette.get(row.label, look.INK), MARKERS[place % len(MARKERS)]
+        colour, marker = palette.get(row.label, theme.INK), MARKERS[place % len(MARKERS)]
         drawn: dict[str, Any] = {"color": colour, "linestyle": _dash(row), "marker": marker, "markersize": 3}
         axes.plot(curve.time_s, middle, markevery=max(1, len(middle) // 5), **drawn)
         if row.num_repeats > 1:
             axes.fill_between(curve.time_s, low, high, color=colour, alpha=0.15, linewidth=0)
-        handles.append(Line2D([], [], label=look.folded(row.name), **drawn))
+        handles.append(Line2D([], [], label=theme.folded(row.name), **drawn))
     if target is not None:
-        axes.axhline(target, color=look.INK, linestyle=":", linewidth=0.8)
+        axes.axhline(target, color=theme.INK, linestyle=":", linewidth=0.8)
         _mark(axes, f"target {number(target)}", target)
-    look.legend(figure, handles, columns=2)
+    theme.legend(figure, handles, columns=2)
     rows = [row for row, *_ in shown]
-    look.label(axes, setting.title, f"training time in s ({setting.evidence}, {look.repeats(rows)})")
+    theme.label(axes, setting.title, f"training time in s ({setting.evidence}, {theme.repeats(rows)})")
     axes.set_ylabel(y_label)
     axes.set_xlim(left=0)
     return figure
@@ -159,7 +161,7 @@ def _mark(axes: Axes, text: str, y: float) -> None:
 
 
 def _dot() -> dict[str, Any]:
-    return {"marker": "o", "markersize": 2.2, "color": look.INK, "alpha": 0.7, "linestyle": "none"}
+    return {"marker": "o", "markersize": 2.2, "color": theme.INK, "alpha": 0.7, "linestyle": "none"}
 
 
 def _dash(row: CellRow) -> LineStyleType:

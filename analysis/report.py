@@ -6,7 +6,7 @@ import io
 import os
 import re
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,11 +18,8 @@ from analysis.convergence import WINDOW
 from analysis.figures import Drawing, drawings, save
 from analysis.rows import PairRow, Summary
 from analysis.stats import FEWEST_FOR_LEVEL
-from analysis.summary import summarise
 from analysis.target_tables import price, spread
 from analysis.targets import judged
-from analysis.training import Baseline
-from results.record import Record
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -40,12 +37,6 @@ class Inline:
     caption: str
     svg: Markup
     record_ids: tuple[str, ...]
-
-
-def write_report(records: Iterable[Record], folder: Path, *, baseline: Baseline | None = None) -> Path:
-    """Write `folder/report.html`, whole or not at all, and return its path. Raises: NoRecordsError, OSError."""
-    summary = summarise(records, baseline=baseline)
-    return _write_page(render_page(summary, list(drawings(summary))), folder)
 
 
 def write_all(summary: Summary, folder: Path) -> tuple[list[Path], Path]:
@@ -145,15 +136,15 @@ def _inline(drawing: Drawing) -> Inline:
 
 def inline_svg(drawing: Drawing) -> str:
     """The figure as an `<svg>` element: ink in `currentColor`, ids unique to it, named for screen readers."""
-    from analysis import look
+    from analysis import theme
 
     buffer = io.StringIO()
-    with look.style():
+    with theme.style():
         drawing.figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
     text = buffer.getvalue()
     svg = text[text.index("<svg") :].strip()
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
-    svg = svg.replace(look.INK, "currentColor")
+    svg = svg.replace(theme.INK, "currentColor")
     svg = re.sub(r'\bid="', f'id="{drawing.name}-', svg)
     svg = re.sub(r'(xlink:href="#|url\(#)', rf"\g<1>{drawing.name}-", svg)
     svg = re.sub(r' width="[\d.]+pt"| height="[\d.]+pt"', "", svg, count=2)

@@ -94,27 +94,27 @@ def figure(run: SpeedRun) -> Figure:
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
-    from analysis import look
+    from analysis import theme
 
-    with look.style():
-        drawn, axes = look.bars(len(run.rows), extra_in=0.3)
+    with theme.style():
+        drawn, axes = theme.bars(len(run.rows), extra_in=0.3)
         for place, row in enumerate(run.rows):
-            colour = look.palette()[0] if row.meets_target else look.palette()[3]
+            colour = theme.palette()[0] if row.meets_target else theme.palette()[3]
             axes.barh(place, row.copies - LEAST_COPIES, left=LEAST_COPIES, height=0.6, color=colour)
-            axes.plot([row.roofline_copies] * 2, [place - 0.38, place + 0.38], color=look.INK, linewidth=1.6)
+            axes.plot([row.roofline_copies] * 2, [place - 0.38, place + 0.38], color=theme.INK, linewidth=1.6)
             if row.target_copies is not None:
-                axes.plot(row.target_copies, place, **look.diamond())
-        look.names(axes, [row.method for row in run.rows])
+                axes.plot(row.target_copies, place, **theme.diamond())
+        theme.names(axes, [row.method for row in run.rows])
         axes.set_xscale("log")
         axes.set_xlim(LEAST_COPIES, 2 * max(max(row.copies, row.target_copies or 0) for row in run.rows))
         axes.xaxis.set_major_formatter("{x:g}")
-        look.label(axes, "Encoding and decoding, beside moving the bytes", "copies of the tensor")
+        theme.label(axes, "Encoding and decoding, beside moving the bytes", "copies of the tensor")
         handles: Sequence[Any] = (
-            Patch(color=look.palette()[0], label="measured"),
-            Line2D([], [], color=look.INK, linewidth=1.6, label="bytes alone"),
-            Line2D([], [], label="target", **look.diamond()),
+            Patch(color=theme.palette()[0], label="measured"),
+            Line2D([], [], color=theme.INK, linewidth=1.6, label="bytes alone"),
+            Line2D([], [], label="target", **theme.diamond()),
         )
-        look.legend(drawn, handles, columns=3)
+        theme.legend(drawn, handles, columns=3)
     return drawn
 
 

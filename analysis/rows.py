@@ -9,11 +9,12 @@ from enum import StrEnum
 from analysis.adapting import AdaptedRow
 from analysis.cells import LOCAL, SettingKey
 from analysis.compression_rows import CompressionStudy
-from analysis.sent import bytes_a_step
-from analysis.shared_rows import ClaimRow, OptimiserRow, SweepRow
+from analysis.naming import Method
+from analysis.shared_rows import ClaimRow, OptimiserRow, PaperCase, SweepRow
 from analysis.shared_rows import PairRow as PairRow
 from analysis.shared_rows import SharingRow as SharingRow
 from analysis.stats import Interval
+from analysis.step_bytes import bytes_a_step
 from analysis.step_rows import ErrorRow, StudyRow
 from analysis.target_rows import TargetStudy
 from results.record import Environment, FabricFacts, Phases, Status
@@ -37,7 +38,7 @@ class CurveRow:
 class CellRow:
     """One system and strategy in one setting.
 
-    `label` says all that was run, `name` leaves out what no cell differs in. `speedup` is the
+    `label` says all that was run (`method` as text), `name` leaves out what no cell differs in. `speedup` is the
     baseline's step time over this one's, repeat by repeat: above 1 is faster. `samples_per_s`
     counts all ranks; the one-rank line `local` is multiplied by the setting's ranks.
     `num_control_rounds` are those of a step in which ranks agreed on messages.
@@ -49,6 +50,7 @@ class CellRow:
 
     cell: str
     label: str
+    method: Method
     name: str
     system: str
     strategy: str
@@ -188,6 +190,7 @@ class Summary:
     settings: tuple[SettingRow, ...]
     pairs: tuple[PairRow, ...]
     sweeps: tuple[SweepRow, ...] = ()
+    papers: tuple[PaperCase, ...] = ()
     optimisers: tuple[OptimiserRow, ...] = ()
     claims: tuple[ClaimRow, ...] = ()
     studies: tuple[StudyRow, ...] = ()

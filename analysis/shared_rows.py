@@ -22,6 +22,7 @@ class SharedJobRow:
     """One job among those that share: its step time alone, its step time here, the quotient here/alone.
 
     `p99_ratio` is the 99th percentile of its steps here over that of its steps alone, all repeats pooled.
+    `num_messages` are those of a step, None where nobody counts.
     `exposed_share` is the part of its step alone that communication adds to computation, (t − c) / t.
     """
 
@@ -32,6 +33,7 @@ class SharedJobRow:
     solo_step_time_s: Interval | None
     slowdown: Interval | None
     phases: Phases
+    num_messages: float | None = None
     p99_ratio: float | None = None
     exposed_share: float | None = None
 
@@ -241,6 +243,16 @@ class SweepRow:
     def record_ids(self) -> tuple[str, ...]:
         """The records of every pair on it, the exclusive ones too."""
         return tuple(dict.fromkeys(i for pair in self.pairs for row in pair.rows for i in row.record_ids))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PaperCase:
+    """Sweeps that stand in a figure of their own, beside the speed-up `level` that a paper reports."""
+
+    name: str
+    caption: str
+    level: float
+    sweeps: tuple[SweepRow, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

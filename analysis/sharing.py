@@ -8,21 +8,17 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-import numpy as np
-
 from analysis.cells import (
     FabricKey,
     Work,
-    cell_group,
     fabric_key,
     is_measured,
     is_shared,
-    label_of,
     shared_repeats,
     step_time_s,
     work_of,
 )
-from analysis.naming import short_names
+from analysis.naming import method_of, short_names
 from analysis.shared_rows import CROSSOVER, EXCLUSIVE, PHASE, Paired, PairRow, SharedJobRow, SharingRow
 from analysis.sharing_metrics import (
     exposed_share,
@@ -38,10 +34,9 @@ from analysis.training import median_phases
 from results.record import JobResult, Prediction, Record
 
 Pair = tuple[FabricKey, str, Work, str, float | None]
-Draws = tuple[np.random.Generator, np.random.Generator]
 
 
-def pairs(cells: Sequence[Sequence[Record]], rng: np.random.Generator) -> tuple[PairRow, ...]:
+def pairs(cells: Sequence[Sequence[Record]]) -> tuple[PairRow, ...]:
     """Cells whose jobs share devices, grouped by what the jobs are and where they ran, policies beside each other."""
     groups: dict[Pair, list[list[Record]]] = {}
     for records in cells:
@@ -49,12 +44,11 @@ def pairs(cells: Sequence[Sequence[Record]], rng: np.random.Generator) -> tuple[
         if measured:
             groups.setdefault(_pair(measured[0]), []).append(measured)
     firsts = [group[0][0] for group in groups.values()]
-    short = short_names({label_of(job) for first in firsts for job in first.jobs})
-    draws = (rng, rng.spawn(1)[0])  # the second so that further metrics leave the first one's intervals as they were
+    short = short_names(method_of(job) for first in firsts for job in first.jobs)
     rows = []
     for key, group in groups.items():
-        row = _pair_row(key, group, short, draws)
-        rows.append(replace(row, rival=rival_row(row, group[0][0], cells, draws[1])))
+        row = _pair_row(key, group, short)
+        rows.append(replace(row, rival=rival_row(row, group[0][0], cells)))
     return tuple(sorted(_told_apart(rows), key=lambda row: (row.title, row.group, row.axis, row.at or 0.0)))
 
 
@@ -92,15 +86,15 @@ def _common_span(record: Record) -> tuple[float, float]:
 def _pair(record: Record) -> Pair:
     """What must be equal for policies to stand beside each other; start offsets are a way to run naively."""
     axis, at = ("", None) if record.axis == PHASE else (record.axis, record.at)
-    return fabric_key(record.fabric), cell_group(record), work_of(record), axis, at
+    return fabric_key(record.fabric), record.group, work_of(record), axis, at
 
 
-def _pair_row(key: Pair, cells: list[list[Record]], short: Mapping[str, str], draws: Draws) -> PairRow:
+def _pair_row(key: Pair, cells: list[list[Record]], short: Mapping[str, str]) -> PairRow:
     fabric, group, work, axis, at = key
     first = cells[0][0]
     reference = next((records for records in cells if records[0].sharing == EXCLUSIVE), [])
     bounds = {r.repeat: r.prediction for records in cells for r in records if r.sharing == CROSSOVER}
-    rows = [_row(records, reference, bounds, draws) for records in cells]
+    rows = [_row(records, reference, bounds) for records in cells]
     rows.sort(key=lambda row: (not row.is_reference, row.policy == CROSSOVER, row.label))
     return PairRow(
         names=_names(first, short),
@@ -109,10 +103,10 @@ def _pair_row(key: Pair, cells: list[list[Record]], short: Mapping[str, str], dr
         rows=tuple(rows),
         group=group if at is None else group.removesuffix(f"-{at:g}"),
         work=work,
-        strategy=", ".join(dict.fromkeys(short[label_of(job)] for job in first.jobs)),
+        strategy=", ".join(dict.fromkeys(short[str(method_of(job))] for job in first.jobs)),
         axis=axis,
         at=at,
-        phases=phase_range(rows, draws[1]),
+        phases=phase_range(rows),
     )
 
 
@@ -128,19 +122,16 @@ def _told_apart(rows: Sequence[PairRow]) -> list[PairRow]:
 def _names(record: Record, short: Mapping[str, str]) -> str:
     """`resnet20-digits ×2 (tensor-fusion)`; strategies one by one only where they differ."""
     workloads = [job.workload for job in record.jobs]
-    strategies = [short[label_of(job)] for job in record.jobs]
+    strategies = [short[str(method_of(job))] for job in record.jobs]
     if len(set(strategies)) > 1:
-        return " + ".join(f"{job.workload} ({short[label_of(job)]})" for job in record.jobs)
+        return " + ".join(f"{job.workload} ({short[str(method_of(job))]})" for job in record.jobs)
     same = len(set(workloads)) == 1
     return (
         f"{workloads[0]} ×{len(workloads)} ({strategies[0]})" if same else f"{' + '.join(workloads)} ({strategies[0]})"
     )
 
 
-def _row(
-    records: list[Record], reference: list[Record], bounds: Mapping[int, Prediction | None], draws: Draws
-) -> SharingRow:
-    rng, more = draws
+def _row(records: list[Record], reference: list[Record], bounds: Mapping[int, Prediction | None]) -> SharingRow:
     is_reference = records[0].sharing == EXCLUSIVE
     matched = shared_repeats(reference, records)
     gains = {here.repeat: 1.0 if is_reference else _throughput(solo, here) for solo, here in matched}
@@ -154,13 +145,13 @@ def _row(
         label=records[0].cell.rsplit("/", 1)[-1],
         policy=records[0].sharing,
         num_repeats=len(records),
-        jobs=_jobs(records, matched, is_reference, rng),
-        makespan_s=_over([record.makespan_s for record in records if record.makespan_s], rng),
-        throughput=exactly(1.0, len(records)) if is_reference else _over(list(gains.values()), rng),
-        makespan_ratio=exactly(1.0, len(records)) if is_reference else _ratio(spans, rng),
-        bound=_over(list(bound.values()), rng),
-        period_s=_over(periods, rng),
-        bound_share=None if is_reference else _ratio([(gains[repeat], bound[repeat]) for repeat in both], rng),
+        jobs=_jobs(records, matched, is_reference),
+        makespan_s=_over([record.makespan_s for record in records if record.makespan_s]),
+        throughput=exactly(1.0, len(records)) if is_reference else _over(list(gains.values())),
+        makespan_ratio=exactly(1.0, len(records)) if is_reference else _ratio(spans),
+        bound=_over(list(bound.values())),
+        period_s=_over(periods),
+        bound_share=None if is_reference else _ratio([(gains[repeat], bound[repeat]) for repeat in both]),
         prediction_source=next((p.source for p in predictions.values() if p is not None), ""),
         is_reference=is_reference,
         record_ids=tuple(record.id for record in records),
@@ -170,7 +161,7 @@ def _row(
         systems=tuple(sorted({job.system for job in records[0].jobs})),
         paired=tuple(_paired(solo, here, predictions[here.repeat]) for solo, here in matched),
     )
-    return _with_metrics(row, matched, more)
+    return _with_metrics(row, matched)
 
 
 def _paired(solo: Record, here: Record, prediction: Prediction | None) -> Paired:
@@ -183,7 +174,7 @@ def _paired(solo: Record, here: Record, prediction: Prediction | None) -> Paired
     )
 
 
-def _with_metrics(row: SharingRow, matched: Sequence[tuple[Record, Record]], rng: np.random.Generator) -> SharingRow:
+def _with_metrics(row: SharingRow, matched: Sequence[tuple[Record, Record]]) -> SharingRow:
     """The row with all that goes beyond gain and bound."""
     expected = [(one.gain, one.expected) for one in row.paired if one.expected]
     records = [here for _, here in matched]
@@ -199,10 +190,10 @@ def _with_metrics(row: SharingRow, matched: Sequence[tuple[Record, Record]], rng
     return replace(
         row,
         jobs=tuple(jobs),
-        expected=_over([gain for _, gain in expected], rng),
-        expected_share=None if row.is_reference else _ratio(expected, rng),
-        jain=_over([jain_index(one) for one in row.paired], rng),
-        turns=turn_facts([record.sharing_facts for record in records if record.sharing_facts is not None], rng),
+        expected=_over([gain for _, gain in expected]),
+        expected_share=None if row.is_reference else _ratio(expected),
+        jain=_over([jain_index(one) for one in row.paired]),
+        turns=turn_facts([record.sharing_facts for record in records if record.sharing_facts is not None]),
         weights_equal=same,
         weights_compared=compared,
     )
@@ -222,26 +213,24 @@ def _throughput(solo: Record, here: Record) -> float:
     return sum(step_time_s(alone) / steady_step_time_s(here, shared) for alone, shared in jobs)
 
 
-def _over(values: Sequence[float], rng: np.random.Generator) -> Interval | None:
-    return bootstrap_interval(values, rng) if values else None
+def _over(values: Sequence[float]) -> Interval | None:
+    return bootstrap_interval(values) if values else None
 
 
-def _ratio(quotients: Iterable[tuple[float, float]], rng: np.random.Generator) -> Interval | None:
+def _ratio(quotients: Iterable[tuple[float, float]]) -> Interval | None:
     known = list(quotients)
     if not known:
         return None
     above, below = zip(*known, strict=True)
-    return paired_ratio(above, below, rng)
+    return paired_ratio(above, below)
 
 
-def _jobs(
-    records: list[Record], matched: list[tuple[Record, Record]], is_reference: bool, rng: np.random.Generator
-) -> tuple[SharedJobRow, ...]:
+def _jobs(records: list[Record], matched: list[tuple[Record, Record]], is_reference: bool) -> tuple[SharedJobRow, ...]:
     def time_here(record: Record, place: int) -> float:
         job = record.jobs[place]
         return step_time_s(job) if is_reference else steady_step_time_s(record, job)
 
-    return tuple(_job(place, records, matched, time_here, rng) for place in range(len(records[0].jobs)))
+    return tuple(_job(place, records, matched, time_here) for place in range(len(records[0].jobs)))
 
 
 def _job(
@@ -249,7 +238,6 @@ def _job(
     records: list[Record],
     matched: list[tuple[Record, Record]],
     time_here: Callable[[Record, int], float],
-    rng: np.random.Generator,
 ) -> SharedJobRow:
     job = records[0].jobs[place]
     solo = [step_time_s(alone.jobs[place]) for alone, _ in matched]
@@ -257,9 +245,10 @@ def _job(
     return SharedJobRow(
         name=job.name,
         workload=job.workload,
-        strategy=label_of(job),
-        step_time_s=bootstrap_interval([time_here(record, place) for record in records], rng),
-        solo_step_time_s=_over(solo, rng),
-        slowdown=_ratio(slowdowns, rng),
+        strategy=str(method_of(job)),
+        step_time_s=bootstrap_interval([time_here(record, place) for record in records]),
+        solo_step_time_s=_over(solo),
+        slowdown=_ratio(slowdowns),
         phases=median_phases([record.jobs[place].phases for record in records]),
+        num_messages=job.num_messages,
     )

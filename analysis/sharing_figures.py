@@ -8,11 +8,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import count
 from typing import TYPE_CHECKING
 
-from analysis.axes import RATE, RHO, axis_of
-from analysis.claims import PAPERS_SPEEDUP, is_papers_case
+from analysis.axes import RHO, axis_of
 from analysis.drawing import Drawing
 from analysis.rows import Summary
-from analysis.shared_rows import OptimiserRow, PairRow, SweepRow
+from analysis.shared_rows import OptimiserRow, PairRow, PaperCase, SweepRow
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -34,11 +33,6 @@ _SWEEP = (
     "the measured interference where they were recorded."
 )
 _FORMULA = " Thin line: the theory for jobs without overlap inside a step, {name}."
-_PAPER = (
-    "Two identical jobs of a network of ImageNet classification under crossover, in our replay. Dashed: the speed-up "
-    "that the abstract of arXiv 2103.07974 claims; its cluster, links and baseline are not public there, so the line "
-    "is a claim to set numbers beside and no measurement. Orange marks: the bound Σt/T*."
-)
 _SPEED = "Aggregate normalised throughput of each strategy alone and with crossover over {plain} alone, 95 % intervals."
 _EXPOSED = (
     "What crossover adds on top of each strategy against the communication that the strategy alone leaves exposed: the "
@@ -52,8 +46,9 @@ def sharing_drawings(summary: Summary) -> Iterator[Drawing]:
 
     headline = [pair for pair in summary.pairs if sharing_plots.is_headline(pair)]
     yield from _by_fabric("headline", headline, sharing_plots.headline, _HEADLINE)
-    papers = [sweep for sweep in summary.sweeps if sweep.axis == RATE and is_papers_case(sweep.pairs[0])]
-    yield from _papers_drawing(papers)
+    for case in summary.papers:
+        yield from _papers_drawing(case)
+    papers = [sweep for case in summary.papers for sweep in case.sweeps]
     yield from _sweep_drawings([sweep for sweep in summary.sweeps if sweep not in papers])
     for row, number in zip(summary.optimisers, count(1), strict=False):
         yield from _optimiser_drawings(row, number)
@@ -93,12 +88,12 @@ def _sweep_caption(row: SweepRow) -> str:
     return f"{_SWEEP}{formula}{borrowed} {row.title}, {row.evidence}."
 
 
-def _papers_drawing(sweeps: Sequence[SweepRow]) -> Iterator[Drawing]:
+def _papers_drawing(case: PaperCase) -> Iterator[Drawing]:
     from analysis import sweep_plots
 
-    figure = sweep_plots.papers_case(sweeps, PAPERS_SPEEDUP)
+    figure = sweep_plots.papers_case(case.sweeps, case.level)
     if figure is not None:
-        yield _drawing("papers-case", _PAPER, figure, tuple(i for row in sweeps for i in row.record_ids))
+        yield _drawing(case.name, case.caption, figure, tuple(i for row in case.sweeps for i in row.record_ids))
 
 
 def _optimiser_drawings(row: OptimiserRow, number: int) -> Iterator[Drawing]:

@@ -44,14 +44,14 @@ def _exposed(job: JobResult) -> float | None:
     return None if job.phases.exposed_s is None else job.phases.exposed_s / step_time_s(job)
 
 
-def turn_facts(facts: Sequence[SharingFacts], rng: np.random.Generator) -> TurnFacts | None:
+def turn_facts(facts: Sequence[SharingFacts]) -> TurnFacts | None:
     """Medians over repeats; None where nothing was recorded."""
     if not facts:
         return None
     p50s = _known(fact.handover_p50_s for fact in facts)
     return TurnFacts(
         num_handovers=statistics.median(fact.num_handovers for fact in facts),
-        handover_p50_s=bootstrap_interval(p50s, rng) if p50s else None,
+        handover_p50_s=bootstrap_interval(p50s) if p50s else None,
         handover_p99_s=_median(fact.handover_p99_s for fact in facts),
         device_busy=_median(fact.device_busy for fact in facts),
         link_busy=_median(fact.link_busy for fact in facts),
@@ -71,7 +71,7 @@ def weights_against(matched: Matched) -> tuple[int, int]:
     return sum(alone == here for alone, here in digests), len(digests)
 
 
-def phase_range(rows: Sequence[SharingRow], rng: np.random.Generator) -> PhaseRange | None:
+def phase_range(rows: Sequence[SharingRow]) -> PhaseRange | None:
     """Naive co-location over the start offsets that were tried; None below two of them."""
     offsets = [row for row in rows if row.policy == NAIVE and row.axis == PHASE and row.throughput is not None]
     if len(offsets) < 2:
@@ -82,15 +82,13 @@ def phase_range(rows: Sequence[SharingRow], rng: np.random.Generator) -> PhaseRa
         return None
     by_repeat = {repeat: statistics.median(gain[repeat] for gain in gains) for repeat in repeats}
     medians = [row.throughput.median for row in offsets if row.throughput is not None]
-    median = bootstrap_interval(list(by_repeat.values()), rng)
+    median = bootstrap_interval(list(by_repeat.values()))
     return PhaseRange(
         num_phases=len(offsets), median=median, lowest=min(medians), highest=max(medians), by_repeat=by_repeat
     )
 
 
-def rival_row(
-    pair: PairRow, first: Record, cells: Sequence[Sequence[Record]], rng: np.random.Generator
-) -> RivalRow | None:
+def rival_row(pair: PairRow, first: Record, cells: Sequence[Sequence[Record]]) -> RivalRow | None:
     """The cell of one job alone that does in one step what the identical jobs of `pair` do in one each, or None.
 
     Steps are of different work, so samples/s are compared, which for identical jobs is normalised throughput too.
@@ -104,7 +102,7 @@ def rival_row(
         both = [record for record in records if _stands_for(record, first) and record.repeat in alone]
         if both:
             times = [len(first.jobs) * alone[record.repeat] for record in both]
-            ratio = paired_ratio(times, [step_time_s(record.jobs[0]) for record in both], rng)
+            ratio = paired_ratio(times, [step_time_s(record.jobs[0]) for record in both])
             ids = tuple(record.id for record in records)
             return RivalRow(cell=both[0].cell, batch_size=both[0].jobs[0].batch_size, throughput=ratio, record_ids=ids)
     return None

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from analysis import look
+from analysis import theme
 from analysis.shared_rows import CROSSOVER, NAIVE, PHASE, OptimisedRow, OptimiserRow, PairRow
 from analysis.stats import Interval
 from analysis.sweep_plots import FAIR_WAY, WAYS, median_text, way_look
@@ -60,7 +60,7 @@ def headline(pairs: Sequence[PairRow]) -> Figure | None:
     count = sum(len(bars) for _, bars in shown)
     if count == 0:
         return None
-    figure, axes = look.bars(count + len(shown), extra_in=0.2)
+    figure, axes = theme.bars(count + len(shown), extra_in=0.2)
     ticks: list[tuple[int, str]] = []
     place = -1
     for pair, bars in shown:
@@ -75,14 +75,14 @@ def headline(pairs: Sequence[PairRow]) -> Figure | None:
             place += 1
             _bar(axes, place, bar, bound)
             ticks.append((place, bar.name))
-    axes.set_yticks([position for position, _ in ticks], [look.folded(name) for _, name in ticks])
+    axes.set_yticks([position for position, _ in ticks], [theme.folded(name) for _, name in ticks])
     axes.set_ylim(place + 0.6, -0.6)
-    axes.axvline(1, color=look.INK, linewidth=0.8, zorder=0.5)
+    axes.axvline(1, color=theme.INK, linewidth=0.8, zorder=0.5)
     axes.set_xlim(0, max(_right(bar) for _, bars in shown for bar in bars) * 1.22)
-    look.legend(figure, _handles(), columns=2)
+    theme.legend(figure, _handles(), columns=2)
     rows = [row for pair in pairs for row in pair.rows]
-    where = f"gain, one by one = 1 ({pairs[0].evidence}, {look.repeats(rows)})"
-    look.label(axes, f"Different jobs on the same devices · {pairs[0].where}", where)
+    where = f"gain, one by one = 1 ({pairs[0].evidence}, {theme.repeats(rows)})"
+    theme.label(axes, f"Different jobs on the same devices · {pairs[0].where}", where)
     return figure
 
 
@@ -93,71 +93,80 @@ def _right(bar: Bar) -> float:
 def _bar(axes: Axes, place: float, bar: Bar, bound: Interval | None) -> None:
     axes.barh(place, bar.gain.median, height=0.6, color=way_look(bar.way).colour)
     if bar.lowest is not None and bar.highest is not None:
-        axes.plot([bar.lowest, bar.highest], [place, place], color=look.INK, linewidth=2.4, solid_capstyle="butt")
+        axes.plot([bar.lowest, bar.highest], [place, place], color=theme.INK, linewidth=2.4, solid_capstyle="butt")
     else:
-        look.whisker(axes, place, bar.gain)
+        theme.whisker(axes, place, bar.gain)
     if bound is not None:
-        axes.plot([bound.median] * 2, [place - 0.42, place + 0.42], color=look.palette()[3], linewidth=2)
+        axes.plot([bound.median] * 2, [place - 0.42, place + 0.42], color=theme.palette()[3], linewidth=2)
     text = median_text(bar.gain)
     axes.annotate(text, (1, place), xycoords=("axes fraction", "data"), ha="right", va="center", fontsize=6.5)
 
 
 def _handles() -> list[Patch | Line2D]:
     return [
-        Line2D([], [], color=look.INK, linewidth=0.9, marker="|", markersize=4, label="95 % interval"),
-        Line2D([], [], color=look.INK, linewidth=2.4, label="all start offsets"),
-        Line2D([], [], color=look.palette()[3], linewidth=2, label="predicted bound Σt/T*"),
+        Line2D([], [], color=theme.INK, linewidth=0.9, marker="|", markersize=4, label="95 % interval"),
+        Line2D([], [], color=theme.INK, linewidth=2.4, label="all start offsets"),
+        Line2D([], [], color=theme.palette()[3], linewidth=2, label="predicted bound Σt/T*"),
     ]
 
 
 def optimisers_speed(row: OptimiserRow) -> Figure:
     """Throughput of every strategy alone and with crossover, the plainest alone = 1."""
     rows = [one for one in row.rows if one.alone is not None and one.together is not None]
-    figure, axes = look.bars(len(rows) + 1, extra_in=0.12)
+    figure, axes = theme.bars(len(rows) + 1, extra_in=0.12)
     for place, one in enumerate(rows):
         assert one.alone is not None
         assert one.together is not None
-        for shift, value, colour in ((-0.19, one.alone, look.neutral()), (0.19, one.together, look.palette()[2])):
+        for shift, value, colour in (
+            (-0.19, one.alone, theme.neutral()),
+            (0.19, one.together, theme.palette()[2]),
+        ):
             axes.barh(place + shift, value.median, height=0.36, color=colour)
-            look.whisker(axes, place + shift, value)
+            theme.whisker(axes, place + shift, value)
         axes.annotate(
             f"gain {median_text(one.gain)}", (1, place), xycoords=("axes fraction", "data"), ha="right", va="center",
             fontsize=6.5,
         )  # fmt: skip
-    axes.axvline(1, color=look.INK, linewidth=0.8, zorder=0.5)
+    axes.axvline(1, color=theme.INK, linewidth=0.8, zorder=0.5)
     axes.set_xlim(0, 1.3 * max(one.together.median for one in rows if one.together is not None))
-    look.names(axes, [one.name for one in rows])
+    theme.names(axes, [one.name for one in rows])
     handles: list[Patch | Line2D] = [
-        Patch(color=look.neutral(), label="alone"),
-        Patch(color=look.palette()[2], label="with crossover"),
+        Patch(color=theme.neutral(), label="alone"),
+        Patch(color=theme.palette()[2], label="with crossover"),
     ]
-    look.legend(figure, handles, columns=2)
-    look.label(axes, row.title, f"throughput, {row.plain} alone = 1 ({row.evidence}, {_n(row)})")
+    theme.legend(figure, handles, columns=2)
+    theme.label(axes, row.title, f"throughput, {row.plain} alone = 1 ({row.evidence}, {_n(row)})")
     return figure
 
 
 def optimisers_exposed(row: OptimiserRow) -> Figure:
     """Gain of crossover against what each strategy leaves exposed, with 1/(1 − exposed): a device that never waits."""
-    figure, axes = look.canvas(2.6)
+    figure, axes = theme.canvas(2.6)
     most = max(0.5, *(one.exposed_share for one in row.rows))
     x = np.linspace(0, min(most * 1.05, 0.95), 100)
-    axes.plot(x, 1 / (1 - x), color=look.INK, linewidth=0.8)
+    axes.plot(x, 1 / (1 - x), color=theme.INK, linewidth=0.8)
     axes.annotate("— device never idle, 1/(1 − x)", (0.02, 0.97), xycoords="axes fraction", va="top", fontsize=6.5)
     for one in row.rows:
-        look.error_bars(
-            axes, [one.exposed_share], [one.gain], color=look.palette()[2], marker="o", markersize=3.5, linestyle="none"
+        theme.error_bars(
+            axes,
+            [one.exposed_share],
+            [one.gain],
+            color=theme.palette()[2],
+            marker="o",
+            markersize=3.5,
+            linestyle="none",
         )
         if one.bound is not None:
             axes.plot(
-                [one.exposed_share], [one.bound.median], color=look.palette()[3], marker="_", markersize=8,
+                [one.exposed_share], [one.bound.median], color=theme.palette()[3], marker="_", markersize=8,
                 markeredgewidth=1.6,
             )  # fmt: skip
-    axes.axhline(1, color=look.INK, linewidth=0.8, zorder=0.5)
+    axes.axhline(1, color=theme.INK, linewidth=0.8, zorder=0.5)
     tops = [max(_top(one), one.bound.median if one.bound else 0.0) for one in row.rows]
     axes.set_ylim(1 - 0.25 * (max(tops) - 1), 1 + 1.1 * (max(tops) - 1))
     axes.set_xlim(-0.02, most * 1.42)
     _names_beside(axes, row.rows)
-    look.label(axes, row.title, f"exposed communication alone, share of a step ({row.evidence}, {_n(row)})")
+    theme.label(axes, row.title, f"exposed communication alone, share of a step ({row.evidence}, {_n(row)})")
     axes.set_ylabel("gain of crossover")
     return figure
 
@@ -173,7 +182,7 @@ def _names_beside(axes: Axes, rows: Sequence[OptimisedRow]) -> None:
             y = 1 - 0.6 * gap
         axes.annotate(
             one.name, (one.exposed_share, one.gain.median), (one.exposed_share + NAME_SHIFT, y), textcoords="data",
-            va="center", fontsize=6.5, arrowprops={"arrowstyle": "-", "linewidth": 0.5, "color": look.neutral()},
+            va="center", fontsize=6.5, arrowprops={"arrowstyle": "-", "linewidth": 0.5, "color": theme.neutral()},
         )  # fmt: skip
 
 

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from analysis import look
+from analysis import theme
 from analysis.rows import PairRow, SettingRow, SharingRow
 from analysis.shared_rows import PHASE
 from results.record import Phases
@@ -19,7 +19,7 @@ from results.record import Phases
 SMALLEST_SHARE = 0.005  # of a step; a narrower part cannot be seen
 
 
-class Part(StrEnum):
+class TimePart(StrEnum):
     """What a step's time goes into, as legends name it."""
 
     COMPUTE = "compute"
@@ -34,7 +34,7 @@ def breakdown(setting: SettingRow) -> Figure | None:
     rows = setting.competitors
     ideal = setting.ideal
     bars = [(row.name, row.phases, row.step_time_s.median) for row in rows]
-    x_label = f"ms a step ({setting.evidence}, {look.repeats(rows)})"
+    x_label = f"ms a step ({setting.evidence}, {theme.repeats(rows)})"
     return _phase_bars(bars, setting.title, x_label, ideal.step_time_s.median if ideal else None)
 
 
@@ -43,7 +43,7 @@ def shared_breakdown(pair: PairRow) -> Figure | None:
     rows = [row for row in pair.rows if row.axis != PHASE]
     bars = [(f"{row.label}: {job.name}", job.phases, job.step_time_s.median) for row in rows for job in row.jobs]
     title = pair.title.removeprefix(f"{pair.group}: ")
-    return _phase_bars(bars, title, f"ms a step ({pair.evidence}, {look.repeats(rows)})", None) if rows else None
+    return _phase_bars(bars, title, f"ms a step ({pair.evidence}, {theme.repeats(rows)})", None) if rows else None
 
 
 def sent_bytes(setting: SettingRow) -> Figure | None:
@@ -52,17 +52,17 @@ def sent_bytes(setting: SettingRow) -> Figure | None:
     if all(row.sent_bytes is None for row in rows):
         return None
     tags = sorted({tag for row in rows for tag in row.wire_bytes})
-    colours = {tag: look.palette()[place % len(look.palette())] for place, tag in enumerate(reversed(tags))}
-    figure, axes = look.bars(len(rows), extra_in=0.13 * (len(tags) // 2 + 1))
+    colours = {tag: theme.palette()[place % len(theme.palette())] for place, tag in enumerate(reversed(tags))}
+    figure, axes = theme.bars(len(rows), extra_in=0.13 * (len(tags) // 2 + 1))
     _stack(axes, [[(row.wire_bytes.get(tag, 0.0) / 1e6, {"color": colours[tag]}) for tag in tags] for row in rows])
     for place, row in enumerate(rows):
         if row.interface_bytes is not None:
-            axes.plot(row.interface_bytes / 1e6, place, **look.diamond())
+            axes.plot(row.interface_bytes / 1e6, place, **theme.diamond())
     handles: list[Patch | Line2D] = [Patch(color=colours[tag], label=f"{tag}, by the engine") for tag in tags]
-    look.legend(figure, [*handles, Line2D([], [], **look.diamond(), label="interface, with headers")], columns=2)
-    look.names(axes, [row.name for row in rows])
+    theme.legend(figure, [*handles, Line2D([], [], **theme.diamond(), label="interface, with headers")], columns=2)
+    theme.names(axes, [row.name for row in rows])
     axes.set_xlim(left=0)
-    look.label(axes, setting.title, f"MB sent a step and host ({setting.evidence}, {look.repeats(rows)})")
+    theme.label(axes, setting.title, f"MB sent a step and host ({setting.evidence}, {theme.repeats(rows)})")
     return figure
 
 
@@ -72,7 +72,7 @@ def sharing(pairs: Sequence[PairRow]) -> Figure | None:
     rows = [row for _, group in shown for row in group]
     if not rows:
         return None
-    figure, axes = look.bars(len(rows) + len(shown), extra_in=0.2)
+    figure, axes = theme.bars(len(rows) + len(shown), extra_in=0.2)
     ticks: list[tuple[int, str]] = []
     place = -1
     for names, group in shown:
@@ -83,32 +83,32 @@ def sharing(pairs: Sequence[PairRow]) -> Figure | None:
             place += 1
             _gain(axes, place, row)
             ticks.append((place, row.label))
-    axes.set_yticks([position for position, _ in ticks], [look.folded(name) for _, name in ticks])
+    axes.set_yticks([position for position, _ in ticks], [theme.folded(name) for _, name in ticks])
     axes.set_ylim(place + 0.6, -0.6)
-    axes.axvline(1, color=look.INK, linewidth=0.8, zorder=0.5)
-    look.legend(figure, _gain_handles(), columns=2)
-    x_label = f"gain, exclusive = 1 ({pairs[0].evidence}, {look.repeats(rows)})"
-    look.label(axes, f"Gain of sharing · {pairs[0].where}", x_label)
+    axes.axvline(1, color=theme.INK, linewidth=0.8, zorder=0.5)
+    theme.legend(figure, _gain_handles(), columns=2)
+    x_label = f"gain, exclusive = 1 ({pairs[0].evidence}, {theme.repeats(rows)})"
+    theme.label(axes, f"Gain of sharing · {pairs[0].where}", x_label)
     return figure
 
 
 def _gain(axes: Axes, place: float, row: SharingRow) -> None:
     assert row.throughput is not None
-    colour = look.palette()[2] if row.policy == "crossover" else look.neutral()
+    colour = theme.palette()[2] if row.policy == "crossover" else theme.neutral()
     axes.barh(place, row.throughput.median, height=0.6, color=colour)
-    look.whisker(axes, place, row.throughput)
+    theme.whisker(axes, place, row.throughput)
     if row.makespan_ratio is not None:
-        axes.plot(row.makespan_ratio.median, place + 0.16, **look.diamond())
+        axes.plot(row.makespan_ratio.median, place + 0.16, **theme.diamond())
     if row.bound is not None:
-        axes.plot([row.bound.median] * 2, [place - 0.42, place + 0.42], color=look.palette()[3], linewidth=2)
+        axes.plot([row.bound.median] * 2, [place - 0.42, place + 0.42], color=theme.palette()[3], linewidth=2)
 
 
 def _gain_handles() -> list[Patch | Line2D]:
     return [
-        Patch(color=look.palette()[2], label="throughput, crossover"),
-        Patch(color=look.neutral(), label="throughput, other"),
-        Line2D([], [], **look.diamond(), label="makespan ratio"),
-        Line2D([], [], color=look.palette()[3], linewidth=2, label="predicted bound Σt/T*"),
+        Patch(color=theme.palette()[2], label="throughput, crossover"),
+        Patch(color=theme.neutral(), label="throughput, other"),
+        Line2D([], [], **theme.diamond(), label="makespan ratio"),
+        Line2D([], [], color=theme.palette()[3], linewidth=2, label="predicted bound Σt/T*"),
     ]
 
 
@@ -120,42 +120,42 @@ def _phase_bars(
     parts = [phase_parts(phases, step_s) for _, phases, step_s in bars]
     looks = _phase_looks()
     seen = [name for name in looks if any(part[name] > SMALLEST_SHARE * sum(part.values()) for part in parts)]
-    figure, axes = look.bars(len(bars), extra_in=0.13 * ((len(seen) + 2) // 2))
+    figure, axes = theme.bars(len(bars), extra_in=0.13 * ((len(seen) + 2) // 2))
     _stack(axes, [[(part[name] * 1e3, looks[name]) for name in seen] for part in parts])
     handles: list[Patch | Line2D] = [Patch(label=name.value, **looks[name]) for name in seen]
     if ideal_s is not None:
-        handles.append(look.ideal_line(axes, ideal_s * 1e3))
-    look.legend(figure, handles, columns=2)
-    look.names(axes, [name for name, _, _ in bars])
+        handles.append(theme.ideal_line(axes, ideal_s * 1e3))
+    theme.legend(figure, handles, columns=2)
+    theme.names(axes, [name for name, _, _ in bars])
     axes.set_xlim(left=0)
-    look.label(axes, title, x_label)
+    theme.label(axes, title, x_label)
     return figure
 
 
-def _phase_looks() -> dict[Part, dict[str, Any]]:
-    blue, orange, _, _, violet, *_ = look.palette()
+def _phase_looks() -> dict[TimePart, dict[str, Any]]:
+    blue, orange, _, _, violet, *_ = theme.palette()
     return {
-        Part.COMPUTE: {"color": blue},
-        Part.EXPOSED: {"color": orange},
-        Part.TURN_WAIT: {"color": violet},
-        Part.REST: {"color": look.neutral()},
-        Part.UNSEEN: {"facecolor": "none", "edgecolor": look.neutral(), "hatch": "////", "linewidth": 0.4},
+        TimePart.COMPUTE: {"color": blue},
+        TimePart.EXPOSED: {"color": orange},
+        TimePart.TURN_WAIT: {"color": violet},
+        TimePart.REST: {"color": theme.neutral()},
+        TimePart.UNSEEN: {"facecolor": "none", "edgecolor": theme.neutral(), "hatch": "////", "linewidth": 0.4},
     }
 
 
-def phase_parts(phases: Phases, step_s: float) -> dict[Part, float]:
+def phase_parts(phases: Phases, step_s: float) -> dict[TimePart, float]:
     """A step's parts in seconds, which make up the whole step: `REST` is what no phase accounts for.
 
     Where a system shows no compute, all but the waiting for turns is one part that cannot be told apart.
     """
     known = {
-        Part.COMPUTE: phases.compute_s or 0.0,
-        Part.EXPOSED: phases.exposed_s or 0.0,
-        Part.TURN_WAIT: phases.turn_wait_s or 0.0,
+        TimePart.COMPUTE: phases.compute_s or 0.0,
+        TimePart.EXPOSED: phases.exposed_s or 0.0,
+        TimePart.TURN_WAIT: phases.turn_wait_s or 0.0,
     }
     remaining = max(0.0, step_s - sum(known.values()))
     hidden = phases.compute_s is None
-    return known | {Part.REST: 0.0 if hidden else remaining, Part.UNSEEN: remaining if hidden else 0.0}
+    return known | {TimePart.REST: 0.0 if hidden else remaining, TimePart.UNSEEN: remaining if hidden else 0.0}
 
 
 def _stack(axes: Axes, bars: Sequence[Sequence[tuple[float, dict[str, Any]]]]) -> None:

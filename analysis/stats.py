@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +21,7 @@ from numpy.typing import NDArray
 LEVEL = 0.95
 NUM_RESAMPLES = 4000
 FEWEST_FOR_LEVEL = 6
+SEED = 20210314
 
 Floats = NDArray[np.float64]
 
@@ -63,7 +65,6 @@ def exactly(value: float, n: int) -> Interval:
 
 def bootstrap_interval(
     values: Sequence[float],
-    rng: np.random.Generator,
     *,
     level: float = LEVEL,
     num_resamples: int = NUM_RESAMPLES,
@@ -76,14 +77,13 @@ def bootstrap_interval(
     median = float(np.median(sample))
     if len(sample) < 2:
         return Interval(median, math.nan, math.nan, len(sample))
-    low, high = _bounds(_resampled_medians(sample, rng, num_resamples), level)
+    low, high = _bounds(_resampled_medians(sample, num_resamples), level)
     return Interval(median, low, high, len(sample))
 
 
 def paired_ratio(
     a: Sequence[float],
     b: Sequence[float],
-    rng: np.random.Generator,
     *,
     level: float = LEVEL,
     num_resamples: int = NUM_RESAMPLES,
@@ -95,13 +95,12 @@ def paired_ratio(
     if len(a) != len(b):
         raise StatsError(f"paired ratio of {len(a)} and {len(b)} repeats; pass only repeats that both sides have")
     ratios = _checked(a) / _positive(b)
-    return bootstrap_interval(ratios.tolist(), rng, level=level, num_resamples=num_resamples)
+    return bootstrap_interval(ratios.tolist(), level=level, num_resamples=num_resamples)
 
 
 def unpaired_ratio(
     a: Sequence[float],
     b: Sequence[float],
-    rng: np.random.Generator,
     *,
     level: float = LEVEL,
     num_resamples: int = NUM_RESAMPLES,
@@ -115,7 +114,7 @@ def unpaired_ratio(
     median = float(np.median(above) / np.median(below))
     if n < 2:
         return Interval(median, math.nan, math.nan, n)
-    ratios = _resampled_medians(above, rng, num_resamples) / _resampled_medians(below, rng, num_resamples)
+    ratios = _resampled_medians(above, num_resamples) / _resampled_medians(below, num_resamples, stream=1)
     return Interval(median, *_bounds(ratios, level), n)
 
 
@@ -135,9 +134,18 @@ def _positive(values: Sequence[float]) -> Floats:
     return sample
 
 
-def _resampled_medians(sample: Floats, rng: np.random.Generator, num_resamples: int) -> Floats:
-    picks = rng.integers(0, len(sample), size=(num_resamples, len(sample)))
+def _resampled_medians(sample: Floats, num_resamples: int, *, stream: int = 0) -> Floats:
+    picks = _picks(len(sample), num_resamples, stream)
     return np.asarray(np.median(sample[picks], axis=1), dtype=np.float64)
+
+
+@cache
+def _picks(n: int, num_resamples: int, stream: int) -> NDArray[np.int64]:
+    """The same draws for every sample of `n`: an interval depends on its values alone, not on what else was asked.
+
+    Two sides that are resampled independently of each other take different streams.
+    """
+    return np.random.default_rng([SEED, n, stream]).integers(0, n, size=(num_resamples, n))
 
 
 def _bounds(statistics: Floats, level: float) -> tuple[float, float]:

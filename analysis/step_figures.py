@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING
 
 from analysis.drawing import Drawing
 from analysis.rows import Summary
-from analysis.step_claims import parts
 from analysis.step_rows import StepRow, StudyRow
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 TOPIC = "steps-by-link"
-EXCHANGES = ("parameter-server", "tree", "ring", "hierarchical", "all-gather")
+DEFAULT_EXCHANGE = "all-reduce"  # of systems, which say nothing of it
 _RATE = (
     "Step time and scaling efficiency (the step of one worker alone over this one, weak scaling) over the rate that "
     "the link stands for. Lines: predicted on a virtual clock; points: measured, medians and 95 % intervals. "
@@ -59,8 +58,8 @@ def step_drawings(summary: Summary) -> Iterator[Drawing]:
 
 def exchange_of(row: StepRow) -> str:
     """How its ranks combine messages."""
-    named = parts(row)
-    return next((exchange for exchange in EXCHANGES if exchange in named), "all-reduce")
+    exchange = row.strategy.of_slot("exchange")
+    return DEFAULT_EXCHANGE if exchange is None else exchange.name
 
 
 def _exchanges(study: StudyRow) -> list[str]:

@@ -16,7 +16,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FixedFormatter, FixedLocator, LogLocator, NullFormatter, NullLocator, PercentFormatter
 
-from analysis import look
+from analysis import theme
 from analysis.plots import MARKERS
 from analysis.step_rows import ErrorRow, StepRow, StudyRow
 from analysis.wording import number, percent, plural
@@ -34,7 +34,7 @@ Looks = Mapping[str, dict[str, Any]]
 
 def looks(methods: Sequence[str]) -> Looks:
     """A colour, a marker and a dash for each method: no two of twenty-eight agree in colour and dash."""
-    palette = look.palette()
+    palette = theme.palette()
     return {
         method: {
             "color": palette[place % len(palette)],
@@ -55,7 +55,7 @@ def over_rate(study: StudyRow, rows: Sequence[StepRow]) -> Figure | None:
     if not columns:
         return None
     drawn = [row for row in rows if row.place.num_workers in columns and row.place.gbit is not None]
-    styles = looks(_methods(drawn))
+    styles = looks(_methods(drawn, study.reference))
     figure, axes = _grid(2, len(columns), height_in=3.9, legend_rows=_legend_rows(styles))
     for place, workers in enumerate(columns):
         here = [row for row in drawn if row.place.num_workers == workers]
@@ -75,7 +75,7 @@ def over_workers(study: StudyRow, rows: Sequence[StepRow]) -> Figure | None:
     if not rates:
         return None
     drawn = [row for row in rows if row.place.gbit in rates]
-    styles = looks(_methods(drawn))
+    styles = looks(_methods(drawn, study.reference))
     figure, axes = _grid(1, len(rates), height_in=2.3, legend_rows=_legend_rows(styles))
     for place, gbit in enumerate(rates):
         here = [row for row in drawn if row.place.gbit == gbit]
@@ -102,16 +102,16 @@ def where_it_pays(studies: Sequence[StudyRow]) -> Figure | None:
     for (name, column), pays in cells.items():
         spot = names.index(name), columns.index(column)
         shares[spot], texts[spot] = _share(pays.ranges, pays.rates), pays.text.replace(", ", "\n")
-    figure, axes = look.canvas(1.0 + 0.27 * len(names), width_in=1.9 + 0.68 * len(columns))
+    figure, axes = theme.canvas(1.0 + 0.27 * len(names), width_in=1.9 + 0.68 * len(columns))
     sns.heatmap(
         shares, ax=axes, cmap="crest", vmin=0, vmax=1, cbar=False, linewidths=1, linecolor="none", annot=texts, fmt="",
-        annot_kws={"fontsize": 6.5}, yticklabels=[look.folded(name) for name in names],
+        annot_kws={"fontsize": 6.5}, yticklabels=[theme.folded(name) for name in names],
         xticklabels=[f"{workload.removesuffix('-replay')}\n{workers} workers" for workload, workers in columns],
     )  # fmt: skip
     axes.grid(visible=False)
     axes.tick_params(axis="x", rotation=0, labelsize=6.5)
     axes.tick_params(axis="y", rotation=0)
-    look.label(axes, f"Gbit/s at which a method beats {studies[0].reference}", "")
+    theme.label(axes, f"Gbit/s at which a method beats {studies[0].reference}", "")
     return figure
 
 
@@ -120,11 +120,14 @@ def predicted_against_measured(rows: Sequence[StepRow], errors: Sequence[ErrorRo
     known = [row for row in rows if row.error is not None and row.step_time_s is not None]
     if not known:
         return None
-    figure, upper, lower = look.panels(4.2, below=0.45)
+    figure, upper, lower = theme.panels(4.2, below=0.45)
     handles: list[Patch | Line2D] = []
     for place, workers in enumerate(_values(known, _workers)):
         here = [row for row in known if row.place.num_workers == workers]
-        style: dict[str, Any] = {"color": look.palette()[place % len(look.palette())], "linestyle": "none"}
+        style: dict[str, Any] = {
+            "color": theme.palette()[place % len(theme.palette())],
+            "linestyle": "none",
+        }
         style |= {"marker": MARKERS[place % len(MARKERS)], "markersize": 3.4, "alpha": 0.85}
         measured_ms = [_median_ms(row) for row in here]
         upper.plot(measured_ms, [1e3 * (row.predicted_s or 0.0) for row in here], **style)
@@ -133,20 +136,20 @@ def predicted_against_measured(rows: Sequence[StepRow], errors: Sequence[ErrorRo
     shown = [*map(_median_ms, known), *(1e3 * (row.predicted_s or 0.0) for row in known if row.predicted_s)]
     low, high = min(shown) * 0.85, max(shown) * 1.18
     ends = np.array([low, high])
-    upper.plot(ends, ends, color=look.INK, linewidth=0.8, zorder=0.5)
-    upper.fill_between(ends, ends * (1 - BAND), ends * (1 + BAND), color=look.neutral(), alpha=0.18, linewidth=0)
-    lower.axhspan(-100 * BAND, 100 * BAND, color=look.neutral(), alpha=0.18, linewidth=0)
-    lower.axhline(0, color=look.INK, linewidth=0.8, zorder=0.5)
+    upper.plot(ends, ends, color=theme.INK, linewidth=0.8, zorder=0.5)
+    upper.fill_between(ends, ends * (1 - BAND), ends * (1 + BAND), color=theme.neutral(), alpha=0.18, linewidth=0)
+    lower.axhspan(-100 * BAND, 100 * BAND, color=theme.neutral(), alpha=0.18, linewidth=0)
+    lower.axhline(0, color=theme.INK, linewidth=0.8, zorder=0.5)
     upper.set(xscale="log", yscale="log", xlim=(low, high), ylim=(low, high))
     for axis in (upper.yaxis, upper.xaxis):
         axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
         axis.set_major_formatter("{x:g}")
         axis.set_minor_locator(NullLocator())
-    look.legend(figure, handles, columns=4)
-    look.label(upper, _error_title(errors), "")
+    theme.legend(figure, handles, columns=4)
+    theme.label(upper, _error_title(errors), "")
     upper.set_ylabel("predicted step, ms")
     lower.set_ylabel("error, %")
-    lower.set_xlabel(f"measured step, ms ({look.repeats_of([row.num_repeats for row in known])})", loc="right")
+    lower.set_xlabel(f"measured step, ms ({theme.repeats_of([row.num_repeats for row in known])})", loc="right")
     return figure
 
 
@@ -163,7 +166,7 @@ def _median_ms(row: StepRow) -> float:
 
 
 def _grid(num_rows: int, num_columns: int, *, height_in: float, legend_rows: int) -> tuple[Figure, Any]:
-    width_in = max(look.WIDTH_IN, FULL_WIDTH_IN * min(1.0, num_columns / MOST_COLUMNS))
+    width_in = max(theme.WIDTH_IN, FULL_WIDTH_IN * min(1.0, num_columns / MOST_COLUMNS))
     figure = Figure(figsize=(width_in, height_in + 0.14 * legend_rows), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots(num_rows, num_columns, sharex="col", sharey="row", squeeze=False)
@@ -189,7 +192,7 @@ def _curves(
             )  # fmt: skip
         if points:
             joined = {} if not line and len(points) > 1 else {"linestyle": "none"}
-            look.error_bars(
+            theme.error_bars(
                 axes, [at for at, _ in points], [value for _, value in points], **(style | joined), markersize=3.6
             )
 
@@ -226,16 +229,18 @@ def _finish(figure: Figure, axes: Any, study: StudyRow, rows: Sequence[StepRow],
     handles: list[Patch | Line2D] = [
         Line2D([], [], label=names[method], markersize=3.6, **style) for method, style in styles.items()
     ]
-    look.legend(figure, handles, columns=2 if len(axes[0]) < MOST_COLUMNS else MOST_COLUMNS)
+    theme.legend(figure, handles, columns=2 if len(axes[0]) < MOST_COLUMNS else MOST_COLUMNS)
     title = f"{study.title} ({_evidence(rows)})"
-    columns = round(look.LONGEST_TITLE * figure.get_figwidth() / look.WIDTH_IN)
+    columns = round(theme.LONGEST_TITLE * figure.get_figwidth() / theme.WIDTH_IN)
     figure.suptitle(textwrap.fill(title, columns), x=0.01, ha="left", fontsize=8)
 
 
 def _evidence(rows: Sequence[StepRow]) -> str:
     measured = [row for row in rows if row.step_time_s is not None]
     kinds = sorted({row.evidence for row in measured})
-    points = f"points: {', '.join(kinds)}, {look.repeats_of([row.num_repeats for row in measured])}" if measured else ""
+    points = (
+        f"points: {', '.join(kinds)}, {theme.repeats_of([row.num_repeats for row in measured])}" if measured else ""
+    )
     lines = "lines: predicted" if any(row.predicted_s is not None for row in rows) else ""
     return "; ".join(filter(None, (lines, points))) or "nothing measured"
 
@@ -261,10 +266,11 @@ def _gbit(row: StepRow) -> float | None:
     return row.place.gbit
 
 
-def _methods(rows: Sequence[StepRow]) -> list[str]:
-    """Methods with more than one place first, so that curves take the first colours; the rest have a figure each."""
+def _methods(rows: Sequence[StepRow], reference: str) -> list[str]:
+    """Methods with more than one place, the reference first; the rest have a figure each."""
     counts = {row.method: sum(other.method == row.method for other in rows) for row in rows}
-    return sorted((method for method, count in counts.items() if count > 1), key=lambda method: method != "unfused")
+    first = {row.method for row in rows if row.name == reference}
+    return sorted((method for method, count in counts.items() if count > 1), key=lambda method: method not in first)
 
 
 def _num_rates(rows: Sequence[StepRow], workers: int) -> int:

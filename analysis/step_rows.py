@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from analysis.naming import Method
 from analysis.stats import Interval
 from results.record import Phases
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class Setting:
     """What two methods must share to be compared. `gbit` is what the link stands for, None where it has no rate."""
 
     suite: str
@@ -28,14 +29,15 @@ class Place:
 class StepRow:
     """One method in one place.
 
-    `method` is its label with the sizes that it stands for, `name` a short one. `by_repeat` holds the mean step time of
-    each repeat, `step_time_s` their median. `predicted_s` comes from a virtual clock. `single_s` is the step of one
-    worker alone, `bound_s` what no order of messages can beat: the longer of computation and of one message with all
-    gradients, α + β·bytes. `ids` are records of both kinds.
+    `method` is its label with the sizes that it stands for, `strategy` the same as plug-ins, `name` a short one.
+    `by_repeat` holds the mean step time of each repeat, `step_time_s` their median. `predicted_s` comes from a virtual
+    clock. `single_s` is the step of one worker alone, `bound_s` what no order of messages can beat: the longer of
+    computation and of one message with all gradients, α + β·bytes. `ids` are records of both kinds.
     """
 
-    place: Place
+    place: Setting
     method: str
+    strategy: Method
     name: str
     system: str
     evidence: str

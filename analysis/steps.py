@@ -11,58 +11,50 @@ from __future__ import annotations
 import itertools
 import math
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from analysis import naming
-from analysis.cells import LOCAL, SIMULATED, is_measured, is_shared, label_of, num_ranks, step_time_s
+from analysis.cells import LOCAL, SIMULATED, is_measured, is_shared, num_ranks, step_time_s
 from analysis.stats import Interval, bootstrap_interval
-from analysis.step_rows import ErrorRow, PaysRow, Place, StepRow, StudyRow
+from analysis.step_rows import ErrorRow, PaysRow, Setting, StepRow, StudyRow
 from analysis.training import median_phases, visible_phases
 from results.lines import line_s_per_byte
 from results.record import Record
-from results.sizes import in_real_sizes
 
-SUITES = ("fusion", "ordering", "compression")
 NOISE = 0.01  # of a step; less is no gain
-# What the rates at which a method pays are taken against: the first of these that some method begins with.
-REFERENCES = {
-    "fusion": ("fixed-buckets(bucket_bytes=26200000", "fixed-buckets"),
-    "ordering": ("unfused",),
-    "compression": ("fixed-buckets",),
-}
 GRADIENT_BYTES = 4
-Key = tuple[Place, str]
+Key = tuple[Setting, str]
 
 
-def step_rows(cells: Iterable[Sequence[Record]], rng: np.random.Generator) -> tuple[StepRow, ...]:
-    """Every method in every place, of the suites that ask for curves; names are short among these."""
+def step_rows(cells: Iterable[Sequence[Record]], suites: Container[str]) -> tuple[StepRow, ...]:
+    """Every method in every place, of `suites`; names are short among these."""
     found: dict[Key, StepRow] = {}
-    for records in (own for cell in cells for own in _by_suite(cell)):
-        row = _row(records, rng)
+    for records in (own for cell in cells for own in _by_suite(cell, suites)):
+        row = _row(records)
         key = (row.place, row.method)
         found[key] = _merged(found[key], row) if key in found else row
     rows = [row for row in found.values() if row.system != LOCAL]
     singles = _singles(list(found.values()))
-    names = naming.short_names(row.method for row in rows)
+    names = naming.short_names(row.strategy for row in rows)
     return tuple(
         sorted((_completed(replace(row, name=names[row.method]), singles) for row in rows), key=lambda row: _order(row))
     )
 
 
-def _by_suite(records: Iterable[Record]) -> list[list[Record]]:
+def _by_suite(records: Iterable[Record], suites: Container[str]) -> list[list[Record]]:
     """What is usable of a cell; suites may have cells of one name."""
     found: dict[str, list[Record]] = {}
     for record in records:
-        if _is_usable(record):
+        if record.suite in suites and _is_usable(record):
             found.setdefault(record.suite, []).append(record)
     return list(found.values())
 
 
 def _is_usable(record: Record) -> bool:
-    if record.suite not in SUITES or is_shared(record) or len(record.jobs) != 1:
+    if is_shared(record) or len(record.jobs) != 1:
         return False
     return is_measured(record) or (record.fabric.label == SIMULATED and _predicted_s(record) is not None)
 
@@ -74,11 +66,11 @@ def _predicted_s(record: Record) -> float | None:
     return step_time_s(record.jobs[0]) if record.jobs[0].step_times_s() else None
 
 
-def place_of(record: Record) -> Place:
+def place_of(record: Record) -> Setting:
     """Where a record's method ran or was predicted."""
     fabric, job = record.fabric, record.jobs[0]
     rate = fabric.equivalent_rate_bps or fabric.rate_bps
-    return Place(
+    return Setting(
         suite=record.suite,
         workload=job.workload,
         batch_size=job.batch_size,
@@ -87,14 +79,15 @@ def place_of(record: Record) -> Place:
     )
 
 
-def _row(records: Sequence[Record], rng: np.random.Generator) -> StepRow:
+def _row(records: Sequence[Record]) -> StepRow:
     first = records[0]
     job = first.jobs[0]
-    method = in_real_sizes(label_of(job), first.fabric.size_scale)
+    method = naming.method_of(job).in_real_sizes(first.fabric.size_scale)
     row = StepRow(
         place=place_of(first),
-        method=method,
-        name=method,
+        method=str(method),
+        strategy=method,
+        name=str(method),
         system=job.system,
         evidence=first.fabric.label,
         phases=median_phases([visible_phases(record.jobs[0]) for record in records]),
@@ -110,7 +103,7 @@ def _row(records: Sequence[Record], rng: np.random.Generator) -> StepRow:
     known = [step_s for step_s in told if step_s is not None]
     return replace(
         row,
-        step_time_s=bootstrap_interval([step_s for _, step_s in by_repeat], rng),
+        step_time_s=bootstrap_interval([step_s for _, step_s in by_repeat]),
         by_repeat=by_repeat,
         predicted_s=statistics.median(known) if known else None,
         bound_s=_all_in_one_s(first),
@@ -135,7 +128,7 @@ def _merged(a: StepRow, b: StepRow) -> StepRow:
     return replace(measured, predicted_s=predicted_s, ids=tuple(dict.fromkeys((*measured.ids, *other.ids))))
 
 
-def _singles(rows: Sequence[StepRow]) -> Callable[[Place], float | None]:
+def _singles(rows: Sequence[StepRow]) -> Callable[[Setting], float | None]:
     """The step of one worker: alone and measured, nearest to the place; else the computation that was predicted."""
     alone = [(row.place, row.step_time_s.median) for row in rows if _is_alone(row) and row.step_time_s is not None]
     predicted = [
@@ -144,7 +137,7 @@ def _singles(rows: Sequence[StepRow]) -> Callable[[Place], float | None]:
         if row.evidence == SIMULATED and row.phases.compute_s is not None
     ]
 
-    def single_s(place: Place) -> float | None:
+    def single_s(place: Setting) -> float | None:
         for known in (alone, predicted):
             same = [(other, step_s) for other, step_s in known if _work(other) == _work(place)]
             exact = [step_s for other, step_s in same if other.gbit == place.gbit]
@@ -159,11 +152,11 @@ def _is_alone(row: StepRow) -> bool:
     return row.system == LOCAL or row.place.num_workers == 1
 
 
-def _work(place: Place) -> tuple[str, int]:
+def _work(place: Setting) -> tuple[str, int]:
     return place.workload, place.batch_size
 
 
-def _completed(row: StepRow, singles: Callable[[Place], float | None]) -> StepRow:
+def _completed(row: StepRow, singles: Callable[[Setting], float | None]) -> StepRow:
     single_s = singles(row.place)
     bound_s = max(single_s, row.bound_s) if single_s is not None and row.bound_s is not None else None
     return replace(row, single_s=single_s, bound_s=bound_s)
@@ -175,8 +168,8 @@ def _order(row: StepRow) -> tuple[object, ...]:
     return place.suite, place.workload, place.batch_size, place.num_workers, gbit, row.system != "ours", row.method
 
 
-def studies(rows: Sequence[StepRow]) -> tuple[StudyRow, ...]:
-    """The rows by suite and network."""
+def step_studies(rows: Sequence[StepRow], references: Mapping[str, Sequence[str]]) -> tuple[StudyRow, ...]:
+    """The rows by suite and network; `references` are by suite, see `Study.references`."""
     by_study: dict[tuple[str, str, int], list[StepRow]] = {}
     for row in rows:
         by_study.setdefault((row.place.suite, *_work(row.place)), []).append(row)
@@ -190,13 +183,12 @@ def studies(rows: Sequence[StepRow]) -> tuple[StudyRow, ...]:
             pays=pays(own, reference),
         )
         for (suite, workload, batch_size), own in by_study.items()
-        for reference in [_reference(suite, own)]
+        for reference in [_reference(references.get(suite, ()), own)]
     )
 
 
-def _reference(suite: str, rows: Sequence[StepRow]) -> str:
+def _reference(wanted: Sequence[str], rows: Sequence[StepRow]) -> str:
     methods = sorted({row.method for row in rows}, key=len)
-    wanted = REFERENCES.get(suite, ())
     return next((method for start in wanted for method in methods if method.startswith(start)), "")
 
 

@@ -3,83 +3,83 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
-
-import numpy as np
+from collections.abc import Iterable, Iterator, Sequence
 
 from analysis.adapting import adapted_rows
 from analysis.cells import SIMULATED, cells
-from analysis.claims import SUITE as CLAIMED_BY
-from analysis.claims import claims
 from analysis.compression import compression_study
-from analysis.compression_claims import compression_claims
 from analysis.optimisers import optimisers
 from analysis.rows import OutcomeRow, ProvenanceRow, SettingRow, Summary
-from analysis.shared_rows import PairRow
+from analysis.shared_rows import PairRow, PaperCase, SweepRow
 from analysis.sharing import pairs
-from analysis.step_claims import step_claims
-from analysis.steps import error_rows, step_rows, studies
+from analysis.steps import error_rows, step_rows, step_studies
+from analysis.study import Evidence, Study, suites_with
 from analysis.sweeps import sweeps
 from analysis.targets import target_studies
 from analysis.training import Baseline, settings
 from analysis.verdict import verdicts
 from results.record import Environment, Record, Status
 
-SEED = 20210314
-
 
 class NoRecordsError(ValueError):
     """There is nothing to summarise."""
 
 
-def summarise(
-    records: Iterable[Record], *, baseline: Baseline | None = None, rng: np.random.Generator | None = None
-) -> Summary:
+def summarise(records: Iterable[Record], *, studies: Sequence[Study] = (), baseline: Baseline | None = None) -> Summary:
     """Everything the records say.
 
-    `baseline` names what ratios are taken against (torch DDP by default). `rng` drives the
-    bootstrap; without one a fixed seed is used, so the same records give the same report.
+    `studies` are what suites ask of their records; without any, every suite gets the general tables and figures.
+    `baseline` names what ratios are taken against (default: the fastest cell that sends all bytes). Intervals depend on
+    the records alone, so the same records give the same report.
+
     Raises: NoRecordsError if there are none.
     """
     everything = list(records)
     if not everything:
         raise NoRecordsError("no records to report on; run a suite first, e.g. make bench-quick")
-    generator = rng or np.random.default_rng(SEED)
     groups = cells(everything)
     ran = [group for group in groups if group[0].fabric.label != SIMULATED]
-    setting_rows = settings(ran, baseline or Baseline(), generator)
-    every_pair = pairs(ran, generator)
-    setting_rows = _without_rivals(setting_rows, every_pair)
+    suites = frozenset(record.suite for record in everything)
+    asked = [study for study in studies if study.suite in suites]
+    every_pair = pairs(ran)
+    setting_rows = _without_rivals(settings(ran, baseline or Baseline()), every_pair)
     pair_rows = tuple(pair for pair in every_pair if not pair.axis)
-    curves, optimised = sweeps(every_pair), optimisers(every_pair, generator)
-    suites = tuple(sorted({record.suite for record in everything}))
-    timed = step_rows(groups, generator)
-    errors = error_rows(timed)
-    judged = claims(every_pair, curves, optimised, generator) if CLAIMED_BY in suites else ()
+    curves, timed = sweeps(every_pair), step_rows(groups, suites_with(asked, lambda study: study.curves))
     targets = target_studies(ran)
-    compressed = compression_study(groups, targets, generator)
-    judged = (
-        *judged,
-        *step_claims(timed, errors, suites, generator),
-        *compression_claims(compressed, targets, generator),
+    evidence = Evidence(
+        suites=suites,
+        pairs=every_pair,
+        sweeps=curves,
+        optimised=optimisers(every_pair),
+        steps=timed,
+        errors=error_rows(timed),
+        targets=targets,
+        compression=compression_study(groups, targets, suites_with(asked, lambda study: study.codes)),
     )
     return Summary(
-        suites=suites,
+        suites=tuple(sorted(suites)),
         num_records=len(everything),
         verdicts=verdicts(setting_rows, pair_rows),
         settings=setting_rows,
         pairs=pair_rows,
         sweeps=curves,
-        optimisers=optimised,
-        claims=judged,
-        studies=studies(timed),
-        errors=errors,
+        papers=tuple(case for study in asked for case in _papers(study, curves)),
+        optimisers=evidence.optimised,
+        claims=tuple(dict.fromkeys(claim for study in asked for claim in study.claims(evidence))),
+        studies=step_studies(timed, {study.suite: study.references for study in asked}),
+        errors=evidence.errors,
         targets=targets,
-        compression=compressed,
-        adapted=adapted_rows(ran, generator),
+        compression=evidence.compression,
+        adapted=adapted_rows(ran),
         outcomes=outcomes(groups),
         provenance=provenance(everything),
     )
+
+
+def _papers(study: Study, curves: Sequence[SweepRow]) -> Iterator[PaperCase]:
+    for figure in study.figures:
+        accepted = tuple(sweep for sweep in curves if figure.accepts(sweep))
+        yield PaperCase(name=figure.name, caption=figure.caption, level=figure.level, sweeps=accepted)
 
 
 def _without_rivals(settings: Sequence[SettingRow], pairs: Sequence[PairRow]) -> tuple[SettingRow, ...]:

@@ -11,11 +11,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
 
-from analysis import look
+from analysis import theme
 from analysis.axes import JOBS, Axis, Scale, axis_of
-from analysis.look import Tag
 from analysis.shared_rows import CROSSOVER, FAIR, SeriesRow, SweepRow
 from analysis.stats import Interval
+from analysis.theme import Tag
 from analysis.wording import number
 
 FAIR_WAY = f"{CROSSOVER}, {FAIR} link"
@@ -34,7 +34,7 @@ class WayLook:
 
     @property
     def colour(self) -> str:
-        return look.neutral() if self.place is None else look.palette()[self.place]
+        return theme.neutral() if self.place is None else theme.palette()[self.place]
 
 
 WAYS: dict[str, WayLook] = {
@@ -60,7 +60,7 @@ def sweep(row: SweepRow, highest: float | None = None) -> Figure | None:
     if len(row.values) < 2:
         return None
     axis = axis_of(row.axis)
-    figure, upper, lower = look.panels(3.1, below=0.3)
+    figure, upper, lower = theme.panels(3.1, below=0.3)
     _scale(upper, axis, row.values)
     top = (highest or greatest(row)) * 1.06
     upper.set_ylim(min(0.9, _least(row) * 0.97), top)
@@ -68,14 +68,14 @@ def sweep(row: SweepRow, highest: float | None = None) -> Figure | None:
     last = row.values[-1]
     tags = [_curve(upper, series) for series in row.series if len(series.points) > 1]
     others = [_theory(upper, row, axis), _level(upper, row)]
-    look.name_curves(upper, last, [*tags, *(tag for tag in others if tag is not None)], gap)
+    theme.name_curves(upper, last, [*tags, *(tag for tag in others if tag is not None)], gap)
     for series in (series for series in row.series if len(series.points) == 1):
         _lone_point(upper, series)
     _one(upper, row.values)
     upper.set_ylabel("gain, one by one = 1")
     _shares(lower, row)
-    look.label(upper, row.title, "")
-    lower.set_xlabel(f"{axis.label} ({row.evidence}, {look.repeats(row.rows)})", loc="right")
+    theme.label(upper, row.title, "")
+    lower.set_xlabel(f"{axis.label} ({row.evidence}, {theme.repeats(row.rows)})", loc="right")
     return figure
 
 
@@ -110,7 +110,7 @@ def _scale(axes: Axes, axis: Axis, values: Sequence[float]) -> None:
 def _curve(axes: Axes, series: SeriesRow) -> Tag:
     drawn = way_look(series.way)
     known = [(at, row.throughput) for at, row in series.points if row.throughput is not None]
-    look.error_bars(
+    theme.error_bars(
         axes, [at for at, _ in known], [gain for _, gain in known], color=drawn.colour, marker=drawn.marker,
         linestyle=drawn.dash, markersize=3.2, zorder=3 if series.way == CROSSOVER else 2.5,
     )  # fmt: skip
@@ -121,7 +121,7 @@ def _lone_point(axes: Axes, series: SeriesRow) -> None:
     """A policy measured at one value alone, its name beside it."""
     drawn, (at, row) = way_look(series.way), series.points[0]
     if row.throughput is not None:
-        look.error_bars(
+        theme.error_bars(
             axes, [at], [row.throughput], color=drawn.colour, marker=drawn.marker, linestyle="none", markersize=3.2
         )
         axes.annotate(
@@ -135,13 +135,13 @@ def _theory(axes: Axes, row: SweepRow, axis: Axis) -> Tag | None:
     if axis.formula is not None and not row.overlaps and row.num_jobs is not None and len(set(row.workloads)) == 1:
         first, last = row.values[0], row.values[-1]
         x = np.geomspace(first, last, 200) if axis.scale is Scale.LOG else np.linspace(first, last, 200)
-        axes.plot(x, [axis.formula(float(at), row.num_jobs) for at in x], color=look.INK, linewidth=0.8, zorder=2)
+        axes.plot(x, [axis.formula(float(at), row.num_jobs) for at in x], color=theme.INK, linewidth=0.8, zorder=2)
         if axis.formula_name and row.num_jobs == 2:
             _formula_name(axes, axis.formula_name)
     if not row.bounds:
         return None
     x_bound, values = [at for at, _ in row.bounds], [bound.median for _, bound in row.bounds]
-    colour = look.palette()[3]
+    colour = theme.palette()[3]
     axes.plot(x_bound, values, color=colour, marker="_", markersize=7, markeredgewidth=1.6, linestyle=":", zorder=2.2)
     return Tag(BOUND, values[-1], colour)
 
@@ -153,7 +153,7 @@ def _formula_name(axes: Axes, name: str) -> None:
 
 def _one(axes: Axes, values: Sequence[float]) -> None:
     """The line of no gain, as far as something was measured, so that it crosses no name."""
-    axes.plot(_ends(values), [1, 1], color=look.INK, linewidth=0.8, zorder=0.5)
+    axes.plot(_ends(values), [1, 1], color=theme.INK, linewidth=0.8, zorder=0.5)
 
 
 def _ends(values: Sequence[float]) -> list[float]:
@@ -180,7 +180,7 @@ def _shares(axes: Axes, row: SweepRow) -> None:
         drawn = way_look(series.way)
         style: dict[str, Any] = {"color": drawn.colour, "marker": drawn.marker, "linestyle": drawn.dash}
         if known:
-            look.error_bars(axes, [at for at, _ in known], [share for _, share in known], markersize=2.6, **style)
+            theme.error_bars(axes, [at for at, _ in known], [share for _, share in known], markersize=2.6, **style)
             shown += [share for _, share in known]
     if row.level is not None and row.level.share is not None:
         axes.plot(_ends(row.values), [row.level.share.median] * 2, color=way_look(row.level.way).colour, linewidth=1.2)
@@ -199,36 +199,36 @@ def papers_case(sweeps: Sequence[SweepRow], claimed: float) -> Figure | None:
     curves = [(row, series) for row in sweeps for series in row.series if series.way == CROSSOVER]
     if not curves:
         return None
-    figure, axes = look.canvas(2.6)
+    figure, axes = theme.canvas(2.6)
     values = sorted({at for row, _ in curves for at in row.values})
     _scale(axes, axis_of(curves[0][0].axis), values)
     tags = [_papers_curve(axes, row, series, place) for place, (row, series) in enumerate(curves)]
-    axes.axhline(claimed, color=look.INK, linestyle="--", linewidth=0.9)
+    axes.axhline(claimed, color=theme.INK, linestyle="--", linewidth=0.9)
     _one(axes, values)
     bottom, top = 0.95, max(claimed + 0.05, *(greatest(row) for row, _ in curves)) * 1.03
     axes.set_ylim(bottom, top)
     claim = f"abstract's claim, {100 * (claimed - 1):.0f} %"
     gap = 0.075 * (top - bottom)
-    look.name_curves(axes, values[-1], [*tags, Tag(claim, claimed, look.INK)], gap)
+    theme.name_curves(axes, values[-1], [*tags, Tag(claim, claimed, theme.INK)], gap)
     first = curves[0][0]
-    repeats = look.repeats([one for row, _ in curves for one in row.rows])
+    repeats = theme.repeats([one for row, _ in curves for one in row.rows])
     title = "ImageNet networks, two jobs alike under crossover"
-    look.label(axes, title, f"{axis_of(first.axis).label} ({first.evidence}, {repeats})")
+    theme.label(axes, title, f"{axis_of(first.axis).label} ({first.evidence}, {repeats})")
     axes.set_ylabel("gain, one by one = 1")
     return figure
 
 
 def _papers_curve(axes: Axes, row: SweepRow, series: SeriesRow, place: int) -> Tag:
     network = row.workloads[0].partition("-")[0]
-    colour = look.palette()[2 * (sorted(NETWORKS).index(network) if network in NETWORKS else place)]
+    colour = theme.palette()[2 * (sorted(NETWORKS).index(network) if network in NETWORKS else place)]
     few = row.num_hosts is not None and row.num_hosts <= 4
     known = [(at, one.throughput) for at, one in series.points if one.throughput is not None]
-    look.error_bars(
+    theme.error_bars(
         axes, [at for at, _ in known], [gain for _, gain in known], color=colour, marker="o" if few else "s",
         linestyle="-" if few else "--", markersize=3.5, markerfacecolor=colour if few else "white",
     )  # fmt: skip
     for at, bound in row.bounds:
-        axes.plot([at], [bound.median], color=look.palette()[3], marker="_", markersize=9, markeredgewidth=1.4)
+        axes.plot([at], [bound.median], color=theme.palette()[3], marker="_", markersize=9, markeredgewidth=1.4)
     return Tag(f"{NETWORKS.get(network, network)}, {row.num_hosts} hosts", known[-1][1].median, colour)
 
 

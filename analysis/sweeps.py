@@ -8,7 +8,6 @@ from itertools import groupby
 from analysis.axes import HOSTS, JOBS, RHO, axis_of, order_of
 from analysis.shared_rows import CROSSOVER, PHASE, PairRow, SeriesRow, SharingRow, SweepRow
 
-AFTER_BACKWARD = "single-bucket"  # one message when backward is over, so nothing overlaps inside the job
 Located = tuple[float, PairRow]
 
 
@@ -24,8 +23,8 @@ def sweeps(pairs: Sequence[PairRow]) -> tuple[SweepRow, ...]:
 
 
 def overlaps(pair: PairRow) -> bool:
-    """Whether messages leave during backward in any of the jobs."""
-    return any(not job.strategy.startswith(AFTER_BACKWARD) for job in pair.rows[0].jobs)
+    """Whether messages leave during backward in any of the jobs: a single one leaves when backward is over."""
+    return any(job.num_messages is None or job.num_messages > 1 for job in pair.rows[0].jobs)
 
 
 def _question(pair: PairRow) -> tuple[object, ...]:

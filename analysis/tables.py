@@ -14,6 +14,7 @@ from rich.text import Text
 from analysis import terminal
 from analysis.compare import Comparison
 from analysis.compression_tables import compression_tables
+from analysis.naming import Method
 from analysis.rows import CellRow, OutcomeRow, PairRow, SettingRow, SharingRow, Summary, Tone, VerdictRow
 from analysis.sharing_tables import claim_list, has_metrics, metrics_table, optimiser_table, sweep_table
 from analysis.stats import FEWEST_FOR_LEVEL
@@ -189,6 +190,7 @@ def rows_as_json(summary: Summary) -> dict[str, Any]:
         summary,
         settings=tuple(map(_without_series, summary.settings)),
         sweeps=tuple(dataclasses.replace(sweep, pairs=()) for sweep in summary.sweeps),  # its curves have the rows
+        papers=(),  # these stand among the sweeps
     )
     plain = to_jsonable(_known(slim))
     assert isinstance(plain, dict)
@@ -201,9 +203,11 @@ def _without_series(setting: SettingRow) -> SettingRow:
 
 
 def _known(value: Any) -> Any:
-    """`value` with NaN as None, dataclasses as dicts."""
+    """`value` with NaN as None, methods as text, other dataclasses as dicts."""
     if isinstance(value, float) and math.isnan(value):
         return None
+    if isinstance(value, Method):
+        return str(value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: _known(getattr(value, field.name)) for field in dataclasses.fields(value)}
     if isinstance(value, tuple):

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, NullLocator
 
-from analysis import look
+from analysis import theme
 from analysis.step_plots import FULL_WIDTH_IN, looks
 from analysis.target_rows import ACCURACY, TargetRow, TargetStudy
 from analysis.targets import ratio
@@ -42,7 +42,7 @@ def courses(study: TargetStudy) -> Figure | None:
     for row in timed:
         _curve(axes[1], row, styles[row.name], lambda course: course.times_s)
     for part in axes:
-        part.axhline(study.target, color=look.INK, linewidth=0.8, linestyle=(0, (1, 2)), zorder=0.5)
+        part.axhline(study.target, color=theme.INK, linewidth=0.8, linestyle=(0, (1, 2)), zorder=0.5)
     axes[0].set_xlabel("steps")
     axes[0].set_ylabel(f"held-out {study.metric}")
     if timed:
@@ -53,7 +53,7 @@ def courses(study: TargetStudy) -> Figure | None:
         axes[1].set_xlabel(f"seconds of training ({study.clock})")
     _limit(axes[0], study)
     handles: list[Any] = [Line2D([], [], label=row.name, **_line(row, styles[row.name])) for row in rows]
-    handles.append(Line2D([], [], color=look.INK, linewidth=0.8, linestyle=(0, (1, 2)), label="target"))
+    handles.append(Line2D([], [], color=theme.INK, linewidth=0.8, linestyle=(0, (1, 2)), label="target"))
     figure.legend(handles=handles, loc="outside lower center", ncols=LEGEND_COLUMNS)
     figure.suptitle(f"{study.title} ({study.evidence})", x=0.01, ha="left", fontsize=8, fontweight="bold")
     return figure
@@ -71,7 +71,7 @@ def _limit(axes: Axes, study: TargetStudy) -> None:
 
 def _line(row: TargetRow, style: dict[str, Any]) -> dict[str, Any]:
     drawn = {**style, "markersize": 3.0, "linewidth": 1.1}
-    return drawn | ({"color": look.INK, "linewidth": 2.0, "linestyle": "-"} if row.is_dense else {})
+    return drawn | ({"color": theme.INK, "linewidth": 2.0, "linestyle": "-"} if row.is_dense else {})
 
 
 def _curve(axes: Axes, row: TargetRow, style: dict[str, Any], x: Callable[[Any], Sequence[float]]) -> None:
@@ -98,14 +98,14 @@ def prices(studies: Sequence[TargetStudy], value: Value, title: str) -> Figure |
             spot = names.index(name), place
             shares[spot] = np.log2(share) if math.isfinite(share) else 3.0
             texts[spot] = f"{number(share, 2)}×" if math.isfinite(share) else NOT_REACHED
-    figure, axes = look.canvas(1.0 + 0.26 * len(names), width_in=1.9 + 0.62 * len(studies))
+    figure, axes = theme.canvas(1.0 + 0.26 * len(names), width_in=1.9 + 0.62 * len(studies))
     sns.heatmap(
         shares, ax=axes, cmap="vlag", vmin=-3, vmax=3, cbar=False, linewidths=1, linecolor="none", annot=texts, fmt="",
-        annot_kws={"fontsize": 6}, yticklabels=[look.folded(name) for name in names],
+        annot_kws={"fontsize": 6}, yticklabels=[theme.folded(name) for name in names],
         xticklabels=[f"{study.workload}\n{study.num_workers} ranks" for study in studies],
     )  # fmt: skip
     axes.grid(visible=False)
     axes.tick_params(axis="x", rotation=0, labelsize=6)
     axes.tick_params(axis="y", rotation=0)
-    look.label(axes, title, "")
+    theme.label(axes, title, "")
     return figure

@@ -6,6 +6,8 @@ import math
 import statistics
 from dataclasses import dataclass
 
+from results.facts import Role
+
 ACCURACY, LOSS = "accuracy", "loss"
 
 
@@ -27,7 +29,7 @@ class Spread:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Course:
+class HeldOutCurve:
     """Held-out values of one method at the steps that every repeat reached: mean, and the range of all."""
 
     steps: tuple[int, ...]
@@ -63,10 +65,11 @@ class TargetRow:
     final_accuracy: Spread | None
     final_loss: Spread | None
     prices: tuple[Price, ...]
-    course: Course | None
+    course: HeldOutCurve | None
     clock: str
     num_diverged: int = 0
     is_dense: bool = False
+    role: Role = Role.METHOD
     falls_short: float | None = None
     record_ids: tuple[str, ...] = ()
 

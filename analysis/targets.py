@@ -13,20 +13,20 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from analysis.cells import FabricKey, fabric_key, is_shared, label_of, num_ranks
-from analysis.naming import short_names
-from analysis.sent import counted_a_step
-from analysis.target_rows import ACCURACY, LOSS, Course, Price, Spread, TargetRow, TargetStudy
+from analysis.cells import FabricKey, fabric_key, is_shared, num_ranks
+from analysis.naming import method_of, short_names
+from analysis.step_bytes import counted_a_step
+from analysis.target_rows import ACCURACY, LOSS, HeldOutCurve, Price, Spread, TargetRow, TargetStudy
 from analysis.wording import number, percent, plural
+from results.facts import Role
 from results.record import CurvePoint, Record, Status
 
 SHARE = 0.95
 ACCURATE = 0.5  # above it accuracy is the metric; language models guess too few tokens for that
 FEWEST_POINTS = 3
 FULL_SIZE_SHARE = 0.75
-DENSE = "dense"
 Cell = Sequence[Record]
-Key = tuple[str, str, str, FabricKey, int]
+Key = tuple[str, str, str, FabricKey, int, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,12 @@ def _key(record: Record) -> Key:
     job = record.jobs[0]
     ranks = num_ranks(record, job)
     samples = job.batch_size * job.accumulate * ranks
-    return record.suite, job.workload, job.device, fabric_key(record.fabric), samples
+    return record.suite, job.workload, job.device, fabric_key(record.fabric), samples, _workers(record)
+
+
+def _workers(record: Record) -> str:
+    """What the cell calls its workers where they are unequal by design; empty elsewhere."""
+    return record.cell.partition("/")[0] if record.trial.get("cluster") else ""
 
 
 def _study(key: Key, cells: Sequence[Cell]) -> TargetStudy | None:
@@ -82,7 +87,7 @@ def _study(key: Key, cells: Sequence[Cell]) -> TargetStudy | None:
     return TargetStudy(
         suite=key[0],
         workload=key[1],
-        where=key[3].describe().replace("host", "rank") if first.fabric.label == "lockstep" else key[3].describe(),
+        where=_where(key, first),
         evidence=first.fabric.label,
         num_workers=num_ranks(first, first.jobs[0]),
         metric=goal.metric,
@@ -92,14 +97,24 @@ def _study(key: Key, cells: Sequence[Cell]) -> TargetStudy | None:
     )
 
 
+def _where(key: Key, record: Record) -> str:
+    place = key[3].describe()
+    ranks = place.replace("host", "rank") if record.fabric.label == "lockstep" else place
+    return f"{ranks}, {key[5]}" if key[5] else ranks
+
+
 def _dense(cells: Sequence[Cell]) -> Cell | None:
     """What the suite calls dense; else, of those that send the most bytes a step, the one that ends best."""
-    named = [records for records in cells if records[0].cell.rpartition("/")[2] == DENSE]
+    named = [records for records in cells if _role(records) is Role.DENSE]
     if named:
         return named[0]
     sent = [max((counted_a_step(record.jobs[0]) or 0.0) for record in records if record.jobs) for records in cells]
     full = [own for own, size in zip(cells, sent, strict=True) if size >= FULL_SIZE_SHARE * max(sent)]
     return min(full, key=_final_loss, default=None)
+
+
+def _role(records: Cell) -> Role:
+    return next((record.jobs[0].role for record in records if record.jobs), Role.METHOD)
 
 
 def _final_loss(records: Cell) -> float:
@@ -130,8 +145,7 @@ def _rule(goal: _Goal) -> str:
 
 def _names(cells: Sequence[Cell]) -> list[str]:
     tails = [records[0].cell.split("/", 2)[-1] for records in cells]
-    labels = [label_of(next(record.jobs[0] for record in records if record.jobs)) for records in cells]
-    short = short_names(labels)
+    short = short_names(method_of(next(record.jobs[0] for record in records if record.jobs)) for records in cells)
     return [short.get(tail, tail) for tail in tails]
 
 
@@ -144,7 +158,7 @@ def _row(records: Cell, name: str, goal: _Goal, *, is_dense: bool) -> TargetRow:
     lost = Price(steps=math.inf, num_bytes=math.inf, time_s=math.inf)
     return TargetRow(
         name=name,
-        strategy=label_of(job),
+        strategy=str(method_of(job)),
         optimizer=_optimizer(ended),
         final=accuracies if goal.metric == ACCURACY else losses,
         final_accuracy=accuracies,
@@ -154,6 +168,7 @@ def _row(records: Cell, name: str, goal: _Goal, *, is_dense: bool) -> TargetRow:
         clock=job.clock,
         num_diverged=len(diverged),
         is_dense=is_dense,
+        role=job.role,
         record_ids=tuple(record.id for record in (*ended, *diverged)),
     )
 
@@ -178,7 +193,7 @@ def _price(record: Record, goal: _Goal) -> Price:
     return Price(steps=point.step, num_bytes=sent, time_s=point.time_s)
 
 
-def _course(repeats: Sequence[Sequence[CurvePoint]], metric: str) -> Course | None:
+def _course(repeats: Sequence[Sequence[CurvePoint]], metric: str) -> HeldOutCurve | None:
     by_step = [{point.step: point for point in repeat} for repeat in repeats]
     steps = sorted(set.intersection(*(set(points) for points in by_step))) if by_step else []
     if not steps:
@@ -187,7 +202,7 @@ def _course(repeats: Sequence[Sequence[CurvePoint]], metric: str) -> Course | No
     values = [[p.loss if metric == LOSS else p.accuracy or 0.0 for p in column] for column in columns]
     times = [[p.time_s for p in column if p.time_s is not None] for column in columns]
     timed = all(len(own) == len(column) for own, column in zip(times, columns, strict=True))
-    return Course(
+    return HeldOutCurve(
         steps=tuple(steps),
         mean=tuple(map(statistics.fmean, values)),
         low=tuple(map(min, values)),

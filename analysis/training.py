@@ -12,13 +12,12 @@ import numpy as np
 from analysis import convergence, naming
 from analysis.cells import (
     LOCAL,
-    Group,
+    ComputeKind,
     SettingKey,
     fabric_key,
     group_of,
     is_measured,
     is_shared,
-    label_of,
     num_ranks,
     setting_key,
     shared_repeats,
@@ -27,7 +26,6 @@ from analysis.cells import (
 from analysis.rows import CellRow, SettingRow
 from analysis.stats import Interval, bootstrap_interval, paired_ratio
 from results.record import JobResult, Phases, Record
-from results.sizes import in_real_sizes
 
 FULL_SIZE_SHARE = 0.75
 Cells = Sequence[Sequence[Record]]
@@ -37,10 +35,10 @@ Cells = Sequence[Sequence[Record]]
 class Baseline:
     """What ratios are taken against: the fastest cell of this system and, if given, this strategy.
 
-    Where a setting has none, the fastest cell that sends all bytes (no compression) takes its place.
+    Where none is named, or a setting has none, the fastest cell that sends all bytes (no compression) takes its place.
     """
 
-    system: str = "torch-ddp"
+    system: str = ""
     strategy: str | None = None
 
     def matches(self, row: CellRow) -> bool:
@@ -48,7 +46,7 @@ class Baseline:
         return row.system == self.system and self.strategy in (None, row.strategy, row.label)
 
 
-def settings(cells: Cells, baseline: Baseline, rng: np.random.Generator) -> tuple[SettingRow, ...]:
+def settings(cells: Cells, baseline: Baseline) -> tuple[SettingRow, ...]:
     """Every setting that has at least one measured competitor."""
     competitors: dict[SettingKey, list[Sequence[Record]]] = {}
     ideals: list[Sequence[Record]] = []
@@ -60,7 +58,7 @@ def settings(cells: Cells, baseline: Baseline, rng: np.random.Generator) -> tupl
             ideals.append(records)
         else:
             competitors.setdefault(setting_key(first), []).append(records)
-    rows = [_setting(key, group, _ideals_for(key, ideals), baseline, rng) for key, group in competitors.items()]
+    rows = [_setting(key, group, _ideals_for(key, ideals), baseline) for key, group in competitors.items()]
     return tuple(_named(sorted(rows, key=lambda row: (row.key.group.value, row.key.workload, row.title))))
 
 
@@ -87,22 +85,20 @@ def _compute(records: Sequence[Record]) -> tuple[str, str, int]:
     return job.workload, job.device, job.batch_size
 
 
-def _setting(
-    key: SettingKey, competitors: Cells, ideals: Cells, baseline: Baseline, rng: np.random.Generator
-) -> SettingRow:
+def _setting(key: SettingKey, competitors: Cells, ideals: Cells, baseline: Baseline) -> SettingRow:
     first = _measured(competitors[0])[0]
     ranks = num_ranks(first, first.jobs[0])
     cells = [*competitors, *ideals]
-    rows = [_cell(records, ranks, rng) for records in cells]
+    rows = [_cell(records, ranks) for records in cells]
     place = _choose(rows, baseline)
-    learns = key.group is not Group.REPLAY
+    learns = key.group is not ComputeKind.REPLAY
     target = convergence.target_loss(convergence.training_curves(_measured(cells[place]))) if learns else None
     rows = [
         replace(
             row,
             is_baseline=number == place,
-            speedup=_speedup(_measured(cells[place]), _measured(records), rng),
-            time_to_target_s=_time_to_target(records, target, rng),
+            speedup=_speedup(_measured(cells[place]), _measured(records)),
+            time_to_target_s=_time_to_target(records, target),
         )
         for number, (row, records) in enumerate(zip(rows, cells, strict=True))
     ]
@@ -121,7 +117,7 @@ def _named(settings: Sequence[SettingRow]) -> list[SettingRow]:
 
     Sizes in them are what they stand for, as in tables of step times; labels keep those that were run.
     """
-    real = [[in_real_sizes(row.label, setting.fabric.size_scale) for row in setting.cells] for setting in settings]
+    real = [[row.method.in_real_sizes(setting.fabric.size_scale) for row in setting.cells] for setting in settings]
     everything = list(itertools.chain(*real))
     short = naming.short_names(everything)
     return [
@@ -129,12 +125,13 @@ def _named(settings: Sequence[SettingRow]) -> list[SettingRow]:
             setting,
             cells=tuple(
                 # Two sizes that agree to three figures keep the label that tells them apart.
-                replace(row, name=short[label] if labels.count(label) == 1 else row.label)
-                for row, label in zip(setting.cells, labels, strict=True)
+                replace(row, name=short[text] if texts.count(text) == 1 else row.label)
+                for row, text in zip(setting.cells, texts, strict=True)
             ),
-            left_out=naming.left_out(labels, everything),
+            left_out=naming.left_out(methods, everything),
         )
-        for setting, labels in zip(settings, real, strict=True)
+        for setting, methods in zip(settings, real, strict=True)
+        for texts in [list(map(str, methods))]
     ]
 
 
@@ -149,7 +146,7 @@ def _measured(records: Sequence[Record]) -> list[Record]:
     return [record for record in records if is_measured(record)]
 
 
-def _cell(records: Sequence[Record], ranks: int, rng: np.random.Generator) -> CellRow:
+def _cell(records: Sequence[Record], ranks: int) -> CellRow:
     measured = _measured(records)
     jobs = [record.jobs[0] for record in measured]
     job = jobs[0]
@@ -157,15 +154,17 @@ def _cell(records: Sequence[Record], ranks: int, rng: np.random.Generator) -> Ce
     counted_ranks = ranks if job.system == LOCAL else own_ranks
 
     def over(value: Callable[[JobResult], float]) -> Interval:
-        return bootstrap_interval([value(job) for job in jobs], rng)
+        return bootstrap_interval([value(job) for job in jobs])
 
     # Replayed layers compute nothing, so their losses say nothing.
-    learning = [record for record in measured if group_of(record) is not Group.REPLAY]
+    learning = [record for record in measured if group_of(record) is not ComputeKind.REPLAY]
     training, held_out = convergence.training_curves(learning), convergence.held_out_curves(learning)
+    method = naming.method_of(job)
     return CellRow(
         cell=measured[0].cell,
-        label=label_of(job),
-        name=label_of(job),
+        label=str(method),
+        method=method,
+        name=str(method),
         system=job.system,
         strategy=job.strategy,
         num_ranks=own_ranks,
@@ -181,8 +180,8 @@ def _cell(records: Sequence[Record], ranks: int, rng: np.random.Generator) -> Ce
         wire_bytes=_median_bytes([job.wire_bytes for job in jobs]),
         interface_bytes=_median([job.interface_bytes for job in jobs]),
         peak_memory_bytes=max(job.peak_memory_bytes for job in jobs),
-        final_loss=bootstrap_interval([curve[-1].loss for curve in held_out], rng) if _finite(held_out) else None,
-        final_accuracy=_final_accuracy(held_out, rng),
+        final_loss=bootstrap_interval([curve[-1].loss for curve in held_out]) if _finite(held_out) else None,
+        final_accuracy=_final_accuracy(held_out),
         repeat_samples_per_s=tuple(job.batch_size * counted_ranks / step_time_s(job) for job in jobs),
         steps_s=tuple(step for job in jobs for step in job.step_times_s()),
         training=convergence.median_curve(training),
@@ -195,24 +194,24 @@ def _finite(curves: Sequence[convergence.Curve]) -> bool:
     return bool(curves) and all(curve[-1].loss == curve[-1].loss for curve in curves)
 
 
-def _final_accuracy(curves: Sequence[convergence.Curve], rng: np.random.Generator) -> Interval | None:
+def _final_accuracy(curves: Sequence[convergence.Curve]) -> Interval | None:
     values = [curve[-1].accuracy for curve in curves]
     known = [value for value in values if value is not None]
-    return bootstrap_interval(known, rng) if known and len(known) == len(values) else None
+    return bootstrap_interval(known) if known and len(known) == len(values) else None
 
 
-def _speedup(base: Sequence[Record], own: Sequence[Record], rng: np.random.Generator) -> Interval | None:
+def _speedup(base: Sequence[Record], own: Sequence[Record]) -> Interval | None:
     """The baseline's step time over this one's, repeat by repeat; exactly 1 for the baseline itself."""
     pairs = shared_repeats(base, own)
     if not pairs:
         return None
     times = [(step_time_s(a.jobs[0]), step_time_s(b.jobs[0])) for a, b in pairs]
-    return paired_ratio([a for a, _ in times], [b for _, b in times], rng)
+    return paired_ratio([a for a, _ in times], [b for _, b in times])
 
 
-def _time_to_target(records: Sequence[Record], target: float | None, rng: np.random.Generator) -> Interval | None:
+def _time_to_target(records: Sequence[Record], target: float | None) -> Interval | None:
     times = convergence.times_to_loss_s(records, target) if target is not None else []
-    return bootstrap_interval(times, rng) if times else None
+    return bootstrap_interval(times) if times else None
 
 
 def visible_phases(job: JobResult) -> Phases:

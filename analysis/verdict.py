@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 
-from analysis.cells import Group
+from analysis.cells import ComputeKind
 from analysis.rows import CellRow, PairRow, SettingRow, SharingRow, Tone, VerdictRow
 from analysis.shared_rows import CROSSOVER, NAIVE
 from analysis.stats import Interval
@@ -114,7 +114,7 @@ def _details(setting: SettingRow, best: CellRow, base: CellRow, rivals: Sequence
     whole = max((row for row in full_size(rivals) if row is not best), key=_speed, default=None)
     if whole is not None and best not in full_size(rivals):
         yield f"Fastest without compression: {whole.name}, {factor(whole.speedup)}."
-        if setting.key.group is Group.REPLAY:
+        if setting.key.group is ComputeKind.REPLAY:
             yield "Replay shows speed alone; what compression does to training is not seen here."
     yield from _quality(best, base, setting.target_loss)
     yield from _unlearned(rivals)

@@ -8,9 +8,9 @@ groups and on a virtual clock.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import ClassVar, Protocol, Self, runtime_checkable
+from typing import Any, ClassVar, Protocol, Self, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -25,6 +25,7 @@ class Slot(StrEnum):
     EXCHANGE = "exchange"
     OPTIMIZER = "optimizer"
     TUNING = "tuning"
+    CONSISTENCY = "consistency"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,12 +40,41 @@ class Card:
     wraps: bool = False
 
 
+UNIT = "unit"  # the key under which a field's metadata say that it is a size
+
+
+def size(default: Any, unit: str) -> Any:
+    """A parameter that is a size in `unit`: "bytes", "elements" or "MB".
+
+    Where tensors are S times smaller than what they stand for, so is a size; names show what it stands for. The unit
+    "scale" marks the parameter that is told S itself.
+    """
+    return field(default=default, metadata={UNIT: unit})
+
+
+MOST_IN_FLIGHT = 64  # each has a process group of its own
+
+
+def check_depth(depth: int) -> None:
+    """Refuse a number of messages in flight that no engine can hold. Raises: ValueError unless 1 ≤ depth ≤ 64."""
+    if not 1 <= depth <= MOST_IN_FLIGHT:
+        raise ValueError(f"depth is {depth}; between 1 and {MOST_IN_FLIGHT} messages may be in flight")
+
+
+def check_not_negative(**settings: float) -> None:
+    """Refuse settings of an optimizer below 0. Raises: ValueError naming the first one."""
+    for name, value in settings.items():
+        if value < 0.0:
+            raise ValueError(f"{name} is {value:g}; use 0 or more")
+
+
 @dataclass(frozen=True, slots=True)
 class Segment:
     """The elements `start:stop` of one flattened parameter of `shape`.
 
-    `index` is the parameter's place in the order in which backward makes gradients ready
-    (0 is ready first), equal on every rank.
+    `slice` numbers the parts of a model that a packing cuts, over all parameters; None for what was not cut.
+    `index` is the parameter's place in the order in which backward makes gradients ready (0 is ready first), equal
+    on every rank.
     """
 
     name: str
@@ -53,6 +83,7 @@ class Segment:
     stop: int
     index: int
     itemsize: int = 4
+    slice: int | None = None
 
     @property
     def numel(self) -> int:
@@ -247,6 +278,7 @@ class Aggregate:
     SCATTER takes one uint8 tensor a server, in order of servers. MERGE takes any tensors, equal in size on all ranks,
     and `merge(own, arrived)`, which gives a payload of that size. With `equal_sizes` the compressor promises that
     every rank's payload has this size (for SCATTER: all payloads for one server), and no size header travels.
+    `message` is what it is about: whoever drives the compressor fills it in, for exchanges that place messages.
     """
 
     payload: Payload
@@ -254,6 +286,7 @@ class Aggregate:
     tag: str
     equal_sizes: bool = False
     merge: Merge | None = None
+    message: Message | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -360,10 +393,35 @@ class SizedByShape(Protocol):
 
 
 @runtime_checkable
+class CountsBits(Protocol):
+    """A compressor whose code has another size by its definition than `wire_bytes` foresees, e.g. at its entropy."""
+
+    @property
+    def code_bits(self) -> float:
+        """Bits per element: values, positions and scales of the code as the method defines it."""
+        ...
+
+
+@runtime_checkable
+class RampsUp(Protocol):
+    """A compressor that sends more in its first `ramp_steps` steps, and less with every one of them."""
+
+    @property
+    def ramp_steps(self) -> int: ...
+
+
+@runtime_checkable
 class KeepsResidual(Protocol):
     """A compressor that itself feeds back what it loses, so that no `error-feedback` goes around it."""
 
     keeps_residual: ClassVar[bool]
+
+
+@runtime_checkable
+class Votes(Protocol):
+    """A compressor whose result is no sum of contributions, so that no `error-feedback` goes around it."""
+
+    votes: ClassVar[bool]
 
 
 @runtime_checkable
@@ -479,6 +537,34 @@ class Exchange(Protocol):
 
 
 @runtime_checkable
+class Consistency(Protocol):
+    """When a worker may go on, and what a server makes of updates. Pure.
+
+    A worker's clock is the number of updates that it has pushed. All updates of one clock, one from each worker, are a
+    version of the parameters.
+    """
+
+    card: ClassVar[Card]
+
+    @property
+    def is_synchronous(self) -> bool:
+        """Whether no worker ever computes on parameters that lack another worker's update."""
+        ...
+
+    def may_start(self, clocks: Sequence[int], own: int) -> bool:
+        """Whether worker `own` may begin its next clock; `clocks` [workers] are those that the server has seen."""
+        ...
+
+    def must_include(self, clock: int) -> int:
+        """The last clock of which a read at `clock` holds every worker's update; below 0 for none."""
+        ...
+
+    def share(self, num_arrived: int, num_workers: int) -> float:
+        """The weight of each update of a version of which `num_arrived` have come; 1/P once all have."""
+        ...
+
+
+@runtime_checkable
 class NeedsWorld(Protocol):
     """An exchange that does not go with any number of ranks."""
 
@@ -499,14 +585,26 @@ class HasServers(Protocol):
     def num_workers(self, world: int) -> int: ...
 
 
+Parameters = Iterable[Tensor] | Iterable[tuple[str, Tensor]]
+"""What is to be stepped, with names where there are any, as torch's own optimizers take it."""
+
+
 @runtime_checkable
 class OptimizerSpec(Protocol):
-    """What a step does. `element_wise` optimizers may step any part of the model on its own."""
+    """What a step does."""
 
     card: ClassVar[Card]
-    element_wise: ClassVar[bool]
 
-    def build(self, parameters: Iterable[Tensor]) -> torch.optim.Optimizer: ...
+    @property
+    def scope(self) -> Scope:
+        """What it must see whole: any part of the model may be stepped on its own that holds whole elements or whole
+        tensors, in their shapes; or the model at once."""
+        ...
+
+    def build(self, parameters: Parameters) -> torch.optim.Optimizer:
+        """An optimizer of `parameters` alone, all of its state its own. Raises: ValueError if it needs names and there
+        are none."""
+        ...
 
 
 class UpdatePoint(StrEnum):

@@ -1,6 +1,6 @@
 """Finds the plug-ins: every dataclass with a `card` in a module of a slot's folder.
 
-A new file is picked up by its presence; there is no list to extend.
+A new file is picked up by its presence; there is no list to extend. Files outside the tree: `baselines.outside`.
 """
 
 from __future__ import annotations
@@ -10,11 +10,12 @@ import importlib
 import pkgutil
 from collections.abc import Mapping
 from functools import cache
-from types import MappingProxyType
+from types import MappingProxyType, ModuleType
 from typing import Any
 
 import baselines
-from baselines.api import Slot
+from baselines import outside
+from baselines.api import Card, Slot
 from baselines.text import settable_fields
 
 
@@ -22,33 +23,44 @@ class CatalogueError(ValueError):
     """An unknown plug-in or a wrong parameter; the message lists what exists."""
 
 
-@cache
 def plugins() -> Mapping[str, type[Any]]:
-    """Every plug-in class by name, in order of slot and name.
+    """Every plug-in class by name, those of the tree in order of slot and name, then those from outside.
 
-    Raises: CatalogueError if two plug-ins share a name or one stands in another slot's folder.
+    Raises: CatalogueError if two plug-ins share a name or one stands in another slot's folder; OutsideError.
     """
+    return _plugins(outside.sources())
+
+
+@cache
+def _plugins(sources: tuple[str, ...]) -> Mapping[str, type[Any]]:
     found: dict[str, type[Any]] = {}
     for slot in Slot:
         package = importlib.import_module(f"{baselines.__name__}.{slot.value}")
         for entry in sorted(pkgutil.iter_modules(package.__path__), key=lambda e: e.name):
             module = importlib.import_module(f"{package.__name__}.{entry.name}")
-            for kind in _plugin_classes(module):
+            for kind in plugin_classes(module):
                 if kind.card.slot is not slot:
                     raise CatalogueError(
                         f"{module.__name__}: {kind.card.name} says slot {kind.card.slot}, move the file"
                     )
-                if kind.card.name in found:
-                    raise CatalogueError(
-                        f"{module.__name__}: the name {kind.card.name!r} is taken by {found[kind.card.name]}"
-                    )
-                found[kind.card.name] = kind
+                _add(found, kind)
+    for source in sources:
+        for kind in (kind for module in outside.plugin_modules(source) for kind in plugin_classes(module)):
+            _add(found, kind)
     return MappingProxyType(found)
 
 
-def _plugin_classes(module: Any) -> list[type[Any]]:
+def _add(found: dict[str, type[Any]], kind: type[Any]) -> None:
+    name = kind.card.name
+    if name in found:
+        raise CatalogueError(f"{kind.__module__}: the name {name!r} is taken by {found[name]}; choose another")
+    found[name] = kind
+
+
+def plugin_classes(module: ModuleType) -> list[type[Any]]:
+    """The plug-ins that a module defines itself."""
     own = [value for value in vars(module).values() if isinstance(value, type) and value.__module__ == module.__name__]
-    return [kind for kind in own if dataclasses.is_dataclass(kind) and hasattr(kind, "card")]
+    return [kind for kind in own if dataclasses.is_dataclass(kind) and isinstance(getattr(kind, "card", None), Card)]
 
 
 def plugin(name: str) -> type[Any]:

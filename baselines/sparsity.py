@@ -34,6 +34,21 @@ def code_bytes(numel: int, density: float, dtype: torch.dtype = torch.float32) -
     return float(num_kept(numel, density) * (dtype.itemsize + sparse.index_dtype(numel).itemsize))
 
 
+def chosen_bits(density: float, value_bits: float = 32.0) -> float:
+    """Bits per element of a code of the `density` largest: their values, and which they are, at the entropy H(density).
+
+    No type of index reaches the entropy; the code that is sent takes `code_bytes`.
+    """
+    return density * value_bits + entropy(density)
+
+
+def entropy(share: float) -> float:
+    """Bits of one yes or no that is yes with probability `share`."""
+    if not 0.0 < share < 1.0:
+        return 0.0
+    return -share * math.log2(share) - (1 - share) * math.log2(1 - share)
+
+
 def sparse_code(values: Tensor, positions: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
     """The elements of `values` [n] at `positions` [k] as bytes, the values in `dtype`."""
     return joined(sparse.gather(values, positions).to(dtype), sparse.pack(positions, values.numel()))
@@ -56,11 +71,14 @@ def elements(data: Tensor, numel: int, dtype: torch.dtype = torch.float32) -> tu
 def standing_out(values: Tensor, density: float, sample: float, generator: torch.Generator) -> Tensor:
     """Positions (ascending) of about `density` of the elements: those whose magnitude reaches a threshold, which is
     estimated on a share `sample` of them, or on more where the tensor is small. With density 1 all that are not 0."""
-    if density == 1.0:
-        return select.above(values, 0.0)
+    return select.above(values, 0.0 if density == 1.0 else sampled(values, density, sample, generator))
+
+
+def sampled(values: Tensor, density: float, sample: float, generator: torch.Generator) -> float:
+    """The magnitude that about `density` of `values` [n] reach, by a share `sample` of them, or more where n is small:
+    ten samples at least reach it."""
     enough = _NUM_EXCEEDING / (density * max(1, values.numel()))
-    threshold = select.sampled_threshold(values, density, min(1.0, max(sample, enough)), generator)
-    return select.above(values, threshold)
+    return select.sampled_threshold(values, density, min(1.0, max(sample, enough)), generator)
 
 
 def blocks(values: Tensor, ctx: Context, scope: str) -> list[tuple[int, Tensor]]:

@@ -5,7 +5,8 @@ Every rank of `ctx.servers` combines its share of every parameter,
     a = Σ C(workers' parts) + ē,    sends C(a) to all workers,    ē ← a − C(a)
 
 and keeps ē by parameter name. Shares are whole rows (first dimension) of each parameter, row i of R on server ⌊i·S/R⌋,
-whatever the packing: so a residual stays with its elements when messages change.
+whatever the packing: so a residual stays with its elements when messages change. What is not finite in ē is given up in
+the next step and logged.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from torch import Tensor
 
 from baselines.api import Aggregate, Context, How, Message, Reduced, Reduction, Segment
 from baselines.codec import Codec
+from baselines.residuals import report
 
 Share = tuple[int, Segment]  # where a piece of the message begins, and the piece
 
@@ -65,6 +67,9 @@ def _combine(
     """The code of the workers' sum and this server's residual, which then keeps what that code loses."""
     kept = [residuals[s.name][s.start : s.stop] for _, s in share]
     total = torch.cat(kept) if kept else torch.zeros(0, device=codes[0].device)
+    if not math.isfinite(float(total.sum())):
+        report(int((~total.isfinite()).sum()), ctx.message)
+        total.nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0)
     for code in codes:
         codec.add_decoded(code, total, ctx)
     reply = codec.encode(total, ctx)

@@ -1,7 +1,8 @@
 """A strategy: one plug-in a slot, written as a text such as `tensor-fusion(cycle_s=0.005)+half`.
 
 Names are joined by `+`; what is not named keeps its default. `topk+error-feedback` wraps, in the
-order written. Update points are named likewise: `fixed-buckets+at-pre-hook`.
+order written. Update points are named likewise: `fixed-buckets+at-pre-hook`; and how many steps ranks take
+alone between two exchanges: `sbc(density=0.01)+error-feedback+local-steps(n=10)`.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any
 from baselines.api import (
     AppliesMomentum,
     Compressor,
+    Consistency,
     Costs,
     Exchange,
     HasKnobs,
@@ -44,7 +46,11 @@ DEFAULTS = {
     Slot.EXCHANGE: "all-reduce",
     Slot.OPTIMIZER: "sgd",
     Slot.TUNING: "untuned",
+    Slot.CONSISTENCY: "bsp",
 }
+
+
+LOCAL_STEPS, MAX_LOCAL_STEPS = "local-steps", 1_000_000
 
 
 class StrategyError(TextError):
@@ -53,7 +59,8 @@ class StrategyError(TextError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Strategy:
-    """What each slot holds. `text` is how it was written and is enough to make it again."""
+    """What each slot holds. `text` is how it was written and is enough to make it again. Ranks take `local_steps` steps
+    of their own between two exchanges, in which differences of weights then travel."""
 
     text: str
     packing: Packing
@@ -62,12 +69,20 @@ class Strategy:
     exchange: Exchange
     optimizer: OptimizerSpec
     tuning: Tuner
+    consistency: Consistency
     update_point: UpdatePoint
+    local_steps: int = 1
 
     @property
     def rank_invariant(self) -> bool:
         """Whether every rank sends the same messages in the same order without talking."""
         return self.packing.rank_invariant and self.ordering.rank_invariant
+
+    @property
+    def sends_plain_sums(self) -> bool:
+        """Whether each message is one sum of float32 numbers as they are, by the library's all-reduce."""
+        names = (self.compression.card.name, self.exchange.card.name)
+        return names == (DEFAULTS[Slot.COMPRESSION], DEFAULTS[Slot.EXCHANGE])
 
     @property
     def updates_on_servers(self) -> bool:
@@ -121,13 +136,18 @@ def parse_strategy(text: str) -> Strategy:
     illegal combination, CatalogueError for an unknown plug-in.
     """
     slots: dict[Slot, Any] = {}
-    update_point = UpdatePoint.AFTER_ALL
+    update_point, local_steps = UpdatePoint.AFTER_ALL, 1
     for part in split_parts(text):
         name, arguments = read_call(part)
         if name in set(UpdatePoint):
             update_point = UpdatePoint(name)
             continue
+        if name == LOCAL_STEPS:
+            local_steps = _num_local_steps(part, arguments)
+            continue
         kind = plugin(name)
+        if "inner" in arguments:
+            raise TextError(f"{name} has no parameter 'inner'; write what it wraps before it, e.g. topk+{name}")
         slot = kind.card.slot
         if kind.card.wraps:
             inner = slots.get(slot) or plugin(DEFAULTS[slot])()
@@ -139,10 +159,17 @@ def parse_strategy(text: str) -> Strategy:
     for slot, default in DEFAULTS.items():
         slots.setdefault(slot, plugin(default)())
     by_name = {slot.value: value for slot, value in slots.items()}
-    strategy = Strategy(text=text, update_point=update_point, **by_name)
+    strategy = Strategy(text=text, update_point=update_point, local_steps=local_steps, **by_name)
     if reason := why_illegal(strategy):
         raise StrategyError(f"{text}: {reason}")
     return strategy
+
+
+def _num_local_steps(part: str, arguments: Mapping[str, Any]) -> int:
+    num = arguments.get("n")
+    if arguments.keys() != {"n"} or type(num) is not int or not 1 <= num <= MAX_LOCAL_STEPS:
+        raise StrategyError(f"{part}: write how many steps as a whole number, e.g. local-steps(n=10)")
+    return num
 
 
 def why_illegal(strategy: Strategy) -> str | None:
@@ -165,12 +192,50 @@ def _wraps_warm_up(compression: Compressor) -> bool:
     return any(inner.card.wraps and isinstance(inner, StartsDense) for inner in layers_of(compression)[1:])
 
 
+def _does_a_part_of_steps(compression: Compressor) -> bool:
+    return isinstance(compression, NeedsOptimizer) or _applies_momentum(compression)
+
+
 def _applies_momentum(plugin: Any) -> bool:
     return isinstance(plugin, AppliesMomentum) and plugin.applies_momentum
 
 
 Rule = tuple[Callable[[Strategy], bool], str]
 RULES: tuple[Rule, ...] = (
+    (
+        lambda s: s.local_steps > 1 and s.update_point is UpdatePoint.AT_PRE_HOOK,
+        "with local steps every rank updates by itself, at once, and weights are adopted together; update after-all",
+    ),
+    (
+        lambda s: s.local_steps > 1 and (s.updates_on_servers or s.num_workers(2) < 2),
+        "with local steps the workers update; use parameter-server(servers=0, update='worker') or another exchange",
+    ),
+    (
+        lambda s: s.local_steps > 1 and _does_a_part_of_steps(_innermost(s.compression)),
+        "with local steps differences of weights travel, which are no gradients to apply momentum to; use a compressor "
+        "without, e.g. sbc+error-feedback",
+    ),
+    (
+        lambda s: s.local_steps > 1 and (s.needs_costs or s.tuning.num_trials > 0),
+        "with local steps everything travels at once, and there are no times of single steps to plan or tune with; use "
+        "a packing and ordering without",
+    ),
+    (
+        lambda s: not s.consistency.is_synchronous and s.local_steps > 1,
+        "a worker that does not wait pushes after each step; leave local steps out, or use bsp",
+    ),
+    (
+        lambda s: not s.consistency.is_synchronous and s.compression.lossy,
+        "workers that do not wait push whole updates to servers, which are not compressed yet; use bsp",
+    ),
+    (
+        lambda s: not s.consistency.is_synchronous and isinstance(s.exchange, HasServers),
+        "the consistency method has servers of its own; leave the exchange out",
+    ),
+    (
+        lambda s: not s.consistency.is_synchronous and s.update_point is UpdatePoint.AT_PRE_HOOK,
+        "a worker that does not wait reads all parameters at once; update after-all",
+    ),
     (
         lambda s: s.tuning.num_trials > 0 and not s.knobs,
         "there is nothing to tune: neither packing nor ordering has knobs; use e.g. tensor-fusion or slices",
@@ -220,11 +285,11 @@ RULES: tuple[Rule, ...] = (
         "the exchange cannot carry what the compressor asks for; use all-reduce",
     ),
     (
-        lambda s: s.update_point is UpdatePoint.AT_PRE_HOOK and not s.optimizer.element_wise,
+        lambda s: s.update_point is UpdatePoint.AT_PRE_HOOK and s.optimizer.scope is Scope.MODEL,
         "the optimizer needs the whole model at once; update after-all",
     ),
     (
-        lambda s: s.updates_on_servers and not s.optimizer.element_wise,
+        lambda s: s.updates_on_servers and s.optimizer.scope is not Scope.ELEMENT,
         "the optimizer needs whole tensors and a server has parts of them; use update='worker'",
     ),
     (

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import math
+import sys
+import warnings
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+
+MOST_CHARACTERS = 2_000
 
 
 class TextError(ValueError):
@@ -15,6 +20,8 @@ class TextError(ValueError):
 
 def split_parts(text: str) -> list[str]:
     """The parts between `+` signs that stand outside brackets."""
+    if len(text) > MOST_CHARACTERS:
+        raise TextError(f"{text[:40]!r}… has {len(text):,} characters; at most {MOST_CHARACTERS:,} are read")
     parts, depth, start = [], 0, 0
     for position, letter in enumerate(text):
         depth += (letter == "(") - (letter == ")")
@@ -33,12 +40,27 @@ def read_call(part: str) -> tuple[str, dict[str, Any]]:
     if not bracket:
         return name, {}
     try:
-        call = ast.parse(f"f({rest}", mode="eval").body
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", SyntaxWarning)  # of `1in`, say: refused below, in our words
+            call = ast.parse(f"f({rest}", mode="eval").body
         if not isinstance(call, ast.Call) or call.args:
             raise ValueError("positional")
         return name, {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in call.keywords}
-    except (SyntaxError, ValueError):
+    except (SyntaxError, ValueError, RecursionError, MemoryError):  # the last two: nested beyond the parser's depth
         raise TextError(f"{part!r}: parameters are written as name=value, e.g. topk(density=0.01)") from None
+
+
+def given_texts(part: str) -> dict[str, str]:
+    """The parameters of one part with their values as they are written: `topk(density=1e-2)` gives {"density": "1e-2"}.
+
+    Raises: TextError as `read_call`.
+    """
+    names = read_call(part)[1]
+    _, _, rest = part.partition("(")
+    text = f"f({rest}"
+    call = ast.parse(text, mode="eval").body if names else None
+    keywords = call.keywords if isinstance(call, ast.Call) else []
+    return {str(keyword.arg): ast.get_source_segment(text, keyword.value) or "" for keyword in keywords}
 
 
 def settable_fields(kind: type[Any]) -> dict[str, Any]:
@@ -52,19 +74,22 @@ def build(kind: type[T], arguments: dict[str, Any]) -> T:
 
     Raises: TextError for an unknown parameter, a wrong type or a refused value.
     """
-    name = getattr(kind, "card").name  # noqa: B009  every plug-in has one; T is not bound to a protocol
+    card = getattr(kind, "card")  # noqa: B009  every plug-in has one; T is not bound to a protocol
+    name = card.name
     defaults = settable_fields(kind)
     checked = dict(arguments)
     for key, value in arguments.items():
-        if key == "inner":
+        if key == "inner" and getattr(card, "wraps", False):  # set by whoever puts the parts together, not by the text
             continue
         if key not in defaults:
             raise TextError(f"{name} has no parameter {key!r}; it has: {', '.join(defaults) or 'none'}")
         expected = type(defaults[key])
         if expected is float and isinstance(value, int) and not isinstance(value, bool):
-            checked[key] = float(value)
+            checked[key] = float(value) if abs(value) <= sys.float_info.max else math.inf
         elif type(value) is not expected:
-            raise TextError(f"{name}: {key}={value!r} should be of type {expected.__name__}")
+            raise TextError(f"{name}: {key}={value!r:.80} should be of type {expected.__name__}")
+        if isinstance(checked[key], float) and not math.isfinite(checked[key]):
+            raise TextError(f"{name}: {key}={value!r:.80} is no finite number; write one such as {defaults[key]!r}")
     try:
         return kind(**checked)
     except ValueError as error:

@@ -25,8 +25,7 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 from harness.lab.fluid_server import shared_fluid
-from harness.lab.link_client import LinkClient, Paid
-from harness.lab.pacing import SWITCH_INTERVAL_S
+from harness.paced.link_client import SWITCH_INTERVAL_S, LinkClient, Paid
 from models.device import sleep_until
 from models.fluid import FluidDevice
 
@@ -39,7 +38,7 @@ def over_server(interval_s: float) -> Iterator[Carry]:
     """The link's process keeps the time."""
     before_s = sys.getswitchinterval()
     with tempfile.TemporaryDirectory() as folder, shared_fluid(Path(folder) / "link", FluidDevice(linger_s=0)) as path:
-        client = LinkClient(Path(path), (0,))
+        client = LinkClient(Path(path))
         sys.setswitchinterval(interval_s)
         try:
             yield client.carry

@@ -64,12 +64,17 @@ OTHERS = (
     "sbc",
     "powersgd",
     "onebit-adam",
+    "signsgd",
+    "signum",
+    "scaled-sign",
+    "natural",
+    "terngrad",
     "topk+error-feedback",
     "onebit+error-feedback",
     "onebit+double-squeeze+error-feedback",
 )
 METHODS = (*TARGET_COPIES, *OTHERS)
-NEEDS = {"gtopk": "tree", "dgc": "sgd(momentum=0.0)", "onebit-adam": "frozen-adam"}
+NEEDS = {"gtopk": "tree", "dgc": "sgd(momentum=0.0)", "signum": "sgd(momentum=0.0)", "onebit-adam": "frozen-adam"}
 DEVICES = ["cpu", *["cuda"] * torch.cuda.is_available()]
 
 

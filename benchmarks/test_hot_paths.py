@@ -13,14 +13,13 @@ import torch
 from pytest_benchmark.fixture import BenchmarkFixture
 from torch import nn
 
-from baselines.api import Message, Segment
+from baselines.api import Broadcast, Gather, Message, Segment
 from baselines.packing.fixed_buckets import FixedBuckets
 from baselines.packing.tensor_fusion import TensorFusion
 from baselines.strategy import parse_strategy
 from harness.engine.buffers import BufferPool, flatten_gradients, scatter_gradients
 from harness.engine.engine import Engine
 from harness.engine.negotiate import Negotiation
-from harness.engine.traffic import Traffic
 from harness.lockstep.collectives import Room
 from harness.trace import Recorder
 
@@ -87,15 +86,7 @@ NUM_SLICES = 1_000
 def negotiation_of_slices(text: str) -> Negotiation:
     """One rank whose messages complete as soon as they have started, all gradients ready; to be driven to its end."""
     segments = [Segment(f"p{index}", (5,), 0, 5, index) for index in range(NUM_SLICES // 5)]
-    sides: list[Negotiation] = []
-    side = Negotiation(
-        parse_strategy(text),
-        tuple(segments),
-        Room(1).seat(0),
-        Traffic(),
-        lambda answer: sides[0].answered(answer) if isinstance(answer, tuple) else None,
-    )
-    sides.append(side)
+    side = Negotiation(parse_strategy(text), tuple(segments), rank=0)
     for segment in segments:
         side.ready(segment.index)
     return side
@@ -109,7 +100,9 @@ def test_deciding_on_1000_slices(benchmark: BenchmarkFixture, text: str) -> None
         side = negotiation_of_slices(f"slices(slice_elements=1)+{text}")
         num_sent = 0
         while not side.all_decided:
-            side.cycle((), 0.0)
+            asked = side.cycle((), 0.0)
+            while isinstance(asked, Gather | Broadcast):
+                asked = side.answered((asked.tensor,))
             while message := side.next():
                 assert side.may_go(message, (), 0.0)
                 num_sent += 1

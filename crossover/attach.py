@@ -14,18 +14,24 @@ import atexit
 import importlib
 import os
 import sys
+from contextlib import AbstractContextManager, nullcontext
 from functools import cache
+from math import inf
 from types import TracebackType
 from typing import Any, Self, cast
+from weakref import WeakSet
 
 from crossover.client import Participant
+from crossover.digests import DIGESTS, rank_of_environment, write_digest
 from crossover.errors import Refused
-from crossover.integrations import Bond, Integration, Manner, Release
+from crossover.integrations import REST_LIMIT_S, Bond, Integration, Manner, ReleasePoint
+from crossover.integrations.unwrapping import show_new_step, unwrapped
 from crossover.keeper import TurnSpan, TurnStatistics
 from crossover.process import default_path
 from crossover.settings import Settings
 
 JOB, SOCKET, SETTINGS = "CROSSOVER_JOB", "CROSSOVER_SOCKET", "CROSSOVER_SETTINGS"
+ROUNDS_AHEAD = 8  # of the others' turns that may end while the workers of a late job come together
 INTEGRATIONS = {  # the framework that must have been imported → who speaks to it; the most particular first
     "deepspeed": "crossover.integrations.deepspeed",
     "horovod.torch": "crossover.integrations.horovod",
@@ -37,12 +43,14 @@ INTEGRATIONS = {  # the framework that must have been imported → who speaks to
 class Attachment:
     """An attached job; a context manager, else it is closed at exit. Alone, it does nothing and counts nothing."""
 
-    def __init__(self, job: str, bond: Bond | None = None) -> None:
+    def __init__(self, job: str, bond: Bond | None = None, models: tuple[Any, ...] = ()) -> None:
         self.job = job
         self._bond = bond
+        self._models = models
         self._is_open = bond is not None
+        self._is_digest_due = DIGESTS in os.environ and bool(models)
         self._owner_pid = os.getpid()
-        if bond is not None:
+        if self._is_open or self._is_digest_due:
             atexit.register(self._close_at_exit)
 
     @property
@@ -60,20 +68,37 @@ class Attachment:
         """The latest turns one by one, oldest first."""
         return () if self._bond is None else self._bond.keeper.spans
 
+    def pause(self) -> AbstractContextManager[None]:
+        """A block in which nobody waits for this job, for a checkpoint, an evaluation or a download of any length.
+
+            with attachment.pause():
+                save(model)
+
+        All workers of the job must come to it, at the same step, even if only one has something to do: they come back
+        into the queue together, at a round on which they agree (a collective, at the end of the block). Inside, an
+        evaluation still asks for the device batch by batch; training steps raise no error but count as late turns.
+        """
+        return self._bond.keeper.paused() if self._is_open and self._bond is not None else nullcontext()
+
     def close(self) -> None:
         """Run an update that waits for its turn, take the hooks away and leave; the script may go on without turns.
         May be called again."""
         if self._bond is not None and self._detach():
             self._bond.keeper.close()
+        if self._is_digest_due:
+            self._is_digest_due = False
+            write_digest(os.environ[DIGESTS], self._models, self.statistics.num_turns)
 
     def abandon(self) -> None:
         """Leave at once, without the update: after an error its messages may never come."""
+        self._is_digest_due = False
         if self._bond is not None and self._detach():
             self._bond.keeper.abandon()
 
     def _detach(self) -> bool:
         was_open, self._is_open = self._is_open, False
         if was_open and self._bond is not None:
+            _open_attachments.discard(self)
             atexit.unregister(self._close_at_exit)
             self._bond.undo()
         return was_open
@@ -98,6 +123,9 @@ class Attachment:
             self.abandon()
 
 
+_open_attachments: WeakSet[Attachment] = WeakSet()  # of this process
+
+
 def attach(
     model: Any,
     optimizer: Any = None,
@@ -106,44 +134,77 @@ def attach(
     path: str | os.PathLike[str] | None = None,
     settings: Settings | None = None,
     device: str | None = None,
-    release: str = Release.EVENT,
-    defer: bool = True,
+    release: str = ReleasePoint.EVENT,
+    defer: bool = False,
+    rest_limit_s: float = REST_LIMIT_S,
 ) -> Attachment:
     """Let this worker compute in turns with the other jobs on its device; call it in every worker of the job.
 
     `model` is a torch module, a `DistributedDataParallel` model or a DeepSpeed engine (which has its own optimizer),
-    `optimizer` a torch optimizer or what `hvd.DistributedOptimizer` made; attach when both are on their device and have
-    their first parameters and state (after Horovod's broadcasts). Arguments come before the environment, except that a
-    `job` which the settings do not have gives way to CROSSOVER_JOB. `settings` let this process start the host's
-    arbiter if there is none; with `path` alone it joins the one that serves it. `device` names the device among those
-    of the host (default: a GPU's identity, or the worker's local rank on CPUs). `release="launch"` gives a turn back
-    when its work is launched rather than done. `defer=False` runs every update when it is called, as a lease of its
-    own, for scripts that read parameters behind torch's back.
+    `optimizer` a torch optimizer, accelerate's or Lightning's around one, or what `hvd.DistributedOptimizer` made. A
+    tuple of models and one of optimizers make one job of a GAN, or of parts that the script calls one by one. Attach
+    when all are on their device and have their first parameters and state (after Horovod's broadcasts).
 
-    Raises `Refused` with reason and remedy for what cannot take turns, and `ArbiterAbsent`.
+    Arguments come before the environment, except that a `job` which the settings do not have gives way to
+    CROSSOVER_JOB. `settings` let this process start the host's arbiter if there is none; with `path` alone it joins the
+    one that serves it. `device` names the device among those of the host (default: a GPU's identity, or the worker's
+    local rank on CPUs). `release="launch"` gives a turn back when its work is launched rather than done.
+
+    The update begins a turn, inside `optimizer.step()`, and the next forward and backward go on with it. A turn that
+    rests longer than `rest_limit_s` seconds in between is interrupted; NCCL's never are. With `defer=True` the update
+    waits for the next forward instead, so that what lies between the two is outside the turn: see
+    `crossover.integrations.deferring` for what such a script must not do.
+
+    Raises `Refused` (a ValueError) with reason and remedy for what cannot take turns, and `ArbiterAbsent`; `step()`
+    raises `Refused` when no forward of a model was seen before it.
     """
+    models, optimizers = _as_tuple(model), _as_tuple(optimizer)
     settings = settings if settings is not None else _settings_of_environment()
     if settings is None and path is None and SOCKET not in os.environ:
         _say_alone()
-        return Attachment(job or os.environ.get(JOB, ""))
+        return Attachment(job or os.environ.get(JOB, ""), models=models)
     name = _job_name(job, settings)
-    manner = Manner(release=_release(release), defer=defer)
-    integration = _integration_of(model, optimizer)
-    team = integration.team(model, optimizer)
+    _check_first(name)
+    inner = tuple(map(unwrapped, optimizers))
+    integration = _integration_of(models, inner)
+    team = integration.team(models, inner)
     if settings is not None and settings.lead_rounds and team.strict:
         raise Refused(f"lead_rounds={settings.lead_rounds} lets hosts differ in their order; {team.strict}: use 0")
+    manner = Manner(
+        release=_release(release), defer=defer, rest_limit_s=None if team.strict else _rest_limit_s(rest_limit_s)
+    )
     turns = Participant(
         path if path is not None else default_path(),
         name,
         device if device is not None else team.device,
         settings=settings,
         agree=team.agree,
+        rounds_ahead=ROUNDS_AHEAD,
     )
     try:
-        return Attachment(name, integration.bind(model, optimizer, turns, manner))
+        attachment = Attachment(name, integration.bind(models, inner, turns, manner), models)
     except BaseException:
         turns.leave()
         raise
+    for wrapper in optimizers:
+        show_new_step(wrapper)
+    _open_attachments.add(attachment)
+    return attachment
+
+
+def _as_tuple(given: Any) -> tuple[Any, ...]:
+    if given is None:
+        return ()
+    return tuple(given) if isinstance(given, (list, tuple)) else (given,)
+
+
+def _check_first(job: str) -> None:
+    """A process has one seat per job: a second `attach` of the same job would wait for the first one's turn."""
+    if any(attachment.job == job and attachment.takes_turns for attachment in _open_attachments):
+        raise Refused(
+            f"job {job!r} is attached in this process already: attach all its models in one call, "
+            "attach((generator, discriminator), (optimizer_g, optimizer_d)), or close the first attachment"
+        )
 
 
 def _settings_of_environment() -> Settings | None:
@@ -161,28 +222,37 @@ def _job_name(given: str | None, settings: Settings | None) -> str:
     return name
 
 
-def _release(given: str) -> Release:
+def _release(given: str) -> ReleasePoint:
     try:
-        return Release(given)
+        return ReleasePoint(given)
     except ValueError as error:
-        raise Refused(f"release={given!r}: use one of {[str(known) for known in Release]}") from error
+        raise Refused(f"release={given!r}: use one of {[str(known) for known in ReleasePoint]}") from error
 
 
-def _integration_of(model: Any, optimizer: Any) -> Integration:
+def _rest_limit_s(given: float) -> float:
+    if not 0 < given < inf:
+        raise Refused(f"rest_limit_s={given}: use a positive number of seconds")
+    return given
+
+
+def _integration_of(models: tuple[Any, ...], optimizers: tuple[Any, ...]) -> Integration:
     """The first that knows these objects; one whose framework was never imported cannot."""
     for framework, module in INTEGRATIONS.items():
-        if framework in sys.modules:
+        if models and framework in sys.modules:
             integration = cast(Integration, importlib.import_module(module))
-            if integration.claims(model, optimizer):
+            if integration.claims(models, optimizers):
                 return integration
     raise Refused(
-        f"cannot attach {type(model).__name__} with {type(optimizer).__name__}: give a torch module and a torch "
-        "optimizer, or a DeepSpeed engine"
+        f"cannot attach {', '.join(type(one).__name__ for one in (*models, *optimizers)) or 'nothing'}: give a torch "
+        "module and a torch optimizer (or a tuple of each), or a DeepSpeed engine"
     )
 
 
 @cache
 def _say_alone() -> None:
+    """Once per process, and by a job's first rank only."""
+    if rank_of_environment():
+        return
     print(
         "crossover: this script runs alone: `crossover run` starts jobs that share their devices",
         file=sys.stderr,

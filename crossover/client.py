@@ -18,30 +18,33 @@ from pathlib import Path
 from typing import TypeVar
 
 from crossover.arbiter.listening import locked_folder
-from crossover.arbiter.roster import roster_path, strike
+from crossover.arbiter.roster import RosterFile
 from crossover.connecting import HungUp, Line, ask_once
 from crossover.errors import ArbiterAbsent, ArbiterLost, LeaseLost, Refused
 from crossover.policies import Extent
 from crossover.process import ensure
 from crossover.protocol import (
     REPLY_HEADER,
-    Answer,
-    Ask,
     Reply,
+    ReplyKind,
     Request,
+    RequestKind,
     Resource,
     check_device,
     check_job,
     release_of,
 )
 from crossover.settings import Settings
+from crossover.tokens import MAX_AHEAD_ROUNDS
 from crossover.turns import Alone, Lease, TurnTaking
 
 __all__ = ["Alone", "Lease", "Participant", "TurnTaking"]
 
 T = TypeVar("T")
-_ACQUIRE = Request(Ask.ACQUIRE).pack()
-_ASIDE = Request(Ask.ASIDE).pack()
+_ACQUIRE = Request(RequestKind.ACQUIRE).pack()
+_ASIDE = Request(RequestKind.ASIDE).pack()
+_PAUSE = Request(RequestKind.PAUSE).pack()
+_ROUNDS_TO_COME_BACK = 2  # the others' turns that may end between the workers' look and their last one's request
 _ANSWER_LIMIT_S = 5.0  # for answers that no turn has to end for
 _NUM_TRIES = 20  # arbiters that may die one after the other while a job comes in
 
@@ -51,8 +54,9 @@ class Participant(TurnTaking):
 
     Joins when it is made, and belongs to the process that made it. `first_round` is the earliest round to enter at.
     Where a job has several workers they must enter at the same one: `agree(entry)` is called with the round at which
-    this host would let the job in, and returns the one that all workers take (the largest of theirs, and some more
-    since the others' turns go on meanwhile); it may talk to the other workers, and is called once.
+    this host would let the job in, and returns the largest of what all workers gave; it may talk to the other workers.
+    It is called once at the beginning and once per `resume`. `rounds_ahead` is how much later than that a late job
+    enters, because the others' turns go on while its workers come together.
 
     With `settings` an arbiter is started where none serves `socket_path`, and replaced when it dies: the job then comes
     back to its seat at its own next round. A turn that was granted by the dead arbiter ends as any other, and nobody
@@ -70,6 +74,7 @@ class Participant(TurnTaking):
         resource: Resource = Resource.DEVICE,
         first_round: int = 0,
         agree: Callable[[int], int] | None = None,
+        rounds_ahead: int = 0,
         settings: Settings | None = None,
         wait_limit_s: float | None = None,
     ) -> None:
@@ -81,14 +86,19 @@ class Participant(TurnTaking):
         self._resource = resource
         self._settings = settings
         self._wait_limit_s = wait_limit_s
+        # kept here as well as in the arbiter: a second acquire is refused without asking
         self._lease: Lease | None = None
         self._line: Line | None = None
         self._release = b""  # the packet that ends the lease
         self._extent = Extent.BACKWARD
         self._generation = 0  # of the youngest lease that this job knows of
+        self._agree = agree
+        self._is_paused = False
         self.next_round = first_round
+        # before the seat is taken: the others' turns go on while the workers talk
         if agree is not None:
-            self.next_round = max(first_round, agree(self._served(self._look)))
+            latest = agree(self._served(self._look))
+            self.next_round = max(first_round, latest + rounds_ahead if latest else 0)
         self._served(self._join)
 
     @property
@@ -101,9 +111,10 @@ class Participant(TurnTaking):
         if self._lease is not None:
             raise Refused(f"job {self.job!r} has lease {self._lease.generation} already: release it first")
         asked_s = time.monotonic()
-        granted = self._ask(_ASIDE if aside else _ACQUIRE, Answer.GRANTED)
+        granted = self._ask(_ASIDE if aside else _ACQUIRE, ReplyKind.GRANTED)
         _, _, _, generation, round_ = REPLY_HEADER.unpack_from(granted)
         lease = self._lease = Lease(generation, round_, time.monotonic() - asked_s)
+        # packed while nobody waits, not at the release
         self._release = release_of(generation)
         self._generation = generation
         self.next_round = round_ if aside else round_ + 1
@@ -116,16 +127,34 @@ class Participant(TurnTaking):
             raise LeaseLost(
                 f"job {self.job!r} does not have lease {lease.generation} any more: release each lease once"
             )
+        # whatever the answer is, the lease has ended for this job
         self._lease = None
         try:
-            line.exchange(self._release, Answer.RELEASED, self._wait_limit_s)
+            line.exchange(self._release, ReplyKind.RELEASED, self._wait_limit_s)
         except HungUp:
             self._renew()
 
     def skip(self, num_rounds: int) -> None:
         """Give up turns, for example for an evaluation on all workers; only between turns."""
-        told = self._ask(Request(Ask.SKIP, number=num_rounds).pack(), Answer.SKIPPED)
+        told = self._ask(Request(RequestKind.SKIP, number=num_rounds).pack(), ReplyKind.SKIPPED)
         self.next_round = Reply.unpack(told).round
+
+    def pause(self) -> None:
+        """Leave the queue between turns; may be called again."""
+        self._is_paused = True
+        self._ask(_PAUSE, ReplyKind.PAUSED)
+
+    def resume(self) -> None:
+        """Come back at a round that all workers agree on, soon after the latest that is due on one of their hosts; a
+        sole worker at once. Without a pause, nothing. Talks to the other workers: call it on all of them."""
+        if not self._is_paused:
+            return
+        self._is_paused = False
+        if self._agree is None:
+            return  # its next request brings it back
+        entry = self._agree(self._served(self._look)) + _ROUNDS_TO_COME_BACK
+        while entry > self.next_round:
+            self.skip(min(entry - self.next_round, MAX_AHEAD_ROUNDS))
 
     def leave(self) -> None:
         """Free the seat at once, and with it a lease that is still held."""
@@ -133,6 +162,7 @@ class Participant(TurnTaking):
         line, self._line = self._line, None
         if line is None:
             return
+        # without settings no arbiter is ever replaced, so none has to know more
         if self._settings is None:
             line.close()
         elif not line.say_goodbye():
@@ -144,31 +174,34 @@ class Participant(TurnTaking):
             return act()
         for _ in range(_NUM_TRIES):
             ensure(self._path, self._settings)
+            # it may die between the two calls: look for it again
             with suppress(ArbiterAbsent, HungUp):
                 return act()
         ensure(self._path, self._settings)
         return act()
 
     def _look(self) -> int:
-        request = Request(Ask.LOOK, self._resource, job=self.job, device=self._device)
-        return ask_once(self._path, request, Answer.ENTRY, limit_s=_ANSWER_LIMIT_S).round
+        request = Request(RequestKind.LOOK, self._resource, job=self.job, device=self._device)
+        return ask_once(self._path, request, ReplyKind.ENTRY, limit_s=_ANSWER_LIMIT_S).round
 
     def _join(self) -> None:
         self._line = Line(self._path)
-        welcome = Reply.unpack(self._line.exchange(self._join_packet(), Answer.WELCOME, self._wait_limit_s))
+        welcome = Reply.unpack(self._line.exchange(self._join_packet(), ReplyKind.WELCOME, self._wait_limit_s))
         self.next_round, self._extent = welcome.round, welcome.extent
         self._generation = max(self._generation, welcome.generation)
+        if self._is_paused:  # the arbiter that knew is gone
+            self._line.exchange(_PAUSE, ReplyKind.PAUSED, self._wait_limit_s)
 
     def _join_packet(self) -> bytes:
         names = (self.job, self._device)
-        return Request(Ask.JOIN, self._resource, self.next_round, *names, generation=self._generation).pack()
+        return Request(RequestKind.JOIN, self._resource, self.next_round, *names, generation=self._generation).pack()
 
     def _seated(self) -> Line:
         if self._line is None:
             raise ArbiterLost(f"job {self.job!r} has left the arbiter at {self._path}: make a new Participant")
         return self._line
 
-    def _ask(self, packet: bytes, expected: Answer) -> bytes:
+    def _ask(self, packet: bytes, expected: ReplyKind) -> bytes:
         """The arbiter's answer, or that of the one which replaces it."""
         while True:
             try:
@@ -194,10 +227,10 @@ class Participant(TurnTaking):
         path = Path(self._path).absolute()
         if not path.parent.is_dir():
             return
-        with locked_folder(path.parent), suppress(HungUp, Refused):  # then it ends, or its jobs do not share with us
+        with locked_folder(path.parent) as folder, suppress(HungUp, Refused):  # then it ends, or is another job's
             try:
                 with Line(self._path) as line:
-                    line.exchange(self._join_packet(), Answer.WELCOME, _ANSWER_LIMIT_S)
+                    line.exchange(self._join_packet(), ReplyKind.WELCOME, _ANSWER_LIMIT_S)
                     line.say_goodbye()
             except ArbiterAbsent:
-                strike(roster_path(path), self._resource, self._device, self.job)
+                RosterFile(folder, path.name).strike(self._resource, self._device, self.job)

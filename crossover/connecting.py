@@ -6,18 +6,20 @@ import socket
 from contextlib import suppress
 from typing import Self
 
+from crossover.arbiter.listening import limit_connect
 from crossover.errors import ArbiterAbsent, ArbiterLost, LeaseLost, Refused
 from crossover.protocol import (
     HEADER_BYTES,
     REPLY_BYTES,
     REPORT_BYTES,
-    Answer,
     Reply,
+    ReplyKind,
     Request,
     peer,
 )
 
 _GOODBYE_LIMIT_S = 1.0
+_CONNECT_LIMIT_S = 2.0  # only a server that accepts nobody lets one wait
 
 
 class HungUp(ArbiterLost):
@@ -28,14 +30,15 @@ class Line:
     """One connection to the arbiter at `path`, for one thread. When its state is in doubt it is closed, and says
     `HungUp` from then on.
 
-    Raises `ArbiterAbsent` where nobody serves `path`, and `Refused` where another user does.
+    Raises `ArbiterAbsent` where nobody serves `path`, `ArbiterLost` where a server accepts nobody, and `Refused` where
+    another user serves it.
     """
 
     def __init__(self, path: str) -> None:
         self._path = path
         self._socket = _connect(path)
 
-    def exchange(self, packet: bytes, expected: Answer, limit_s: float | None = None) -> bytes:
+    def exchange(self, packet: bytes, expected: ReplyKind, limit_s: float | None = None) -> bytes:
         """Send a packet and return the one that answers it.
 
         Raises `ArbiterLost` after `limit_s`, `LeaseLost` where a release came too late, and `Refused` with the
@@ -43,6 +46,7 @@ class Line:
         """
         try:
             return self._answered(packet, expected, limit_s)
+        # the line is in order: the arbiter has answered
         except LeaseLost:
             raise
         except BaseException:
@@ -56,7 +60,7 @@ class Line:
                 self._socket.shutdown(socket.SHUT_WR)
                 while _is_readable(self._socket, _GOODBYE_LIMIT_S):
                     packet = self._socket.recv(REPLY_BYTES)
-                    if not packet or packet[4] == Answer.LEFT:  # else it was on its way already
+                    if not packet or packet[4] == ReplyKind.LEFT:  # else it was on its way already
                         return bool(packet)
             except OSError:
                 return False
@@ -74,12 +78,13 @@ class Line:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _answered(self, packet: bytes, expected: Answer, limit_s: float | None) -> bytes:
+    def _answered(self, packet: bytes, expected: ReplyKind, limit_s: float | None) -> bytes:
         try:
             self._socket.send(packet)
+            # without a limit the call sleeps in recv, one system call less on the path of a turn
             if limit_s is not None and not _is_readable(self._socket, limit_s):
                 raise TimeoutError
-            answer = self._socket.recv(REPORT_BYTES if expected is Answer.REPORT else REPLY_BYTES)
+            answer = self._socket.recv(REPORT_BYTES if expected is ReplyKind.REPORT else REPLY_BYTES)
         except TimeoutError as error:
             raise ArbiterLost(
                 f"no answer in {limit_s} s from {self._path}: probably a deadlock, or a job that holds or delays its "
@@ -89,9 +94,10 @@ class Line:
             answer = self._last_word()
         if not answer:
             raise HungUp(f"the arbiter at {self._path} went away: start it again and join anew, or give settings")
+        # byte 4 is the kind: a reply in order is told without unpacking it
         if len(answer) < HEADER_BYTES or answer[4] != expected:
             reply = Reply.unpack(answer)
-            if reply.kind is Answer.FENCED:
+            if reply.kind is ReplyKind.FENCED:
                 raise LeaseLost(reply.text)
             raise Refused(reply.text or f"the arbiter answered {reply.kind.name}, not {expected.name}: use one version")
         return answer
@@ -103,29 +109,42 @@ class Line:
         return b""
 
 
-def ask_once(path: str | os.PathLike[str], request: Request, expected: Answer, *, limit_s: float) -> Reply:
+def ask_once(path: str | os.PathLike[str], request: Request, expected: ReplyKind, *, limit_s: float) -> Reply:
     """One question on a line of its own; errors as of `Line` and its `exchange`."""
     with Line(os.fspath(path)) as line:
         return Reply.unpack(line.exchange(request.pack(), expected, limit_s))
 
 
 def _connect(path: str) -> socket.socket:
-    sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    sock = None
     try:
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        limit_connect(sock, _CONNECT_LIMIT_S)
         sock.connect(path)
+        limit_connect(sock, 0)
         _, uid = peer(sock)
         if uid != os.geteuid():
             raise Refused(f"the arbiter at {path} belongs to user {uid}: start one of your own")
+    except BlockingIOError as error:
+        _close(sock)
+        raise ArbiterLost(
+            f"the arbiter at {path} accepts nobody: is it stopped? Continue it with `kill -CONT`, or end it"
+        ) from error
     except OSError as error:
-        sock.close()
+        _close(sock)
         raise ArbiterAbsent(
             f"no arbiter serves {path!r} ({error.strerror or error}): start one with "
             f"`python -m crossover.arbiter {path} …`, give the participant settings, or correct the path"
         ) from error
     except Refused:
-        sock.close()
+        _close(sock)
         raise
     return sock
+
+
+def _close(sock: socket.socket | None) -> None:
+    if sock is not None:
+        sock.close()
 
 
 def _is_readable(sock: socket.socket, limit_s: float) -> bool:

@@ -49,6 +49,7 @@ class Exclusive(Timeless):
 
     def choose(self, token: Token, now_s: float) -> str | None:
         """The one job whose stint it is, if it waits."""
+        # by stints: a job that has left and come back queues behind those that never left
         staying = [seat for seat in token.seats if seat.phase is not Phase.LEFT]
         first = min(staying, key=lambda seat: seat.stint, default=None)
         return first.job if first is not None and first.phase is Phase.WAITING else None
@@ -77,15 +78,18 @@ class Turns(Timeless):
 
     def choose(self, token: Token, now_s: float) -> str | None:
         """The front job if it waits; else one that may pass it."""
+        # one at a time is all that turns are
         if token.holders:
             return None
         queue, waiting = queue_of(token), _waiting(token)
         outside = next((seat.job for seat in waiting if seat.passed), None)
+        # by turns with the queue, so that neither starves the other
         if not queue or (outside is not None and not token.last_aside):
             return outside
         front = queue[0]
         if front.phase is Phase.WAITING and (token.is_open or front.aside):
             return front.job
+        # a lease aside moves no round, so it may go in between where nobody else can
         ahead = self._ahead(token, queue) if self.lead_rounds and token.is_open else None
         return ahead or next((seat.job for seat in waiting if seat.aside), None)
 
@@ -94,6 +98,7 @@ class Turns(Timeless):
         place, front = token.seats.index, queue[0]
         for seat in queue:
             limit = (front.next_pass + self.lead_rounds * seat.stride, place(front))
+            # compared as places in the queue: jobs with more shares have shorter rounds
             if seat.phase is Phase.WAITING and (seat.next_pass, place(seat)) <= limit:
                 return seat.job
         return None
@@ -109,6 +114,7 @@ class SlotBarrier(Timeless):
         chosen = Turns().choose(token, now_s)
         if chosen is None or token.seat(chosen).aside:
             return chosen
+        # a job before its first round has sent nothing yet that could be waited for
         behind = (seat for seat in token.seats if seat.phase is Phase.IDLE and seat.counts and seat.next_round > 0)
         return chosen if all(seat.job == token.last for seat in behind) else None
 
@@ -123,6 +129,7 @@ class Grouped(Timeless):
     def choose(self, token: Token, now_s: float) -> str | None:
         """What `inner` chooses among the present group."""
         staying = {seat.job for seat in token.seats if seat.phase is not Phase.LEFT}
+        # the rest, jobs of no group, are a group of their own at the end
         present = next((group for group in self.groups if staying.intersection(group)), tuple(staying))
         inside = tuple(
             seat if seat.job in present or seat.phase is Phase.HOLDING else replace(seat, phase=Phase.LEFT)
@@ -175,6 +182,7 @@ class TimeShifted:
         since_s = now_s - token.opened_s - beat.shift_s
         if since_s < 0:
             return -since_s
+        # modulo the period: a job that has drifted by whole periods is in step again
         late_s = since_s % beat.period_s
         at_beat = seat.next_round == 0 or late_s <= self.slack * beat.period_s or beat.period_s - late_s < CLOCK_S
         return 0.0 if at_beat else beat.period_s - late_s

@@ -11,17 +11,19 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from crossover.arbiter.listening import check_path, locked_folder
+from crossover.arbiter.listening import PrivateFolder, check_path, limit_connect, locked_folder, private_folder
 from crossover.arbiter.main import READY
-from crossover.arbiter.roster import roster_path
+from crossover.arbiter.roster import RosterFile, process_state
 from crossover.errors import ArbiterAbsent, ArbiterLost, Refused
 from crossover.policies import Sharing
+from crossover.protocol import peer
 from crossover.settings import Settings
 from crossover.status import HostStatus, read_status
 
 LINGER_S = 5.0
 _STOP_LIMIT_S = 2.0
 _NUM_TRIES = 20
+_PROBE_LIMIT_S = 1.0
 _HERE = str(Path(__file__).resolve().parent.parent)
 _PROGRAM = f"import sys; sys.path.insert(0, {_HERE!r}); from crossover.arbiter.main import main; sys.exit(main())"
 
@@ -51,8 +53,9 @@ class ArbiterProcess:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-            self.path.unlink(missing_ok=True)
-            roster_path(self.path).unlink(missing_ok=True)
+            with private_folder(self.path.parent) as folder:  # it could not tidy up after itself
+                folder.remove(self.path.name)
+                RosterFile(folder, self.path.name).remove()
 
     def __enter__(self) -> Self:
         return self
@@ -77,6 +80,7 @@ def start(
     settings = Settings(jobs=tuple(jobs), sharing=sharing, **others)
     command = _command(f"--parent={os.getpid()}", "--", os.fspath(path), settings.to_json())
     process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
+    # participants may be started as soon as this returns
     _await_ready(process, path)
     return ArbiterProcess(Path(path), process)
 
@@ -86,27 +90,56 @@ def ensure(path: str | os.PathLike[str], settings: Settings, *, linger_s: float 
 
     It ends `linger_s` seconds after the last job has left, and writes what it has to say to `path`.log. Several jobs
     may call this at once: the lock of the folder lets one of them start it. Raises `Refused` where the arbiter that is
-    there has other settings, or a new one cannot start.
+    there has other settings, or a new one cannot start, and `ArbiterLost` where one is there and does not answer.
     """
-    check_path(Path(path))
+    wanted = Path(path).absolute()
+    check_path(wanted)
+    silent: ArbiterLost | None = None
     for _ in range(_NUM_TRIES):
-        with suppress(ArbiterAbsent, ArbiterLost):
+        if silent is not None and (pid := _stopped_server(wanted)):
+            raise ArbiterLost(f"the arbiter at {wanted} (process {pid}) is stopped: `kill -CONT {pid}`") from silent
+        try:
             return _checked(path, settings)
-        with locked_folder(Path(path).absolute().parent) as folder_fd:
+        except ArbiterLost as error:
+            silent = error  # it ends just now, is stopped, or the machine is very busy
+            continue
+        except ArbiterAbsent:
+            silent = None
+        with locked_folder(wanted.parent) as folder:
             with suppress(ArbiterAbsent, ArbiterLost):  # another job was quicker
                 return _checked(path, settings)
-            _start_detached(Path(path).absolute(), settings, linger_s, folder_fd)
-    raise ArbiterAbsent(f"{_NUM_TRIES} arbiters in a row began and died at {os.fspath(path)}: look into {path}.log")
+            # still under the lock, which the arbiter gets with the descriptor
+            _start_detached(wanted, settings, linger_s, folder)
+    if silent is not None:
+        raise silent
+    raise ArbiterAbsent(f"{_NUM_TRIES} arbiters in a row began and died at {wanted}: look into {wanted}.log")
 
 
 def default_path() -> Path:
     """Where this user's arbiter of this host is found: $CROSSOVER_SOCKET, or a socket of the host's name in a private
-    folder, so that hosts which share a file system stay apart."""
+    folder, so that hosts which share a file system stay apart.
+
+    The folder is in $XDG_RUNTIME_DIR where that is a folder of this user's. Slurm, su and cron hand on one that is
+    missing or another user's: then it is in /tmp, and `runtime_folder_remark` says so.
+    """
     if given := os.environ.get("CROSSOVER_SOCKET"):
         return Path(given)
     runtime = os.environ.get("XDG_RUNTIME_DIR")
-    folder = Path(runtime) / "crossover" if runtime else Path(f"/tmp/crossover-{os.geteuid()}")
+    usable = runtime and runtime_folder_remark() is None
+    folder = Path(str(runtime)) / "crossover" if usable else Path(f"/tmp/crossover-{os.geteuid()}")
     return folder / f"{socket.gethostname()}.sock"
+
+
+def runtime_folder_remark() -> str | None:
+    """Why $XDG_RUNTIME_DIR is not used, in one line; None where it is, or is not set."""
+    runtime = os.environ.get("XDG_RUNTIME_DIR")
+    if not runtime or os.environ.get("CROSSOVER_SOCKET"):
+        return None
+    try:
+        is_own = Path(runtime).is_absolute() and Path(runtime).stat().st_uid == os.geteuid() and Path(runtime).is_dir()
+    except OSError:
+        is_own = False
+    return None if is_own else f"XDG_RUNTIME_DIR={runtime} is no folder of yours: using /tmp/crossover-{os.geteuid()}"
 
 
 def _checked(path: str | os.PathLike[str], settings: Settings) -> HostStatus:
@@ -119,28 +152,56 @@ def _checked(path: str | os.PathLike[str], settings: Settings) -> HostStatus:
     return status
 
 
-def _start_detached(path: Path, settings: Settings, linger_s: float, folder_fd: int) -> None:
-    log_fd = os.open(f"{path}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+def _stopped_server(path: Path) -> int:
+    """The process that serves the socket, if it is stopped (SIGSTOP, Ctrl-Z); else 0.
+
+    It answers nobody, but the kernel still says who listens.
+    """
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as probe:
+            limit_connect(probe, _PROBE_LIMIT_S)
+            probe.connect(os.fspath(path))
+            pid, _ = peer(probe)
+    except OSError:
+        return 0
+    return pid if process_state(pid) == "T" else 0
+
+
+def _start_detached(path: Path, settings: Settings, linger_s: float, folder: PrivateFolder) -> None:
+    log_fd = _open_log(folder, f"{path.name}.log")
     try:
         process = subprocess.Popen(
-            _command(f"--linger={linger_s}", f"--folder-fd={folder_fd}", "--", str(path), settings.to_json()),
+            _command(f"--linger={linger_s}", f"--folder-fd={folder.fd}", "--", str(path), settings.to_json()),
+            # it outlives this job, so it must hold none of its terminal or pipes
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=log_fd,
             text=True,
             start_new_session=True,
-            pass_fds=(folder_fd,),
+            pass_fds=(folder.fd,),
         )
+    except OSError as error:
+        raise Refused(f"no arbiter can be started at {path} ({error.strerror}): free descriptors or memory") from error
     finally:
         os.close(log_fd)
     _await_ready(process, path)
     process.wait()  # it has left a child behind
 
 
+def _open_log(folder: PrivateFolder, name: str) -> int:
+    """The log, or nowhere where the disk has no room for it: turns matter more."""
+    try:
+        return folder.append_to(name)
+    except OSError as error:
+        print(f"crossover: no log {folder.path / name} ({error.strerror})", file=sys.stderr, flush=True)
+        return os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+
+
 def _await_ready(process: subprocess.Popen[str], path: str | os.PathLike[str]) -> None:
     assert process.stdout is not None
     with process.stdout as announcements:
         first_line = announcements.readline().strip()
+    # the arbiter's own reason, which it says before it can serve anybody
     if first_line != READY:
         code = process.wait()
         raise Refused(f"the arbiter at {os.fspath(path)} did not start: {first_line or f'it ended with code {code}'}")

@@ -9,6 +9,7 @@ nothing to frame; every packet begins with a header of HEADER_BYTES, and any of 
     ASIDE                                            → GRANTED(generation, round): a lease that is no turn
     RELEASE(number=generation)                       → RELEASED, after the next job has its GRANTED | FENCED(text)
     SKIP(number=rounds)                              → SKIPPED(round)
+    PAUSE                                            → PAUSED(round): out of the queue until the next ACQUIRE
 
 Who releases sleeps until it is answered, which leaves its core to the arbiter and the next job: a release without an
 answer made the hand-over twice as long. To leave is to close the connection, or to shut down one's own half: then LEFT
@@ -16,6 +17,7 @@ comes back. After REFUSED the arbiter closes it. A connection that has not joine
 
     STATUS                                           → REPORT(text=JSON of crossover.status.HostStatus)
     LOOK(job, device, resource)                      → ENTRY(generation=token's, round=where the job would come in)
+    EXCUSE(job)                                      → EXCUSED(round=number of tokens that waited for the job to come)
 """
 
 import re
@@ -35,6 +37,7 @@ HEADER_BYTES = REQUEST_HEADER.size
 REQUEST_BYTES = HEADER_BYTES + _NAMES.size  # the longest: with names
 REPLY_BYTES = HEADER_BYTES + 1000  # the longest but for a report
 REPORT_BYTES = 1 << 16
+# one byte of a reply: the place in this tuple, so new ones go to the end
 _EXTENTS = tuple(Extent)
 _CREDENTIALS = struct.Struct("iII")  # struct ucred: pid, uid, gid
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:+-]*")
@@ -47,7 +50,7 @@ class Resource(IntEnum):
     LINK = 2
 
 
-class Ask(IntEnum):
+class RequestKind(IntEnum):
     """What a participant says."""
 
     JOIN = 1
@@ -57,9 +60,11 @@ class Ask(IntEnum):
     SKIP = 5
     STATUS = 6
     LOOK = 7
+    EXCUSE = 8
+    PAUSE = 9
 
 
-class Answer(IntEnum):
+class ReplyKind(IntEnum):
     """What the arbiter says."""
 
     WELCOME = 1
@@ -71,17 +76,19 @@ class Answer(IntEnum):
     REPORT = 7
     ENTRY = 8
     RELEASED = 9
+    EXCUSED = 10
+    PAUSED = 11
 
 
-_NAMED = (Ask.JOIN, Ask.LOOK)
+_NAMED = (RequestKind.JOIN, RequestKind.LOOK, RequestKind.EXCUSE)
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
     """Participant to arbiter. `number` is a first round in JOIN, a generation in RELEASE and a number of rounds in
-    SKIP; `generation` counts in JOIN only, names in JOIN and LOOK."""
+    SKIP; `generation` counts in JOIN only, names in JOIN, LOOK and EXCUSE (the job's alone)."""
 
-    kind: Ask
+    kind: RequestKind
     resource: Resource = Resource.DEVICE
     number: int = 0
     job: str = ""
@@ -102,7 +109,7 @@ class Request:
             raise Refused(f"packet of {len(packet)} bytes is no request: use the same version on both sides")
         _, kind, resource, number, generation = REQUEST_HEADER.unpack_from(packet)
         try:
-            ask = Ask(kind)
+            ask = RequestKind(kind)
             if (ask in _NAMED) != (len(packet) == REQUEST_BYTES):
                 raise ValueError(f"{ask.name} of {len(packet)} bytes")
             job, device = map(_name, _NAMES.unpack_from(packet, HEADER_BYTES)) if ask in _NAMED else ("", "")
@@ -115,7 +122,7 @@ class Request:
 class Reply:
     """Arbiter to participant. `extent`: what the sharing wants a turn to last until."""
 
-    kind: Answer
+    kind: ReplyKind
     generation: int = 0
     round: int = 0
     extent: Extent = Extent.BACKWARD
@@ -123,7 +130,7 @@ class Reply:
 
     def pack(self) -> bytes:
         """A header and the text, which is cut to what its kind may carry."""
-        limit = (REPORT_BYTES if self.kind is Answer.REPORT else REPLY_BYTES) - HEADER_BYTES
+        limit = (REPORT_BYTES if self.kind is ReplyKind.REPORT else REPLY_BYTES) - HEADER_BYTES
         header = REPLY_HEADER.pack(MAGIC, self.kind, _EXTENTS.index(self.extent), self.generation, self.round)
         return header + self.text.encode("utf-8")[:limit]
 
@@ -135,14 +142,14 @@ class Reply:
         _, kind, extent, generation, round_ = REPLY_HEADER.unpack_from(packet)
         try:
             told = packet[HEADER_BYTES:].decode("utf-8", "replace")
-            return cls(Answer(kind), generation, round_, _EXTENTS[extent], told)
+            return cls(ReplyKind(kind), generation, round_, _EXTENTS[extent], told)
         except (ValueError, IndexError) as error:
             raise Refused(f"malformed reply ({error}): use the same version on both sides") from error
 
 
 def release_of(generation: int) -> bytes:
     """The packet that ends the lease."""
-    return REQUEST_HEADER.pack(MAGIC, Ask.RELEASE, Resource.DEVICE, generation, 0)
+    return REQUEST_HEADER.pack(MAGIC, RequestKind.RELEASE, Resource.DEVICE, generation, 0)
 
 
 def check_name(kind: str, name: str, limit: int) -> str:
@@ -167,6 +174,7 @@ def check_device(name: str) -> str:
 def peer(connection: socket.socket) -> tuple[int, int]:
     """(pid, uid) of the process at the other end, as the kernel saw it; pid 0 when it lives in another PID
     namespace."""
+    # from the kernel: what a peer says of itself proves nothing
     raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     pid, uid, _ = _CREDENTIALS.unpack(raw)
     return pid, uid

@@ -36,9 +36,11 @@ class Settings:
     gather_limit_s: float = GATHER_LIMIT_S
     lease_limit_s: float | None = None
     idle_limit_s: float | None = IDLE_LIMIT_S
+    # made once: policies are compared and asked on every turn
     _policies: dict[Resource, Policy] = field(init=False, repr=False, compare=False, default_factory=dict)
 
     def __post_init__(self) -> None:
+        # first, so that later messages may name them
         for job in self.jobs:
             check_job(job)
         _check_belongs("shares", self.shares, self.sharing, Sharing.WEIGHTED, len(self.jobs))
@@ -54,6 +56,7 @@ class Settings:
             limit_s = getattr(self, name)
             if limit_s is not None and not 0 < limit_s < inf:
                 raise Refused(f"{name} must be a positive number of seconds, not {limit_s}")
+        # refuses jobs and shares that do not fit together
         self.token()
         beats = tuple(zip(self.jobs, self.beats, strict=True)) if self.beats else ()
         device = policy_of(self.sharing, lead_rounds=self.lead_rounds, groups=self.groups, beats=beats)
@@ -78,10 +81,11 @@ class Settings:
         try:
             given: dict[str, Any] = json.loads(text)
             known = {item.name for item in fields(cls) if item.init}
+            # a misspelt limit must not be taken for none
             if unknown := set(given) - known:
                 raise Refused(f"unknown settings {sorted(unknown)}: use {sorted(known)}")
             return cls(**{name: _READERS.get(name, _as_it_is)(value) for name, value in given.items()})
-        except (TypeError, ValueError, AttributeError) as error:
+        except (TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
             raise Refused(f"settings {text[:200]!r} cannot be used: {error}") from error
 
 

@@ -16,7 +16,7 @@ from typing import Any
 from crossover.connecting import ask_once
 from crossover.errors import Refused
 from crossover.policies import Sharing
-from crossover.protocol import Answer, Ask, Request, Resource
+from crossover.protocol import ReplyKind, Request, RequestKind, Resource
 from crossover.settings import Settings
 from crossover.tokens import Phase
 
@@ -76,6 +76,7 @@ class HostStatus:
         """One line of JSON, which `from_json` reads; with a limit, of as many tokens as have room."""
         texts = [json.dumps(_written(token)) for token in self.tokens]
         head = f'{{"pid": {self.pid}, "uptime_s": {self.uptime_s:.6f}, "settings": {self.settings.to_json()}'
+        # and what closes the text below
         room = len(head) + 64
         num_kept = 0
         for text in texts:
@@ -91,7 +92,7 @@ class HostStatus:
             given: dict[str, Any] = json.loads(text)
             settings = Settings.from_json(json.dumps(given.pop("settings")))
             return cls(settings=settings, tokens=tuple(map(_read, given.pop("tokens"))), **given)
-        except (TypeError, ValueError, AttributeError, KeyError) as error:
+        except (TypeError, ValueError, AttributeError, KeyError, RecursionError) as error:
             raise Refused(f"{text[:200]!r} is no status ({error}): use the same version on both sides") from error
 
 
@@ -101,7 +102,16 @@ def read_status(path: str | os.PathLike[str], *, limit_s: float = 2.0) -> HostSt
     Raises `ArbiterAbsent` where nobody serves it, `ArbiterLost` where no answer comes in `limit_s`, and `Refused` where
     it serves another user or speaks another version.
     """
-    return HostStatus.from_json(ask_once(path, Request(Ask.STATUS), Answer.REPORT, limit_s=limit_s).text)
+    return HostStatus.from_json(ask_once(path, Request(RequestKind.STATUS), ReplyKind.REPORT, limit_s=limit_s).text)
+
+
+def excuse(path: str | os.PathLike[str], job: str, *, limit_s: float = 2.0) -> int:
+    """Tell the arbiter at `path` that a job's process has ended before it came, so that nobody waits for it to come.
+
+    Returns the number of tokens that waited for it. Errors as of `read_status`.
+    """
+    request = Request(RequestKind.EXCUSE, job=job, device="0")
+    return ask_once(path, request, ReplyKind.EXCUSED, limit_s=limit_s).round
 
 
 _SEAT = tuple(item.name for item in fields(SeatStatus))

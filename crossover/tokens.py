@@ -132,6 +132,7 @@ def new_token(jobs: Sequence[str], shares: Mapping[str, int] | None = None) -> T
     turns = dict.fromkeys(jobs, 1) | dict(shares or {})
     if set(turns) != set(jobs) or any(not 1 <= share <= MAX_SHARE for share in turns.values()):
         raise Refused(f"shares must be 1 to {MAX_SHARE} turns of jobs among {list(jobs)}, not {dict(shares or {})}")
+    # strides are whole numbers, so that a queue's order never hangs on rounding
     cycle = lcm(*turns.values())
     return Token(tuple(Seat(job, stride=cycle // turns[job]) for job in jobs))
 
@@ -146,11 +147,13 @@ def join(token: Token, job: str, first_round: int = 0, last_generation: int = 0)
         raise Refused(
             f"job {job!r} has its seat already: give every job on a device a name of its own, one process each"
         )
+    # the first jobs begin together; who comes back must not have turns to make up for
     entry = 0 if seat.phase is Phase.ABSENT else entry_round(token, job)
     if first_round < 0 or (first_round > entry + MAX_AHEAD_ROUNDS and not last_generation):
         raise Refused(
             f"job {job!r} wants to enter at round {first_round}: agree on one from 0 to {entry + MAX_AHEAD_ROUNDS}"
         )
+    # a lease of a dead arbiter may still be in use: none of ours has its number
     token = replace(token, generation=max(token.generation, last_generation))
     return _seated(token, replace(seat, phase=Phase.IDLE, next_round=max(first_round, entry)))
 
@@ -173,6 +176,7 @@ def ask(token: Token, job: str, *, aside: bool = False) -> Token:
     seat = token.seat(job)
     if seat.phase is not Phase.IDLE:
         raise Refused(f"job {job!r} asked for a turn while {seat.phase}: release the last turn first")
+    # its old place in the queue is long past: it comes in like one that is late
     if seat.passed and not aside:
         seat = replace(seat, next_round=max(seat.next_round, entry_round(token, job)), passed=False)
     return _seated(token, replace(seat, phase=Phase.WAITING, aside=aside))
@@ -201,13 +205,19 @@ def pass_over(token: Token, job: str) -> Token:
 
 
 def skip(token: Token, job: str, num_rounds: int) -> Token:
-    """The job gives up its next `num_rounds` turns; all its workers must, at the same round."""
+    """The job gives up its next `num_rounds` turns; all its workers must, at the same round.
+
+    A job that was passed over is waited for again, at that round or, if it is past already, at the latest one due.
+    """
     seat = token.seat(job)
     if seat.phase is not Phase.IDLE or not 1 <= num_rounds <= MAX_AHEAD_ROUNDS:
         raise Refused(
             f"job {job!r} skips {num_rounds} rounds while {seat.phase}: skip 1 to {MAX_AHEAD_ROUNDS}, between turns"
         )
-    return _seated(token, replace(seat, next_round=seat.next_round + num_rounds))
+    next_round = seat.next_round + num_rounds
+    if seat.passed:
+        next_round = max(next_round, entry_round(token, job))
+    return _seated(token, replace(seat, next_round=next_round, passed=False))
 
 
 def leave(token: Token, job: str) -> Token:
@@ -219,6 +229,7 @@ def leave(token: Token, job: str) -> Token:
 
 def settle(token: Token, policy: Policy, now_s: float = 0.0) -> tuple[Token, tuple[Grant, ...]]:
     """Lend the token for as long as the policy finds somebody; the new token, and the leases in the order given."""
+    # the moment from which beats are counted
     if not token.is_open and not token.absent:
         token = replace(token, opened_s=now_s)
     grants: list[Grant] = []

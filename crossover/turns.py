@@ -44,6 +44,15 @@ class TurnTaking(ABC):
     def leave(self) -> None:
         """Take no more turns, so that the others need not wait. May be called again."""
 
+    @abstractmethod
+    def pause(self) -> None:
+        """Keep the seat but leave the queue, between turns: nobody waits for this job until `resume`. Leases aside may
+        be taken meanwhile."""
+
+    @abstractmethod
+    def resume(self) -> None:
+        """Come back into the queue, all of the job's workers at the same round."""
+
     @contextmanager
     def turn(self, *, aside: bool = False) -> Iterator[Lease]:
         """One turn as a `with` block; it is released whatever happens inside."""
@@ -85,6 +94,12 @@ class Alone(TurnTaking):
     def skip(self, num_rounds: int) -> None:
         """Rounds that nobody else counts."""
         self._turns += num_rounds
+
+    def pause(self) -> None:
+        """No queue to leave."""
+
+    def resume(self) -> None:
+        """No queue to come back into."""
 
     def leave(self) -> None:
         """Nobody to tell."""

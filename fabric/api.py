@@ -1,4 +1,4 @@
-"""The network that ranks run over: ask with a `FabricSpec`, start the lab behind its prefix, build in it.
+"""The network that ranks run over: ask with a `FabricSpec`, start a command behind its prefix, build in it.
 
     spec = FabricSpec(kind=FabricKind.EMULATED, num_hosts=4, rate_bps=parse_rate("200mbit"))
     lab = subprocess.Popen([*command_prefix(spec), sys.executable, "-m", "harness.lab.process"])
@@ -13,7 +13,7 @@ and in the lab, before it starts any thread:
 from __future__ import annotations
 
 from fabric.cluster import Cluster, Counters, FabricError, FabricKind, FabricSpec, Host
-from fabric.enclosure import check_enclosure, enclosure, leash
+from fabric.enclosure import check_enclosure, enclosure
 from fabric.native import LockstepCluster, NativeCluster
 from fabric.paced import PacedCluster
 from fabric.rates import format_rate, parse_rate
@@ -33,16 +33,16 @@ __all__ = [
 
 
 def command_prefix(spec: FabricSpec) -> list[str]:
-    """Return what to put before the lab's command line, so that nothing of the lab outlives it.
+    """Return what to put before a command line so that it can build this fabric: namespaces of its own, or nothing.
 
-    Call it in the thread that will start the lab and stay until it ends: the lab is killed when
-    that thread ends. To stop a lab, kill the process that was started; SIGINT reaches the lab from
-    the terminal. Raises FabricError if this machine cannot have the fabric.
+    The command becomes process 1 of them, so it should collect orphans, and everything inside ends with it. What ends
+    the command with its caller is the caller's (`crossover.supervisor`). Raises FabricError if this machine cannot have
+    the fabric.
     """
     if spec.kind is not FabricKind.EMULATED:
-        return leash()
+        return []
     check_enclosure()
-    return [*leash(), *enclosure()]
+    return enclosure()
 
 
 def build(spec: FabricSpec) -> Cluster:

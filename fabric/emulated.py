@@ -21,7 +21,7 @@ from typing import Self
 from pyroute2 import IPRoute
 from pyroute2.netlink.exceptions import NetlinkError
 
-from fabric import leash, links, namespaces
+from fabric import links, namespaces
 from fabric.cluster import Counters, FabricError, FabricSpec, Host, check_host
 from fabric.shaping import Shaping, shaping_for
 
@@ -35,7 +35,6 @@ class EmulatedCluster:
         """Build the network. Raises FabricError if the kernel refuses a part of it."""
         _check_congestion(spec.congestion)
         self._spec = spec
-        self._builder_pid = os.getpid()
         self._hosts = tuple(_host(index) for index in range(spec.num_hosts))
         with ExitStack() as undo:
             try:
@@ -58,9 +57,8 @@ class EmulatedCluster:
         return self._hosts
 
     def enter(self, host: int) -> None:
-        """Join a host's network, host name and hosts file, and die with the process that built the cluster."""
+        """Join a host's network, host name and hosts file."""
         check_host(self._spec, host)
-        leash.die_with_parent(self._builder_pid)
         try:
             namespaces.join(self._networks[host], self._hosts[host], self._hosts)
         except OSError as error:

@@ -1,10 +1,10 @@
-"""The enclosure of a lab: namespaces that die with it, and a leash to the launcher.
+"""The enclosure of a lab: namespaces that die with it.
 
-    launcher ─► leash, then unshare ─► init (pid 1 inside) ─► lab ─► ranks
+    launcher ─► supervisor ─► unshare ─► supervisor (process 1 inside) ─► lab ─► ranks
 
-A SIGKILL of the launcher, of unshare, of init or of the lab ends all that stand to its right: the
-leash and unshare ask the kernel for it, init ends with the lab, and a process namespace whose first
-process ends is emptied. Network namespaces go with the last process that holds them.
+The supervisors are the caller's (`crossover.supervisor`); a command may also stand alone as process 1. A SIGKILL of
+unshare or of process 1 ends all that stand to its right: unshare asks the kernel for it, and a process namespace whose
+first process ends is emptied. Network namespaces go with the last process that holds them.
 """
 
 from __future__ import annotations
@@ -12,8 +12,6 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import sys
-from pathlib import Path
 
 from fabric.cluster import FabricError
 
@@ -21,25 +19,15 @@ ALTERNATIVE = "or use the native fabric (--fabric native, --rate none)"
 _CHECK_TIMEOUT_S = 20.0
 
 
-def leash() -> list[str]:
-    """Return the prefix that makes a command die with the calling thread."""
-    return [*_script("leash.py"), str(os.getpid())]
-
-
 def enclosure(*, rootless: bool | None = None) -> list[str]:
-    """Return the prefix that runs a command inside namespaces of its own.
+    """Return the prefix that runs a command inside namespaces of its own, as their first process.
 
     `rootless` adds a user namespace; by default wherever the caller is not root.
     """
     without_root = os.geteuid() != 0 if rootless is None else rootless
     users = ["--user", "--map-root-user"] if without_root else []
     namespaces = ["--net", "--mount", "--pid", "--fork", "--kill-child=KILL", "--mount-proc"]
-    return ["unshare", *users, *namespaces, *_script("init.py")]
-
-
-def _script(name: str) -> list[str]:
-    """Return the command of a script beside this file: isolated, so that no setting of the caller's changes it."""
-    return [sys.executable, "-I", "-S", str(Path(__file__).with_name(name))]
+    return ["unshare", *users, *namespaces]
 
 
 def refusal(*, rootless: bool | None = None) -> str | None:

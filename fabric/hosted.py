@@ -2,6 +2,7 @@
 
     python -m fabric.hosted --hosts 2 --rate 200mbit -- bash
     python -m fabric.hosted --enter host1 -- hostname      # from inside, one command on one host
+    python -m fabric.hosted --hosts 2 --everywhere -- python train.py      # a rank on every host
 
 The hosts' names are in CROSSOVER_BENCH_HOSTS, as name=pid of a process that lives there: whoever may signal it may
 enter its network, host name and files. All of it ends with the command, and with whoever started it.
@@ -15,13 +16,14 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 
-from fabric import leash
 from fabric.api import FabricError, FabricKind, FabricSpec, build, command_prefix, parse_rate
 from fabric.cluster import Cluster
 
 VARIABLE = "CROSSOVER_BENCH_HOSTS"
 ADDRESSES = "CROSSOVER_BENCH_ADDRESSES"
+MASTER_PORT = "29500"  # free: the namespaces are the cluster's own
 _INSIDE = "CROSSOVER_BENCH_INSIDE"
 
 
@@ -47,6 +49,43 @@ def on_host(name: str, command: Sequence[str]) -> list[str]:
     return ["nsenter", f"--target={pid}", "--net", "--uts", "--mount", f"--wdns={os.getcwd()}", "--", *command]
 
 
+def run_everywhere(spec: FabricSpec, command: Sequence[str]) -> int:
+    """Build the cluster, run the command on every host as a rank of one job, and return the first bad exit code, or 0.
+
+    When one rank ends badly the others are ended. Call it inside `command_prefix(spec)`.
+    """
+    with build(spec) as cluster:
+        ranks = [_start_rank(cluster, host.index, command) for host in cluster.hosts]
+        code = 0
+        while ranks and code == 0:
+            pid, status = os.wait()
+            if pid in ranks:  # and no orphan of theirs, which process 1 collects
+                code = os.waitstatus_to_exitcode(status)
+                ranks.remove(pid)
+        for pid in ranks:
+            os.kill(pid, signal.SIGTERM)
+        for pid in ranks:
+            os.waitpid(pid, 0)
+    return code if code >= 0 else 128 - code
+
+
+def _start_rank(cluster: Cluster, rank: int, command: Sequence[str]) -> int:
+    """A process on host `rank` that becomes the command; it ends with the namespace's first process, this one."""
+    pid = os.fork()
+    if pid:
+        return pid
+    master, own = cluster.hosts[0], cluster.hosts[rank]
+    try:
+        cluster.enter(rank)
+        place = {"RANK": str(rank), "LOCAL_RANK": "0", "WORLD_SIZE": str(len(cluster.hosts)), "LOCAL_WORLD_SIZE": "1"}
+        meeting = {"MASTER_ADDR": master.address, "MASTER_PORT": MASTER_PORT, "GLOO_SOCKET_IFNAME": own.interface}
+        os.execvpe(command[0], list(command), {**os.environ, **place, **meeting})
+    except (OSError, FabricError) as error:
+        print(f"error: {own.name} cannot start {command[0]}: {error}", file=sys.stderr, flush=True)
+    finally:
+        os._exit(127)
+
+
 def run(spec: FabricSpec, command: Sequence[str]) -> int:
     """Build the cluster, run the command in it and return its exit code. Call it inside `command_prefix(spec)`."""
     with build(spec) as cluster:
@@ -58,21 +97,31 @@ def run(spec: FabricSpec, command: Sequence[str]) -> int:
             ADDRESSES: ",".join(f"{host.name}={host.address}" for host in cluster.hosts),
         }
         try:
-            return subprocess.run(command, env=environment, check=False).returncode
+            return _run_as_first_process(command, environment)
         finally:
             for pid in living:
-                os.kill(pid, signal.SIGKILL)
-                os.waitpid(pid, 0)
+                with suppress(ProcessLookupError, ChildProcessError):  # it was killed, and collected as an orphan is
+                    os.kill(pid, signal.SIGKILL)
+                    os.waitpid(pid, 0)
+
+
+def _run_as_first_process(command: Sequence[str], environment: Mapping[str, str]) -> int:
+    """Run the command and collect what it orphans, as process 1 must; its exit code as a shell would give it."""
+    child = subprocess.Popen(command, env=environment)
+    signal.signal(signal.SIGINT, lambda *_: None)  # a terminal sends it to the command as well, which may tidy up
+    while (ended := os.wait())[0] != child.pid:
+        continue
+    child.returncode = os.waitstatus_to_exitcode(ended[1])
+    return child.returncode if child.returncode >= 0 else 128 - child.returncode
 
 
 def _keeper(cluster: Cluster, host: int) -> int:
-    """A process that does nothing but live on a host, and dies with this one."""
+    """A process that does nothing but live on a host; it ends with the namespace's first process."""
     ready, told = os.pipe()
-    parent, pid = os.getpid(), os.fork()
+    pid = os.fork()
     if pid == 0:
         try:
             cluster.enter(host)
-            leash.die_with_parent(parent)
             os.close(told)
             while True:
                 signal.pause()
@@ -97,10 +146,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             os.execvp(line[0], line)
         spec = FabricSpec(kind=FabricKind.EMULATED, num_hosts=given.hosts, rate_bps=parse_rate(given.rate))
         if os.environ.get(_INSIDE):
-            return run(spec, command)
+            return run_everywhere(spec, command) if given.everywhere else run(spec, command)
         again = [sys.executable, "-m", "fabric.hosted", *(sys.argv[1:] if arguments is None else arguments)]
         line = [*command_prefix(spec), *again]
-        return subprocess.run(line, env={**os.environ, _INSIDE: "1"}, check=False).returncode
+        os.execvpe(line[0], line, {**os.environ, _INSIDE: "1"})  # so that whoever kills this process kills unshare
     except FabricError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -112,6 +161,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--hosts", type=int, default=2, help="number of hosts (default 2)")
     parser.add_argument("--rate", default="200mbit", help="rate of every host's link, e.g. 200mbit, 1gbit, none")
+    parser.add_argument("--everywhere", action="store_true", help="run the command on every host, as ranks of one job")
     parser.add_argument("--enter", metavar="HOST", help="run the command on this host of the cluster around")
     parser.add_argument("command", nargs=argparse.REMAINDER, metavar="-- COMMAND")
     return parser

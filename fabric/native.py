@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from types import TracebackType
 from typing import Self
 
-from fabric import leash
 from fabric.cluster import Counters, FabricSpec, Host, check_host
 
 
@@ -15,7 +13,6 @@ class NativeCluster:
 
     def __init__(self, spec: FabricSpec) -> None:
         self._spec = spec
-        self._builder_pid = os.getpid()
         self._hosts = tuple(
             Host(index=index, name="localhost", address="127.0.0.1", interface="lo") for index in range(spec.num_hosts)
         )
@@ -31,9 +28,8 @@ class NativeCluster:
         return self._hosts
 
     def enter(self, host: int) -> None:
-        """Stay on this machine, and die with the process that built the cluster."""
+        """Stay on this machine."""
         check_host(self._spec, host)
-        leash.die_with_parent(self._builder_pid)
 
     def counters(self) -> tuple[Counters, ...] | None:
         """Return None: one loopback carries all hosts' bytes and other programs' too."""

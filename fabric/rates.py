@@ -1,4 +1,4 @@
-"""Line rates as people write them: `200mbit`, `1.5 Gbit/s`, `none`.
+"""Line rates and times as people write them: `200mbit`, `1.5 Gbit/s`, `none`; `20us`, `1.5 ms`.
 
 Rates are bits per second with decimal prefixes, as network hardware is sold.
 """
@@ -12,6 +12,8 @@ from fabric.cluster import FabricError
 
 _BITS = {"bit": 1.0, "kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
 _RATE = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[kmg]?bit)(?:/s)?", re.IGNORECASE)
+_SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
+_TIME = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>ns|us|µs|ms|s)", re.IGNORECASE)
 _UNSHAPED = ("none", "unshaped")
 _REMEDY = "write a rate such as 200mbit, 1.5gbit, or none for an unshaped link"
 
@@ -32,6 +34,17 @@ def parse_rate(text: str) -> float | None:
     if rate_bps == 0 or math.isinf(rate_bps):
         raise FabricError(f"a line rate of {text!r} cannot carry a message; {_REMEDY}")
     return rate_bps
+
+
+def parse_seconds(text: str) -> float:
+    """Return the time in seconds. Raises FabricError on a bare number other than 0 and on anything that is no time."""
+    stripped = text.strip()
+    if stripped == "0":
+        return 0.0
+    match = _TIME.fullmatch(stripped)
+    if match is None:
+        raise FabricError(f"{text!r} is no time; write one such as 20us or 1.5ms, or 0")
+    return float(match["number"]) * _SECONDS[match["unit"].lower()]
 
 
 def format_rate(rate_bps: float | None) -> str:

@@ -12,12 +12,12 @@ from typing import Self
 import torch
 
 from fabric.api import FabricError, FabricKind, FabricSpec
-from harness.calibrate import CALIBRATION_BYTES, LinkModel, fit_link, slowest_median_s
+from harness.calibrate import CALIBRATION_BYTES, LinkModel, fit_link, paced_link_model, slowest_median_s
 from harness.environment import describe_environment
-from harness.lab.labs import Hands, Labs, OnEvent
+from harness.lab.labs import Labs, OnEvent, TaskRunner
 from harness.lab.launch import LabLost
 from harness.lab.messages import Answer, Ending, LinkQuestion, LinkTimes, Task
-from harness.lab.pacing import link_model
+from harness.machine import watch
 from harness.memory import check_memory
 from harness.outcome import Background, costs_of, record_of, skipped
 from harness.predict.calibration import Calibrated, Calibration, measure_one
@@ -37,7 +37,7 @@ RECORDED_STEPS = 10  # of a workload that is trained in lockstep
 
 
 class Bench:
-    """A context manager; leaving it ends what its hands hold (labs on this machine, or a crew).
+    """A context manager; leaving it ends what its runner holds (labs on this machine, or launched ranks).
 
     `num_local` is how many ranks are on this machine (default: all). Traces of trials that ask for
     one go to `traces`. Costs of jobs measured in an exclusive trial serve as the prediction beside the trials of
@@ -47,13 +47,13 @@ class Bench:
 
     def __init__(
         self,
-        hands: Hands | None = None,
+        runner: TaskRunner | None = None,
         *,
         num_local: int | None = None,
         traces: Path | None = None,
         foresees: bool = False,
     ) -> None:
-        self._hands: Hands = hands or Labs()
+        self._runner: TaskRunner = runner or Labs()
         self._num_local, self._traces, self._foresees = num_local, traces, foresees
         self._calibrated: dict[FabricSpec, Calibrated] = {}
         self._links: dict[FabricSpec, LinkModel | None] = {}
@@ -64,6 +64,12 @@ class Bench:
 
     def run(self, trial: Trial, on_event: OnEvent = lambda event: None) -> Record:
         """Run one trial; whatever happens to it is in the record. Raises: TrialError for memory."""
+        began = watch()
+        record = self._run(trial, on_event)
+        ended_at, machine = began.stop()
+        return replace(record, started_at=began.started_at, ended_at=ended_at, machine=machine)
+
+    def _run(self, trial: Trial, on_event: OnEvent) -> Record:
         background = Background(self._environment)
         reasons = [system_of(job.system).why_unavailable() for job in trial.jobs]
         if reason := next(filter(None, reasons), None):
@@ -73,7 +79,7 @@ class Bench:
             costs, prediction = self._costs.get(_pair(trial), ()), self._foretold(trial)
             background = Background(self._environment, self.link(trial.fabric), costs, prediction)
             asked = with_rules(trial, background.costs)
-            answer = self._hands.ask(Task(trial=asked), on_event)
+            answer = self._runner.ask(Task(trial=asked), on_event)
         except (LabLost, FabricError, TrialError) as error:
             return record_of(trial, Answer(ending=Ending.FAILED, reason=str(error)), background)
         if costs := costs_of(answer.ranks):
@@ -94,13 +100,15 @@ class Bench:
 
     def _foretold(self, trial: Trial) -> Prediction | None:
         """The step time before the trial is run, where it can be known. Raises: LabLost, FabricError."""
+        if trial.cluster is not None:
+            return None  # the virtual clock is the prediction
         if not trial.fabric.kind.has_processes:
             return predicted_step(trial, *self._recorded(trial.jobs[0].workload))
         if not self._foresees or why_unpredictable(trial):
             return None
         if trial.fabric.kind is not FabricKind.PACED and trial.fabric not in self._calibrated:
             try:
-                self._calibrated[trial.fabric] = measure_one(trial.fabric, self._hands)
+                self._calibrated[trial.fabric] = measure_one(trial.fabric, self._runner)
             except PredictError as error:
                 raise LabLost(str(error)) from error
         foretold = predict_trial(trial, self.calibration)
@@ -122,7 +130,7 @@ class Bench:
         if not fabric.kind.has_processes:
             return None
         if fabric.kind is FabricKind.PACED:
-            return link_model(fabric)
+            return paced_link_model(fabric)
         if fabric not in self._links:
             answer = self._ask(LinkQuestion(fabric=fabric, num_bytes=CALIBRATION_BYTES))
             if answer.ending is not Ending.DONE:
@@ -142,11 +150,11 @@ class Bench:
             raise FabricError(
                 "a paced link has the α and β that it is asked for; measure the emulated or native fabric"
             )
-        return self._hands.ask(Task(links=question), lambda event: None)
+        return self._runner.ask(Task(links=question), lambda event: None)
 
     def close(self) -> None:
-        """End everything that its hands hold."""
-        self._hands.close()
+        """End everything that its runner holds."""
+        self._runner.close()
 
     def __enter__(self) -> Self:
         return self

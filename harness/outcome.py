@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 
@@ -12,13 +12,15 @@ from crossover import JobCost, bound
 from crossover.theory import predicted
 from fabric.api import FabricKind
 from harness.calibrate import LinkModel
+from harness.facts import asked_of
 from harness.lab.messages import Answer, Ending
 from harness.lab.rank import RankResult
-from harness.trial import Job, Sharing, Trial
+from harness.trial import Sharing, Trial
 from harness.turns import busy_share, common_window, handovers_s, percentiles_s
 from models.workload import Device
 from results.codec import to_jsonable
 from results.record import (
+    Adapted,
     CurvePoint,
     Environment,
     FabricFacts,
@@ -171,9 +173,9 @@ def _verdict(trial: Trial, answer: Answer) -> tuple[Status, str]:
 def _job_result(
     trial: Trial, index: int, answer: Answer, servers: Sequence[RankResult], prediction: Prediction | None
 ) -> JobResult:
-    job, is_timed = trial.jobs[index], trial.fabric.kind.has_processes
+    job, is_timed = trial.jobs[index], trial.fabric.kind.has_processes or trial.cluster is not None
     ranks = [rank for rank in answer.ranks if rank.job == index]
-    asked = _asked(job, trial.num_steps_of(index))
+    asked = asked_of(job, trial.num_steps_of(index), trial.world, ranks[0].tensor_sizes if ranks else ())
     if not ranks:
         return asked
     slowest = max(ranks, key=lambda rank: sum(rank.step_times_s[trial.num_warmup :]))
@@ -192,10 +194,12 @@ def _job_result(
         num_servers=len(servers),
         interface_bytes=max(answer.sent_bytes or ()) / num_steps if alone else None,
         curve=tuple(_curve(ranks) if is_timed else _untimed_curve(ranks, predicted_s)),
-        clock="measured" if is_timed else "none" if predicted_s is None else "predicted",
+        clock=_clock(trial, predicted_s),
+        consistency=ranks[0].consistency,
         weights_digest=ranks[0].weights_digest,
         notes=ranks[0].notes,
         adaptation=ranks[0].adaptation,
+        tuned=tuned_of(ranks[0].adaptation),
         num_skipped_steps=ranks[0].num_skipped,
         loss_scale=ranks[0].loss_scale,
         peak_memory_bytes=max(rank.peak_memory_bytes for rank in ranks),
@@ -207,18 +211,18 @@ def _job_result(
     )
 
 
-def _asked(job: Job, num_steps: int) -> JobResult:
-    return JobResult(
-        name=job.name,
-        workload=job.workload.label,
-        system=job.system.partition("(")[0],
-        strategy=job.label,
-        device=job.workload.device.value,
-        batch_size=job.workload.batch_size,
-        accumulate=job.accumulate,
-        precision=job.precision.value,
-        num_steps=num_steps,
-    )
+def _clock(trial: Trial, predicted_s: float | None) -> str:
+    """What the curve's times are."""
+    if trial.cluster is not None:
+        return "virtual"
+    if trial.fabric.kind.has_processes:
+        return "measured"
+    return "none" if predicted_s is None else "predicted"
+
+
+def tuned_of(adaptation: Sequence[Adapted]) -> Mapping[str, float]:
+    """The settings that a tuner kept last; none where none did."""
+    return next((one.values for one in reversed(adaptation) if one.what == "chosen"), {})
 
 
 def _times(rank: RankResult, num_warmup: int) -> RankTimes:

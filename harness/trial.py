@@ -10,8 +10,10 @@ import crossover
 from baselines.api import NeedsWorld, UpdatePoint
 from baselines.strategy import Strategy, parse_strategy
 from fabric.api import FabricKind, FabricSpec
+from harness.asynchrony.cluster import Cluster
 from harness.precision import Precision
 from models.workload import Device, WorkloadSpec
+from results.facts import Role
 
 
 class TrialError(ValueError):
@@ -70,7 +72,7 @@ class Job:
     this part of the job's step alone, and becomes `start_delay_s` when that is known. A step is `accumulate`
     micro-batches of the workload's batch size; before the update the L2 norm of the averaged gradient of all parameters
     is clipped to `clip_norm`, if that is given. Layers compute in `precision`, parameters and gradients stay float32
-    (`harness/precision.py`).
+    (`harness/precision.py`). `role` is what the job is for among those that it is compared with.
     """
 
     name: str
@@ -84,6 +86,7 @@ class Job:
     accumulate: int = 1
     clip_norm: float | None = None
     precision: Precision = Precision.FLOAT32
+    role: Role = Role.METHOD
 
     def __post_init__(self) -> None:
         if self.accumulate < 1:
@@ -124,7 +127,8 @@ class Trial:
     `cell` names the question; repeats of a cell differ in `repeat` alone. `axis` and `at` place it on a sweep. With
     `num_cost_steps`, each job is measured alone after its steps: compute without communication, communication without
     compute, and compute beside other communication, so many times each. `link` matters where link turns are taken.
-    The `shares` of weighted, the `groups` of muri and the `beats` of cassini come from these costs unless given.
+    The `shares` of weighted, the `groups` of muri and the `beats` of cassini come from these costs unless given. With a
+    `cluster`, on the fabric lockstep, unequal workers train on a virtual clock (`harness.asynchrony`).
     """
 
     suite: str
@@ -148,6 +152,7 @@ class Trial:
     timeout_s: float = 120.0
     trace: bool = False
     ranks_per_host: int = 1
+    cluster: Cluster | None = None
 
     def __post_init__(self) -> None:
         if not self.jobs:
@@ -216,6 +221,7 @@ def check(trial: Trial) -> None:
                 _check_skipping(trial, job)
             _check_update_point(trial, job)
             _check_exchange(trial, job)
+            _check_consistency(trial, job)
         else:
             parse_strategy(job.optimizer)
 
@@ -245,6 +251,27 @@ def _check_exchange(trial: Trial, job: Job) -> None:
         raise TrialError(
             f"{trial.cell}: clip_norm={job.clip_norm:g} needs the norm of all gradients, and each server has a part of "
             "them; use update='worker', or do not clip"
+        )
+
+
+def _check_consistency(trial: Trial, job: Job) -> None:
+    """Workers that do not wait have a clock each, which only the virtual one gives them here."""
+    if not job.resolve().consistency.is_synchronous and trial.cluster is None:
+        raise TrialError(
+            f"{trial.cell}: {job.strategy} lets workers go on without each other, on a virtual clock alone; give the "
+            "trial a cluster and the fabric lockstep, or use bsp"
+        )
+    if trial.cluster is None:
+        return
+    if trial.fabric.kind is not FabricKind.LOCKSTEP or trial.cluster.num_workers != trial.world:
+        raise TrialError(
+            f"{trial.cell}: a cluster of {trial.cluster.num_workers} workers on {trial.world} ranks of the fabric "
+            f"{trial.fabric.kind}; use lockstep, with as many hosts as workers"
+        )
+    if job.accumulate > 1 or job.precision is not Precision.FLOAT32 or job.resolve().compression.lossy:
+        raise TrialError(
+            f"{trial.cell}: on the virtual clock workers neither accumulate, compress nor train in {job.precision}; "
+            "leave that out"
         )
 
 

@@ -50,6 +50,12 @@ class LoggedTurns(TurnTaking):
     def skip(self, num_rounds: int) -> None:
         self._inner.skip(num_rounds)
 
+    def pause(self) -> None:
+        self._inner.pause()
+
+    def resume(self) -> None:
+        self._inner.resume()
+
     def leave(self) -> None:
         self._inner.leave()
 

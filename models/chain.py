@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from models.transformer import TRANSFORMER_WIDTH, TransformerLM, sinusoids
+from models.nets.transformer import TRANSFORMER_WIDTH, TransformerLM, sinusoids
+from models.nets.vgg import VGG16
 from models.values import WorkloadError
-from models.vgg import VGG16
 
 
 @dataclass(frozen=True, slots=True)

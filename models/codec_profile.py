@@ -6,7 +6,6 @@ all ranks sent: so there is a row a number of ranks, and what lies between is in
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from pathlib import Path
 from models.layer_profile import FOLDER
 from models.values import WorkloadError
 from results.codec import CodecError, from_jsonable, to_jsonable
+from results.files import read_json, write_json
 
 CODECS = FOLDER / "codecs"  # a folder of their own, since the one above holds networks
 DEFAULT = "cpu"
@@ -98,8 +98,8 @@ def load_codecs(name: str = DEFAULT) -> CodecProfile:
             f"`python -m harness.predict.codec_recording --out {CODECS.name}.json` and give the path"
         )
     try:
-        profile = from_jsonable(CodecProfile, json.loads(path.read_text(encoding="utf-8")), str(path))
-    except (CodecError, json.JSONDecodeError, UnicodeDecodeError) as error:
+        profile = from_jsonable(CodecProfile, read_json(path), str(path))
+    except CodecError as error:
         raise WorkloadError(f"{path} holds no times of codecs ({error}); record them again") from error
     for method, rows in profile.methods.items():
         times_s = [seconds for row in rows for seconds in (*row.stages_s, row.merge_s)]
@@ -110,7 +110,4 @@ def load_codecs(name: str = DEFAULT) -> CodecProfile:
 
 def save_codecs(profile: CodecProfile, path: Path) -> None:
     """Write `profile` as JSON, replacing what is there in one step."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.part")
-    part.write_text(json.dumps(to_jsonable(profile), indent=1, allow_nan=False) + "\n", encoding="utf-8")
-    part.replace(path)
+    write_json(path, to_jsonable(profile))

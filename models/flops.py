@@ -17,7 +17,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from models.layer_profile import LayerProfile, ParameterShape, Profile, Provenance
-from models.networks import Kind, Network, SampleShape
+from models.network import Kind, Network, SampleShape
 
 _FORWARD_SHARE = 1 / 3
 _GPT2_OVER_BERT_BASE = 1.1308  # FLOPs of a forward pass on 128 tokens; a test counts them

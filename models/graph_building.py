@@ -16,7 +16,8 @@ from models.chain import ChainLink, chain_of, link_of, names_of_parameters
 from models.flops import describe_sample, meta_inputs
 from models.graph import BYTES_PER_ELEMENT, Dimension, GraphLayer, LayerGraph
 from models.layer_profile import ParameterShape, Profile, Provenance, load_profile
-from models.networks import Kind, Network, SampleShape, find_network
+from models.network import Kind, Network, SampleShape
+from models.networks import find_network
 from models.values import Device, WorkloadError, WorkloadSpec
 from models.workload import open_workload
 

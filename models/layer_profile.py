@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import dataclass
 from enum import StrEnum
@@ -10,6 +9,7 @@ from pathlib import Path
 
 from models.values import WorkloadError
 from results.codec import CodecError, from_jsonable, to_jsonable
+from results.files import read_json, write_json
 
 FOLDER = Path(__file__).parent / "profiles"
 
@@ -60,14 +60,17 @@ class Profile:
 
     @property
     def forward_s(self) -> float:
+        """Seconds of forward of all layers."""
         return math.fsum(layer.forward_s for layer in self.layers)
 
     @property
     def backward_s(self) -> float:
+        """Seconds of backward of all layers."""
         return math.fsum(layer.backward_s for layer in self.layers)
 
     @property
     def num_parameters(self) -> int:
+        """Elements of all parameters; tied weights once."""
         return sum(math.prod(parameter.shape) for layer in self.layers for parameter in layer.parameters)
 
 
@@ -104,8 +107,8 @@ def load_profile(name: str) -> Profile:
             "record one with `python -m models.profile NETWORK --out FILE.json`"
         )
     try:
-        profile = from_jsonable(Profile, json.loads(path.read_text(encoding="utf-8")), str(path))
-    except (CodecError, json.JSONDecodeError, UnicodeDecodeError) as error:
+        profile = from_jsonable(Profile, read_json(path), str(path))
+    except CodecError as error:
         raise WorkloadError(f"{path} is not a profile ({error}); record it again") from error
     _check(profile, path)
     return profile
@@ -113,10 +116,7 @@ def load_profile(name: str) -> Profile:
 
 def save_profile(profile: Profile, path: Path) -> None:
     """Write `profile` as JSON, replacing what is there in one step."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.part")
-    part.write_text(json.dumps(to_jsonable(profile), indent=1, allow_nan=False) + "\n", encoding="utf-8")
-    part.replace(path)
+    write_json(path, to_jsonable(profile))
 
 
 def _check(profile: Profile, path: Path) -> None:

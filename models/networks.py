@@ -3,72 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from enum import StrEnum
 
 import torch
 from torch import nn
 
-from models.bert import BASE, LARGE, TINY, BertSize, build_bert
-from models.gpt2 import GPT2_SMALL, GPT2_TINY, GPT2Size, build_gpt2, gpt2_layer
-from models.recurrent import LSTMLM, ElmanLM, recurrent_layer
-from models.resnet import RESNET50, RESNET101, BottleneckResNet, ResNet20
-from models.transformer import TransformerLM, transformer_layer
+from models.nets.bert import BASE, LARGE, TINY, BertSize, build_bert
+from models.nets.gpt2 import GPT2_SMALL, GPT2_TINY, GPT2Size, build_gpt2, gpt2_layer
+from models.nets.recurrent import LSTMLM, ElmanLM, recurrent_layer
+from models.nets.resnet import RESNET50, RESNET101, BottleneckResNet, ResNet20
+from models.nets.transformer import TransformerLM, transformer_layer
+from models.nets.vgg import VGG16
+from models.network import Kind, Network, SampleShape
+from models.outside import is_outside, network_outside
 from models.values import WorkloadError
-from models.vgg import VGG16
-
-
-class Kind(StrEnum):
-    """What a network eats."""
-
-    IMAGES = "images"
-    TEXT = "text"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SampleShape:
-    """One sample: images are `channels` × `size` × `size` of `num_classes`; texts are `size` tokens."""
-
-    size: int
-    channels: int = 3
-    num_classes: int = 1000
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Network:
-    """One network.
-
-    Attributes:
-        build: from a sample's shape and the dropout probability.
-        data: names of the data sets that fit, the default first.
-        image_size: side of the images that it is made for; 0 for text.
-        dropout: its usual probability.
-        num_parameters: at the default sample shape (tied weights once).
-        num_classes: classes, or tokens of the vocabulary.
-        activation_bytes: saved for backward, by a sample at `image_size` or by a token.
-        layer_of: the layer that a module with parameters belongs to, by the module's name.
-        profile: the default profile for replay, empty where none is shipped.
-        next_token: a text's every next token is to be predicted, rather than the masked ones.
-    """
-
-    name: str
-    summary: str
-    kind: Kind
-    build: Callable[[SampleShape, float], nn.Module]
-    data: tuple[str, ...]
-    image_size: int
-    num_classes: int
-    dropout: float
-    num_parameters: int
-    activation_bytes: int
-    layer_of: Callable[[str], str]
-    profile: str = ""
-    next_token: bool = False
-
-    def usual_shape(self, *, image_size: int, sequence_length: int) -> SampleShape:
-        """The sample that it is made for, at another size. `image_size` 0 is its own."""
-        size = sequence_length if self.kind is Kind.TEXT else image_size or self.image_size
-        return SampleShape(size=size, num_classes=self.num_classes)
 
 
 def resnet_layer(module: str) -> str:
@@ -88,7 +35,7 @@ def bert_layer(module: str) -> str:
 
 _IMAGE_DATA = ("synthetic", "imagefolder")
 _TEXT_DATA = ("text", "textfile", "synthetic")
-_WORD_PIECES = TINY.vocabulary  # of the networks that are sized for the vocabulary of `models.text`
+_WORD_PIECES = TINY.vocabulary  # of the networks that are sized for the vocabulary of `models.data.text`
 
 
 def _imagenet_network(
@@ -282,9 +229,11 @@ NETWORKS: dict[str, Network] = {
 
 
 def find_network(name: str) -> Network:
-    """Look up a network. Raises: WorkloadError listing what exists."""
+    """Look up a network, by name or as `FILE.py:NAME`. Raises: WorkloadError listing what exists."""
+    if is_outside(name):
+        return network_outside(name)
     if name not in NETWORKS:
-        raise WorkloadError(f"no network {name!r}; there are {', '.join(NETWORKS)}")
+        raise WorkloadError(f"no network {name!r}; there are {', '.join(NETWORKS)}, and your own as FILE.py:NAME")
     return NETWORKS[name]
 
 

@@ -26,7 +26,8 @@ from torch.utils.hooks import RemovableHandle
 
 from models.flops import PUBLISHED, derive_profile, describe_sample, layer_parameters
 from models.layer_profile import FOLDER, LayerProfile, Profile, Provenance, save_profile
-from models.networks import NETWORKS, Network, find_network
+from models.network import Network
+from models.networks import NETWORKS, find_network
 from models.values import Batch, Device, WorkloadError, WorkloadSpec
 from models.workload import Workload, open_workload
 

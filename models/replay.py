@@ -24,9 +24,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from models.data.sampling import generator_for
 from models.device import VirtualDevice
 from models.layer_profile import LayerProfile, Profile, scaled_shape
-from models.sampling import generator_for
 from models.values import Batch, WorkloadError, WorkloadSpec
 
 _INITIAL_DEVIATION = 0.1

@@ -8,8 +8,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from models.networks import Kind, Network, build_network
-from models.sources import Source
+from models.data.sources import Source
+from models.network import Kind, Network
+from models.networks import build_network
 from models.values import Batch, Device, Evaluation, WorkloadError, WorkloadSpec
 
 _IGNORED = -100

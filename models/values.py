@@ -43,7 +43,7 @@ class WorkloadSpec:
     """What to train, on what data and device. Plain values: equal specs give equal workloads.
 
     Attributes:
-        network: a name of `catalogue().networks`.
+        network: a name of `catalogue().networks`, or `FILE.py:NAME` (`models.outside`).
         data: a name of `catalogue().data`; empty for the network's default. Must be empty for replay.
         data_path: the ImageNet folder or the text corpus; only for data that need one.
         batch_size: samples a rank and step.
@@ -89,9 +89,10 @@ class WorkloadSpec:
     @property
     def label(self) -> str:
         """A short name for figures and cells, e.g. `resnet20-digits`, `resnet50-replay`."""
+        network = self.network.rpartition("/")[2].replace(".py:", ".")  # of one from outside the tree, no path
         if self.device is Device.REPLAY:
-            return f"{self.network}-replay"
-        return f"{self.network}-{self.data}" if self.data else self.network
+            return f"{network}-replay"
+        return f"{network}-{self.data}" if self.data else network
 
 
 def _require(holds: bool, name: str, value: object, remedy: str) -> None:

@@ -15,12 +15,13 @@ from typing import Protocol
 
 from torch import Tensor, nn
 
+from models.data.sources import Digits, Source, Synthetic
 from models.device import VirtualDevice
 from models.layer_profile import load_profile, profile_names
-from models.networks import NETWORKS, Kind, Network, find_network
+from models.network import Kind, Network
+from models.networks import NETWORKS, find_network
 from models.replay import ReplayWorkload
 from models.settings import device_socket
-from models.sources import Digits, Source, Synthetic
 from models.training import TrainingWorkload
 from models.values import Batch, Device, Evaluation, WorkloadError, WorkloadSpec
 
@@ -137,7 +138,7 @@ def _resolve_data(spec: WorkloadSpec, network: Network) -> WorkloadSpec:
 
 
 def _open_text(spec: WorkloadSpec, network: Network) -> Source:
-    from models.text import Text, documentation_text, read_corpus
+    from models.data.text import Text, documentation_text, read_corpus
 
     documents = read_corpus(spec.data_path) if spec.data == "textfile" else documentation_text()
     return Text.open(
@@ -146,7 +147,7 @@ def _open_text(spec: WorkloadSpec, network: Network) -> Source:
 
 
 def _open_images(spec: WorkloadSpec, network: Network) -> Source:
-    from models.imagefolder import ImageFolder
+    from models.data.imagefolder import ImageFolder
 
     return ImageFolder.open(
         spec.data_path,

@@ -109,7 +109,12 @@ def _decode_scalar(kind: Any, data: Any, where: str) -> Any:
     if kind is float and isinstance(data, str) and data in ("inf", "-inf", "nan"):
         return float(data)
     if kind is float and isinstance(data, int) and not isinstance(data, bool):
-        return float(data)
+        try:
+            return float(data)
+        except OverflowError:
+            raise CodecError(f"{where}: an integer of {data.bit_length()} bits is no number of ours") from None
+    if kind is float and isinstance(data, float) and not math.isfinite(data):
+        raise CodecError(f'{where}: a number too large for a float; write "inf" if that is meant')
     if not isinstance(kind, type) or not isinstance(data, kind) or (kind is int and isinstance(data, bool)):
-        raise CodecError(f"{where}: expected {getattr(kind, '__name__', kind)}, got {data!r}")
+        raise CodecError(f"{where}: expected {getattr(kind, '__name__', kind)}, got {data!r:.80}")
     return data

@@ -6,18 +6,18 @@ figure needs stands here, with its unit in its name. Files appear whole or not a
 
 from __future__ import annotations
 
-import json
-import os
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from results import schema1
 from results.codec import CodecError, from_jsonable, to_jsonable
+from results.facts import ChargeFacts, CodeFacts, MachineFacts, PluginFacts, Role
+from results.files import read_json, write_json
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 TRACES = "traces"  # the folder beside records that holds their traces, which are JSON too
 CALIBRATION = "calibration"  # likewise, for what messages cost
 
@@ -27,13 +27,17 @@ class RecordError(ValueError):
 
 
 class Status(StrEnum):
-    """How a trial ended. Everything but OK carries a reason; no outcome is dropped."""
+    """How a trial ended. Everything but OK carries a reason; no outcome is dropped.
+
+    INVALID: it ended well, on a machine that was too busy or changed its speed meanwhile. It is kept and not counted.
+    """
 
     OK = "ok"
     SKIPPED = "skipped"
     ERROR = "error"
     TIMEOUT = "timeout"
     DIVERGED = "diverged"
+    INVALID = "invalid"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,6 +109,18 @@ class Adapted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ConsistencyFacts:
+    """How far workers were apart. `ahead` counts reads by how many clocks the reader was ahead of the slowest worker,
+    `missed` updates by how many of the others' came between read and push; keys are whole numbers as text. `waited_s`
+    and `clocks` are by worker."""
+
+    ahead: Mapping[str, int]
+    missed: Mapping[str, int]
+    waited_s: tuple[float, ...]
+    clocks: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JobResult:
     """One job of the trial. `wire_bytes` are bytes a rank sent a step, by tag, counted by the engine (empty for systems
     that are not ours); `interface_bytes` are bytes a host sent a step by its interface counters, TCP/IP headers
@@ -114,8 +130,11 @@ class JobResult:
     counts). `ranks` train; `num_servers` more only serve. Where ranks send unequally, `wire_bytes` are those of the
     one that sent most, servers included. `precision` is what layers computed in where the job says so; with a loss
     scale, `num_skipped_steps` of all steps, warm-up included, were not applied because gradients overflowed, and
-    `loss_scale` is the last one. `clock` says what the curve's times are: measured, predicted (a number of steps
-    times the predicted one) or none."""
+    `loss_scale` is the last one. `clock` says what the curve's times are: measured, virtual, predicted (a number of
+    steps times the predicted one) or none. `plugins` are the strategy as values, those of its text first and in its
+    order; `role` is what the job is for beside others, `code` what its gradients travel in, `charge` what
+    compressing them cost in replay (None: not in replay), `tuned` the settings that a tuner chose, by slot and name,
+    `consistency` how old parameters were on the virtual clock."""
 
     name: str
     workload: str
@@ -147,6 +166,12 @@ class JobResult:
     num_skipped_steps: int = 0
     loss_scale: float | None = None
     clock: str = "measured"
+    plugins: tuple[PluginFacts, ...] = ()
+    role: Role = Role.METHOD
+    code: CodeFacts | None = None
+    charge: ChargeFacts | None = None
+    tuned: Mapping[str, float] = field(default_factory=dict)
+    consistency: ConsistencyFacts | None = None
 
     def step_times_s(self) -> tuple[float, ...]:
         """Step times of the slowest rank, step by step. Empty if nothing was measured."""
@@ -224,7 +249,8 @@ class Environment:
 class Record:
     """One trial. `cell` names the question (repeats of one cell share it); `axis` and `at` say which
     quantity a sweep varies and where on it this cell lies; `trial` is the resolved trial as plain
-    JSON, enough to run it again."""
+    JSON, enough to run it again. `started_at` and `ended_at` are this trial's own times (UTC, ISO 8601), `machine` is
+    what else went on meanwhile; empty and None in records of schema 1."""
 
     id: str
     suite: str
@@ -244,7 +270,21 @@ class Record:
     sharing_facts: SharingFacts | None = None
     trial: Mapping[str, Any] = field(default_factory=dict)
     environment: Environment = Environment()
+    started_at: str = ""
+    ended_at: str = ""
+    machine: MachineFacts | None = None
     schema: int = SCHEMA_VERSION
+
+    @property
+    def group(self) -> str:
+        """The suite's name for the question: the first part of the cell."""
+        return self.cell.split("/", 1)[0]
+
+    @property
+    def label(self) -> str:
+        """What the suite calls the method: the third part of the cell, `group/workloads/label`; empty without one."""
+        parts = self.cell.split("/")
+        return parts[2] if len(parts) > 2 else ""
 
 
 def write_record(record: Record, folder: Path) -> Path:
@@ -252,37 +292,39 @@ def write_record(record: Record, folder: Path) -> Path:
 
     Raises: OSError where the folder cannot be written.
     """
-    folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{record.id}.json"
-    text = json.dumps(to_jsonable(record), indent=1, allow_nan=False)
-    handle, temporary = tempfile.mkstemp(dir=folder, prefix=".", suffix=".part")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    write_json(path, to_jsonable(record))
     return path
 
 
 def read_record(path: Path) -> Record:
-    """Read one record.
+    """Read one record, of this schema or of schema 1.
 
     Raises: RecordError if the file is not JSON, has another schema version or a wrong field.
     """
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        data = read_json(path)
+    except (OSError, CodecError) as error:
         raise RecordError(f"{path}: not a readable record ({error}); delete it and run the trial again") from error
     version = data.get("schema") if isinstance(data, dict) else None
+    if version == schema1.VERSION:
+        return _decoded(_upgraded(data, path), path)
     if version != SCHEMA_VERSION:
         raise RecordError(
-            f"{path}: schema version {version!r}, this checkout reads {SCHEMA_VERSION}; "
+            f"{path}: schema version {version!r}, this checkout reads {SCHEMA_VERSION} and {schema1.VERSION}; "
             "run the trial again or use the checkout that wrote it"
         )
+    return _decoded(data, path)
+
+
+def _upgraded(data: Mapping[str, Any], path: Path) -> Mapping[str, Any]:
+    try:
+        return schema1.upgraded(data)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:  # a job that is no object, a text that is none
+        raise RecordError(f"{path}: no record of schema 1 ({error!r}); run the trial again") from error
+
+
+def _decoded(data: Mapping[str, Any], path: Path) -> Record:
     try:
         return from_jsonable(Record, data)
     except CodecError as error:

@@ -15,13 +15,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from analysis.figures import Drawing, drawings, save
-from analysis.naming import left_out, short_names
+from analysis.naming import Method, left_out, short_names
 from analysis.rows import CellRow, PairRow, SettingRow, SharingRow, Summary
 from analysis.stats import FEWEST_FOR_LEVEL
-from analysis.summary import summarise
 from analysis.wording import NOT_KNOWN, factor, number, percent, plural
 from results.record import read_records
 from scripts.marked_block import replace_block
+from suites.reports import summary_of
 
 ROOT = Path(__file__).resolve().parent.parent
 RECORDS = ROOT / "results" / "reference" / "quick"
@@ -42,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--root", type=Path, default=ROOT, help="the checkout that is written to")
     chosen = parser.parse_args(argv)
     try:
-        fill(chosen.root, summarise(read_records([chosen.records])), chosen.figure)
+        fill(chosen.root, summary_of(read_records([chosen.records])), chosen.figure)
     except ValueError as error:
         print(f"readme_table: {error}", file=sys.stderr)
         return 2
@@ -88,15 +88,15 @@ def table(settings: Sequence[SettingRow]) -> Iterator[str]:
     """Systems down, settings across; the line without communication last."""
     yield f"| system | {' | '.join(heading(setting) for setting in settings)} |"
     yield f"|---|{'---:|' * len(settings)}"
-    for label, name in short_names(labels(settings)).items():
+    for label, name in short_names(methods(settings)).items():
         yield f"| `{name}` | {' | '.join(_cell(setting, label) for setting in settings)} |"
     if any(setting.ideal for setting in settings):
         yield f"| {IDEAL} | {' | '.join(_throughput_of(setting.ideal) for setting in settings)} |"
 
 
-def labels(settings: Sequence[SettingRow]) -> list[str]:
+def methods(settings: Sequence[SettingRow]) -> list[Method]:
     """What was compared, each once."""
-    return list(dict.fromkeys(row.label for setting in settings for row in setting.competitors))
+    return list(dict.fromkeys(row.method for setting in settings for row in setting.competitors))
 
 
 def heading(setting: SettingRow) -> str:
@@ -118,12 +118,13 @@ def _throughput_of(row: CellRow | None) -> str:
 
 def table_note(settings: Sequence[SettingRow]) -> str:
     """What the numbers are, over how many repeats, and what the names leave out."""
-    names = short_names(labels(settings))
+    compared = methods(settings)
+    names = short_names(compared)
     baselines = sorted({names[setting.baseline] for setting in settings if setting.baseline})
     counts = sorted({row.num_repeats for setting in settings for row in setting.cells})
     repeats = " to ".join(map(str, dict.fromkeys((counts[0], counts[-1]))))
     thin = f" Below {FEWEST_FOR_LEVEL} repeats an interval spans all of them and covers less than 95 %."
-    common = left_out(names, names)
+    common = left_out(compared, compared)
     return (
         f"Throughput over {', '.join(baselines)}: median of paired repeats [95 % bootstrap interval], "
         f"n = {repeats}; **bold**: the interval lies above 1. "

@@ -28,7 +28,7 @@ from typing import NamedTuple
 
 import deepspeed_wheel
 import horovod_wheel
-from steps import SetupError, Step, begin, end, finish, run, say
+from steps import SetupError, SetupStep, begin, end, finish, run, say
 
 ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
@@ -39,6 +39,10 @@ BUILD_TOOLS = ["setuptools>=77", "wheel", "packaging", "numpy", "ninja"]
 COMPILE_KERNELS = "from baselines.kernels import warm_up; warm_up()"  # else the first run would wait for it
 COMPILED = {"Horovod": horovod_wheel, "DeepSpeed": deepspeed_wheel}
 GPU_DEVICES = ("/dev/nvidia0", "/dev/dxg", "/dev/kfd")
+COMMAND = """\
+#!/bin/sh
+exec "$(dirname -- "$(readlink -f -- "$0")")/python" -P -m suites "$@"
+"""  # a shell's, because the first line of a script in Python may not be longer than 127 bytes
 OLDEST_PYTHON = (3, 11)
 OLDEST_TORCH = (2, 8)
 DISK_BYTES = 4_000_000_000
@@ -121,7 +125,8 @@ def set_up(use_system_torch: bool, stamp: Path) -> None:
     torch = install_torch(use_system_torch)
     building = begin_wheels(torch)
     try:
-        pip("project and its dependencies", ["--no-build-isolation", "-e", ".[dev]"])
+        pip("project and its dependencies", ["--no-build-isolation", "-e", ".[bench,dev]"])
+        see_checkout()
         run("compressors' kernels, compiled", [str(PYTHON), "-c", COMPILE_KERNELS], SCRATCH)
         for name in COMPILED:
             install_wheel(name, torch, building.get(name))
@@ -166,6 +171,15 @@ def see_parent_environment() -> None:
     ours = next(VENV.glob("lib/python3*/site-packages"))
     parent = Path(sys.prefix) / ours.relative_to(VENV)
     (ours / "parent_environment.pth").write_text(f"import site; site.addsitedir({str(parent)!r})\n", encoding="utf-8")
+
+
+def see_checkout() -> None:
+    """Make the suites importable, and `crossover-bench` a command: only `crossover` is a package to install."""
+    packages = next(VENV.glob("lib/python3*/site-packages"))
+    (packages / "crossover_bench_checkout.pth").write_text(f"{ROOT}\n", encoding="utf-8")
+    command = VENV / "bin" / "crossover-bench"
+    command.write_text(COMMAND, encoding="utf-8")
+    command.chmod(0o755)
 
 
 def install_torch(use_system_torch: bool) -> Torch:
@@ -215,13 +229,13 @@ def pip(title: str, what: list[str]) -> None:
     run(title, [*install, *what], SCRATCH)
 
 
-def begin_wheels(torch: Torch) -> dict[str, Step]:
+def begin_wheels(torch: Torch) -> dict[str, SetupStep]:
     """Start to build, side by side, the wheels that are not in the cache and can be built here."""
     wanted = {name: script for name, script in COMPILED.items() if not wheel_of(script, torch).exists()}
     return {name: begin_wheel(script, torch) for name, script in wanted.items() if not script.missing_tools()}
 
 
-def begin_wheel(script: ModuleType, torch: Torch) -> Step:
+def begin_wheel(script: ModuleType, torch: Torch) -> SetupStep:
     """Start to build one wheel into the cache."""
     assert script.__file__ is not None
     path = Path(script.__file__)
@@ -232,7 +246,7 @@ def begin_wheel(script: ModuleType, torch: Torch) -> Step:
     return begin(script.TITLE, command, SCRATCH, dict(os.environ, PATH=search))
 
 
-def install_wheel(name: str, torch: Torch, building: Step | None) -> None:
+def install_wheel(name: str, torch: Torch, building: SetupStep | None) -> None:
     """Install the wheel when there is one; else one line says what is left out and how to get it."""
     script = COMPILED[name]
     wheel = wheel_of(script, torch)
@@ -259,7 +273,7 @@ def is_installed_from(wheel: Path, package: str) -> bool:
     return any(json.loads(note.read_text(encoding="utf-8")).get("url") == wheel.as_uri() for note in notes)
 
 
-def why_it_did_not_compile(torch: Torch, building: Step, folder: Path) -> str:
+def why_it_did_not_compile(torch: Torch, building: SetupStep, folder: Path) -> str:
     """Keep the compiler's output where it outlives set-up, and say where."""
     folder.mkdir(parents=True, exist_ok=True)
     kept = shutil.copyfile(building.log, folder / f"{building.log.stem}-build.log")

@@ -1,4 +1,4 @@
-"""The command line: crossover-bench list | run | report | compare | doctor | predict | plan-parallel.
+"""The command line: crossover-bench and one of the commands below.
 
 Exit codes: 0 done; 1 a trial failed or something regressed; 2 the request was wrong, with the
 value and the remedy in the message; 130 interrupted.
@@ -16,10 +16,14 @@ from types import FrameType
 
 from rich.console import Console
 
+from baselines import outside
 from harness.lab.spmd import is_follower
+from suites.commands.collectives import add_collectives
+from suites.commands.emulate import add_emulate
+from suites.commands.pace import add_pace
 from suites.commands.plan_parallel_options import add_plan_parallel
 from suites.commands.predict_options import add_predict
-from suites.errors import is_about_the_request
+from suites.errors import is_about_the_request, remedy_for
 
 RUNS = Path("runs")
 EPILOG = """\
@@ -33,6 +37,10 @@ examples:
   torchrun --nproc-per-node 2 -m suites run quick --fabric native --only real
                                                  on ranks that torchrun, mpirun or srun has started
   crossover-bench doctor --fabric emulated       what this machine can do, with line rates
+  crossover-bench pace --hosts 8 --rate 10gbit --alpha 20us -- python train.py
+                                                 your script as rank 0 of 8, the others virtual
+  crossover-bench emulate --hosts 2 --rate 200mbit -- python train.py
+                                                 your script on each of two emulated hosts
 """
 
 
@@ -45,6 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     console = Console(stderr=True, quiet=is_follower())
     try:
+        outside.use(tuple(arguments.plugins))
         with _interrupted_once():
             return int(arguments.command(arguments))
     except ValueError as error:
@@ -52,6 +61,14 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         console.print("[red]crossover-bench:[/]", end=" ")
         console.print(str(error), soft_wrap=True, highlight=False, markup=False)
+        return 2
+    except OSError as error:
+        if (remedy := remedy_for(error)) is None:
+            raise
+        where = "" if error.filename is None else f"{error.filename!s:.200}: "
+        console.print(
+            f"crossover-bench: {where}{error.strerror}; {remedy}", soft_wrap=True, highlight=False, markup=False
+        )
         return 2
     except KeyboardInterrupt:
         console.print("interrupted")
@@ -84,6 +101,14 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.set_defaults(command=None)
+    parser.add_argument(
+        "--plugins",
+        action="append",
+        default=[],
+        type=Path,
+        metavar="DIR",
+        help="a folder with plug-ins (*.py) and suites (*/grid.py) of your own; also CROSSOVER_BENCH_PLUGINS",
+    )
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
     _add_run(commands)
     _add_list(commands)
@@ -91,6 +116,9 @@ def _parser() -> argparse.ArgumentParser:
     _add_compare(commands)
     _add_doctor(commands)
     add_predict(commands)
+    add_pace(commands)
+    add_emulate(commands)
+    add_collectives(commands)
     add_plan_parallel(commands)
     return parser
 

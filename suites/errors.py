@@ -2,6 +2,27 @@
 
 from __future__ import annotations
 
+import errno
+
+REMEDIES = {
+    errno.ENAMETOOLONG: "give a shorter name",
+    errno.ENOSPC: "free some space, or name another folder with --out; what was finished is kept, go on with --resume",
+    errno.EDQUOT: "free some space, or name another folder with --out; what was finished is kept, go on with --resume",
+    errno.EACCES: "name a file or folder that this user may use",
+    errno.EPERM: "name a file or folder that this user may use",
+    errno.EROFS: "name a folder that can be written",
+    errno.EISDIR: "name a file, not a folder",
+    errno.ENOTDIR: "name a folder, not a file",
+    errno.ELOOP: "name a path whose links end somewhere",
+    errno.EMFILE: "raise the limit of open files with `ulimit -n`",
+    errno.EIO: "the disk or terminal does not answer; choose another one",
+}
+
+
+def remedy_for(error: OSError) -> str | None:
+    """What a user can do about an error of the machine; None where it must be a defect."""
+    return REMEDIES.get(error.errno or 0)
+
 
 def is_about_the_request(error: ValueError) -> bool:
     """Whether `error` names a value of the request and its remedy, rather than being a defect.
@@ -17,6 +38,7 @@ def _request_errors() -> tuple[type[ValueError], ...]:
     from analysis.roofline import SpeedError
     from analysis.summary import NoRecordsError
     from baselines.catalogue import CatalogueError
+    from baselines.outside import OutsideError
     from baselines.parallelism.api import ParallelismError
     from baselines.text import TextError
     from fabric.api import FabricError
@@ -38,6 +60,7 @@ def _request_errors() -> tuple[type[ValueError], ...]:
         FolderError,
         LaunchError,
         NoRecordsError,
+        OutsideError,
         ParallelismError,
         RecordError,
         SpeedError,

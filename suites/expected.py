@@ -21,8 +21,7 @@ from harness.predict.calibration import NUM_REPEATS, RING_ROWS
 from harness.predict.codecs import with_charge
 from harness.predict.costs import RING_STEPS, LinkCosts, PredictError, given_costs
 from harness.predict.demand import Demands
-from harness.predict.layers import Layers, plain_layers
-from harness.predict.trial import layers_of_workload
+from harness.predict.layers import Layers, layers_of_workload, plain_layers
 from harness.predict.worker import bound
 from harness.trial import Job, Sharing, Trial
 from models.networks import find_network

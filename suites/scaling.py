@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from harness.sizes import scaled
 from harness.trial import Job, Trial
 from models.workload import Device, WorkloadSpec
-from results.sizes import scaled
 from suites.api import Options
 from suites.data import with_data
 from suites.recipes import RATE_BPS, Recipe, trial

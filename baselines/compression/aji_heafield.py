@@ -29,6 +29,7 @@ from baselines.sparsity import (
     add_sparse_code,
     blocks,
     check_share,
+    chosen_bits,
     code_bytes,
     sparse_code,
     standing_out,
@@ -76,6 +77,10 @@ class AjiHeafield(Gathered):
 
     def add_decoded(self, data: Tensor, total: Tensor, ctx: Context) -> None:
         add_sparse_code(data, total)
+
+    @property
+    def code_bits(self) -> float:
+        return chosen_bits(self.density)
 
     def wire_bytes(self, numel: int, world: int) -> float:
         return code_bytes(numel, self.density)

@@ -9,16 +9,19 @@ authors' code. With momentum m, velocity u and residual v of a rank, and g its m
     v ← v ⊙ ¬M;           u ← u ⊙ ¬M           the latter with `masking` alone
 
 Since g comes divided by P, the sum of P gradients of independent noise has √P times its norm: hence clip/√P. The
-threshold is that of the largest `density` of a sample; where more than 1.3 · k elements reach it, the k largest of them
-are taken. Warm-up: four equal parts of `warmup_steps` with densities .25, .0625, .015625, .004, then `density`.
+threshold is that of the largest `density` of a sample, adapted as in the authors' code: while fewer than 0.8 · k
+elements reach it, it is multiplied by 0.8, ten times at most; where more than 1.3 · k do, the k largest of them are
+taken, and of up to 1.3 · k the first k. So 0.8 · k to k elements are sent. What is not finite in u or v is given up in
+the next step and logged. Warm-up: four equal parts of `warmup_steps` with densities .25, .0625, .015625, .004, then
+`density`.
 
 At density 1 this is momentum SGD without masking, and plain SGD with it: u is zeroed at once. What is applied plus v is
 all of v's growth: nothing is lost, so no error feedback goes around it. The optimizer must have no momentum, which
 would apply it twice: `dgc+sgd(momentum=0.0)`. Weight decay is then added behind the wire, without momentum.
 
 Differs from the paper: the norm that is clipped is that of the message (with single-bucket of the model); warm-up
-counts steps, not epochs; samples are random, at least 64 and enough that 10 reach the threshold; a threshold that too
-few reach is not lowered. `per="message"` takes one threshold a message, not a tensor as the paper.
+counts steps, not epochs; samples are random, at least 64 and enough that 10 reach the threshold. `per="message"` takes
+one threshold a message, not a tensor as the paper.
 """
 
 from __future__ import annotations
@@ -32,12 +35,23 @@ import torch
 from torch import Tensor
 
 from baselines.api import Aggregate, Card, Context, How, Reduced, Reduction, Scope, Slot, State
-from baselines.kernels import select, sparse
-from baselines.sparsity import add_sparse_code, blocks, check_share, code_bytes, num_kept, sparse_code, standing_out
+from baselines.kernels import feedback, select, sparse
+from baselines.residuals import report
+from baselines.sparsity import (
+    add_sparse_code,
+    blocks,
+    check_share,
+    chosen_bits,
+    code_bytes,
+    num_kept,
+    sampled,
+    sparse_code,
+)
 
 SCOPES = {"message": Scope.MESSAGE, "tensor": Scope.TENSOR}
 WARM_UP = (0.25, 0.0625, 0.015625, 0.004)
-TOO_MANY = 1.3
+TOO_FEW, TOO_MANY = 0.8, 1.3
+MAX_ADAPTIONS = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +97,10 @@ class Dgc:
     def applies_momentum(self) -> bool:
         return self.momentum > 0.0
 
+    @property
+    def ramp_steps(self) -> int:
+        return self.warmup_steps
+
     def density_at(self, step: int) -> float:
         """The share of elements sent in step `step`, counted from 0."""
         warming = step < self.warmup_steps
@@ -94,9 +112,13 @@ class Dgc:
 
     def reduce(self, grad: Tensor, states: Mapping[str, State], ctx: Context) -> Reduction:
         self._clip(grad, ctx)
-        for velocity, residual, part in _parts(states, grad, ctx):
-            self._accumulate(velocity, residual, part)
-            part.copy_(residual)
+        report(
+            sum(
+                feedback.accumulate(part, velocity, residual, self.momentum, nesterov=self.nesterov)
+                for velocity, residual, part in _parts(states, grad, ctx)
+            ),
+            ctx.message,
+        )
         positions = self._chosen(grad, ctx)
         data, contributed = sparse_code(grad, positions), None
         for (velocity, residual, _), own in zip(_parts(states, grad, ctx), _split(positions, ctx), strict=True):
@@ -116,27 +138,43 @@ class Dgc:
         if self.clip and (norm := float(torch.linalg.vector_norm(grad))) > most:
             grad.mul_(most / norm)
 
-    def _accumulate(self, velocity: Tensor, residual: Tensor, grad: Tensor) -> None:
-        if self.nesterov:
-            velocity.add_(grad).mul_(self.momentum)
-            residual.add_(grad)
-        else:
-            velocity.mul_(self.momentum).add_(grad)
-        residual.add_(velocity)
-
     def _chosen(self, values: Tensor, ctx: Context) -> Tensor:
-        """Positions (ascending), one at least: an empty code would look like no answer."""
-        density, found = self.density_at(ctx.step), []
-        for start, block in blocks(values, ctx, self.per):
-            positions, k = standing_out(block, density, self.sample, ctx.generator), num_kept(block.numel(), density)
-            if positions.numel() > TOO_MANY * k:
-                positions = positions[select.top_k(sparse.gather(block, positions), k)]
-            found.append(positions + start)
+        """Positions (ascending), one at least where there is an element: an empty code would look like no answer."""
+        density = self.density_at(ctx.step)
+        found = [
+            adapted(block, density, self.sample, ctx.generator) + start
+            for start, block in blocks(values, ctx, self.per)
+        ]
         positions = torch.cat(found)
-        return positions if positions.numel() else torch.zeros(1, dtype=torch.int64, device=values.device)
+        least = min(1, values.numel())
+        return positions if positions.numel() else torch.zeros(least, dtype=torch.int64, device=values.device)
+
+    @property
+    def code_bits(self) -> float:
+        return chosen_bits(self.density)
 
     def wire_bytes(self, numel: int, world: int) -> float:
         return code_bytes(numel, self.density)
+
+
+def adapted(values: Tensor, density: float, sample: float, generator: torch.Generator) -> Tensor:
+    """Positions (ascending) [0.8·k … k] of elements of `values` [n] that reach the adapted threshold; all where k = n.
+
+    Fewer than 0.8·k only where ten reductions of the threshold to 0.8 of itself do not bring as many.
+    """
+    k = num_kept(values.numel(), density)
+    if k == values.numel():
+        return select.above(values, 0.0)
+    threshold = sampled(values, density, sample, generator)
+    positions = select.above(values, threshold)
+    for _ in range(MAX_ADAPTIONS):
+        if positions.numel() >= TOO_FEW * k or threshold == 0.0:
+            break
+        threshold *= TOO_FEW
+        positions = select.above(values, threshold)
+    if positions.numel() > TOO_MANY * k:
+        return positions[select.top_k(sparse.gather(values, positions), k)]
+    return positions[:k]
 
 
 def _parts(states: Mapping[str, State], flat: Tensor, ctx: Context) -> Iterator[tuple[Tensor, Tensor, Tensor]]:

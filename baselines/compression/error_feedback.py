@@ -4,15 +4,17 @@ Paper: Seide et al., 1-bit SGD, Interspeech 2014; Karimireddy et al., ICML 2019.
 a = g + e; send C(a); e ← a − C(a), where C(a) is this rank's part as it *really* entered the
 sum, an outer rounding included. Conservation: Σ_t C(a_t) + e_T = Σ_t g_t on every rank.
 
+A residual that is not finite, which one infinite gradient is enough for, is given up in the next step and logged.
+
 The residual is not scaled by the learning rate. It is kept by parameter name, so that it
 survives another packing and a checkpoint.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -23,13 +25,14 @@ from baselines.api import (
     Context,
     How,
     KeepsResidual,
-    Message,
     Reduced,
     Reduction,
     Scope,
     Slot,
     State,
+    Votes,
 )
+from baselines.residuals import absorb, parts_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +55,11 @@ class ErrorFeedback:
                 f"error-feedback around {self.inner.card.name}: it keeps a residual of its own, and two would count "
                 "what is lost twice; leave error-feedback out"
             )
+        if isinstance(self.inner, Votes):
+            raise ValueError(
+                f"error-feedback around {self.inner.card.name}: what a vote leaves of one rank's gradient cannot be "
+                "told; use scaled-sign+error-feedback"
+            )
         if not self.inner.lossy:
             raise ValueError(
                 f"error-feedback around {self.inner.card.name}: nothing is lost, so nothing can be fed back"
@@ -70,21 +78,12 @@ class ErrorFeedback:
         return {"residual": residual, **self.inner.init(name, parameter)}
 
     def reduce(self, grad: Tensor, states: Mapping[str, State], ctx: Context) -> Reduction:
-        for residual, part in _pairs(states, grad, ctx.message):
-            residual.copy_(part.add_(residual))  # a stands there meanwhile: the inner compressor may overwrite grad
+        absorb(states, grad, ctx.message)  # a stands in the residual meanwhile: what is inside may overwrite grad
         reduced = yield from self.inner.reduce(grad, states, replace(ctx, wants_contribution=True))
         assert reduced.contributed is not None, "a compressor must say what it contributed when asked"
-        for residual, part in _pairs(states, reduced.contributed, ctx.message):
+        for residual, part in parts_of(states, "residual", reduced.contributed, ctx.message):
             residual.sub_(part)
         return Reduced(reduced.value, reduced.contributed)
 
     def wire_bytes(self, numel: int, world: int) -> float:
         return self.inner.wire_bytes(numel, world)
-
-
-def _pairs(states: Mapping[str, Any], flat: Tensor, message: Message) -> Iterator[tuple[Tensor, Tensor]]:
-    """Each segment's residual beside its part of the flat message."""
-    offset = 0
-    for segment in message.segments:
-        yield states[segment.name]["residual"][segment.start : segment.stop], flat[offset : offset + segment.numel]
-        offset += segment.numel

@@ -41,7 +41,7 @@ from torch import Tensor
 from baselines.api import Aggregate, Card, Context, How, Payload, Reduced, Reduction, Scope, Slot, State
 from baselines.codec import joined
 from baselines.kernels import select, sparse
-from baselines.sparsity import add_sparse_code, check_share, code_bytes, elements, num_kept, sparse_code
+from baselines.sparsity import add_sparse_code, check_share, chosen_bits, code_bytes, elements, num_kept, sparse_code
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +87,10 @@ class GTopK:
             _restrict(contributed, dropped, elements(result, numel)[1])
         add_sparse_code(result, grad.zero_())
         return Reduced(grad, contributed)
+
+    @property
+    def code_bits(self) -> float:
+        return chosen_bits(self.density)
 
     def wire_bytes(self, numel: int, world: int) -> float:
         return code_bytes(numel, self.density)

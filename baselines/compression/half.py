@@ -52,9 +52,13 @@ class Half:
 
     def reduce(self, grad: Tensor, states: Mapping[str, State], ctx: Context) -> Reduction:
         short = _shortened(grad, DTYPES[self.dtype])
-        contributed = short.to(grad.dtype) if ctx.wants_contribution else None
+        contributed = short.to(grad.dtype, copy=True) if ctx.wants_contribution else None  # the sum overwrites `short`
         total = yield Aggregate((short,), How.SUM, "gradient")
         return Reduced(_widened(total.parts[0][0], grad), contributed)
+
+    @property
+    def code_bits(self) -> float:
+        return 16.0
 
     def wire_bytes(self, numel: int, world: int) -> float:
         return 2.0 * numel

@@ -78,6 +78,10 @@ class OneBit(Gathered):
         means, bits = split(data, (torch.float32, 2 * len(sizes)), (torch.uint8, -(-total.numel() // 8)))
         signs.add_decoded(total, bits, means, sizes)
 
+    @property
+    def code_bits(self) -> float:
+        return 1.0
+
     def wire_bytes(self, numel: int, world: int) -> float:
         """Shapes are not known here: as many rows as a square matrix has."""
         num_blocks = math.sqrt(numel) if self.per == "row" else 1

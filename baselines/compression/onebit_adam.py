@@ -19,11 +19,13 @@ elements at most). Bytes: ⌈n/8⌉ + 4 a scale. Bits say + or −, never 0: an 
 Differs from the paper: the momentum's bias correction goes on (`frozen-adam`), as Adam has it; DeepSpeed has none. A
 worker's s is for one server's rows of a parameter, DeepSpeed's for a whole one. `warmup_steps` defaults to 100, for
 some hundreds of steps in all; the paper takes 15–20 % of them. Residuals survive a checkpoint; DeepSpeed resets them.
-Steps count those that mixed precision skips, `frozen-adam` does not: skip none. Not verified against the paper's text.
+What is not finite in momentum or residuals is given up in the next step and logged. Steps count those that mixed
+precision skips, `frozen-adam` does not: skip none. Not verified against the paper's text.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar
@@ -44,11 +46,9 @@ from baselines.api import (
     Slot,
     State,
 )
-from baselines.codec import joined, split
-from baselines.kernels import signs
+from baselines.residuals import absorb, report
+from baselines.scaled_signs import ORDERS, ScaledSigns
 from baselines.squeezing import squeezed
-
-ORDERS = {"l2": 2, "l1": 1}
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,9 +105,10 @@ class OnebitAdam:
             return Reduced(mean, contributed)
         share = self.beta1 / (ctx.num_workers or ctx.world)
         own = grad.mul_(1 - self.beta1)
-        for momentum, residual, part in _parts(states, own, ctx.message):
-            residual.copy_(part.add_(momentum, alpha=share).add_(residual))
-        codec = _ScaledSigns(ORDERS[self.scale], self.block)
+        for momentum, _, part in _parts(states, own, ctx.message):
+            part.add_(momentum, alpha=share)
+        absorb(states, own, ctx.message)
+        codec = ScaledSigns(ORDERS[self.scale], self.block)
         servers = {s.name: states[s.name]["server_residual"] for s in ctx.message.segments}
         squeezing = yield from squeezed(codec, own, servers, replace(ctx, wants_contribution=True))
         sent, value = squeezing.contributed, squeezing.value
@@ -118,40 +119,20 @@ class OnebitAdam:
         for momentum, _, part in _parts(states, value, ctx.message):
             fresh = part.clone()
             part.sub_(momentum, alpha=self.beta1).div_(1 - self.beta1)
-            momentum.copy_(fresh)
+            if math.isfinite(float(fresh.sum())):
+                momentum.copy_(fresh)
+            else:
+                momentum.zero_()
+                report(fresh.numel(), ctx.message)
         return Reduced(value, sent if ctx.wants_contribution else None)
+
+    @property
+    def code_bits(self) -> float:
+        return 1.0
 
     def wire_bytes(self, numel: int, world: int) -> float:
         """After the warm-up, of one parameter whose servers are all ranks: signs and scales to them, and one reply."""
         return numel / 8 * (1 + 1 / world) + 4.0 * (world + 1)
-
-
-@dataclass(frozen=True, slots=True)
-class _ScaledSigns:
-    """The code C: float32 scales, then sign bits."""
-
-    order: int
-    block: int
-    equal_sizes: ClassVar[bool] = True
-
-    def encode(self, values: Tensor, ctx: Context) -> Tensor:
-        sizes = self._block_sizes(ctx.message)
-        norms = [
-            torch.linalg.vector_norm(part, self.order) / part.numel() ** (1 / self.order)
-            for part in values.split(sizes)
-        ]
-        bits, _ = signs.encode(values, [values.numel()] if sizes else [])
-        return joined(torch.stack(norms) if norms else values, bits)
-
-    def add_decoded(self, data: Tensor, total: Tensor, ctx: Context) -> None:
-        sizes = self._block_sizes(ctx.message)
-        scales, bits = split(data, (torch.float32, len(sizes)), (torch.uint8, (total.numel() + 7) // 8))
-        signs.add_decoded(total, bits, torch.stack([-scales, scales], dim=1).view(-1), sizes)
-
-    def _block_sizes(self, message: Message) -> list[int]:
-        """One block a segment, or as many as `block` cuts it into."""
-        longest = self.block or max((s.numel for s in message.segments), default=1)
-        return [min(longest, s.numel - start) for s in message.segments for start in range(0, s.numel, longest)]
 
 
 def _parts(states: Mapping[str, State], flat: Tensor, message: Message) -> Iterator[tuple[Tensor, Tensor, Tensor]]:

@@ -13,7 +13,10 @@ M_w − P̂·Qᵀ instead; both have the same mean over ranks, and what is appli
 `warm_start` keeps Q by parameter name, else each step draws a new one. Draws are standard normal, seeded by `seed`, the
 name and the step, so equal on all ranks. Columns are made orthonormal by Householder QR (LAPACK), which has an answer
 for a P that is zero or of lower rank, where Gram–Schmidt divides by zero: a zero gradient costs a warm Q its memory and
-no more. Each rank does it for itself: replicas stay identical as long as equal P give equal P̂, on equal processors.
+no more. A warm Q is kept with its columns divided by their largest elements, since P depends on their span alone: else
+it grows with the square of the gradient and overflows from |g| ≈ 1e18 on. Where it is not finite, it is drawn anew and
+that is logged. Each rank does it for itself: replicas stay identical as long as equal P give equal P̂, on equal
+processors.
 
 Differs from the paper: a matrix is compressed wherever that saves bytes; its authors' later code and torch's hook ask
 for twice fewer. The default rank is 4, torch's 1; both call 1–4 usual. Not verified against the paper's text, but
@@ -32,6 +35,7 @@ import torch
 from torch import Tensor
 
 from baselines.api import Aggregate, Card, Context, How, Message, Reduced, Reduction, Scope, Segment, Slot, State
+from baselines.residuals import report
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +87,7 @@ class PowerSgd:
         after = _cut(total, own)
         for (_, segment), q in zip(matrices, after, strict=True):
             if self.warm_start:
-                states[segment.name]["q"].copy_(q)
+                self._keep(states[segment.name]["q"], q, segment, ctx)
         _put(flat, matrices, bases, after)
         for part, summed in zip(plain, exact.split([p.numel() for p in plain]), strict=True):
             part.copy_(summed)
@@ -112,6 +116,15 @@ class PowerSgd:
         if self.warm_start:
             return states[segment.name]["q"]
         return self._drawn(segment.name, segment.shape, step, like)
+
+    def _keep(self, kept: Tensor, q: Tensor, segment: Segment, ctx: Context) -> None:
+        """Q for the next step: its span, each column with a largest element of 1; drawn anew where it is lost."""
+        largest = q.abs().amax(1, keepdim=True)
+        if bool(largest.isfinite().all()):
+            kept.copy_(q / torch.where(largest > 0, largest, 1.0))
+        else:
+            report(q.numel(), ctx.message)
+            kept.copy_(self._drawn(segment.name, segment.shape, ctx.step + 1, kept))
 
     def _drawn(self, name: str, shape: tuple[int, ...], step: int, like: Tensor) -> Tensor:
         generator = torch.Generator().manual_seed(zlib.crc32(f"{self.seed} {step} {name}".encode()))

@@ -27,7 +27,7 @@ from torch import Tensor
 from baselines.api import Aggregate, Card, Context, How, Reduced, Reduction, Scope, Slot, State
 from baselines.codec import Gathered, gathered, split
 from baselines.kernels import sparse
-from baselines.sparsity import add_sparse_code, check_share, code_bytes, num_kept, sparse_code
+from baselines.sparsity import add_sparse_code, check_share, chosen_bits, code_bytes, num_kept, sparse_code
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +92,10 @@ class RandomK(Gathered):
         names = ",".join(f"{segment.name}[{segment.start}:{segment.stop}]" for segment in ctx.message.segments)
         digest = hashlib.blake2b(f"{self.seed} {ctx.step} {names}".encode(), digest_size=8).digest()
         return torch.Generator().manual_seed(int.from_bytes(digest[:7], "little"))
+
+    @property
+    def code_bits(self) -> float:
+        return 32.0 * self.density if self.shared else chosen_bits(self.density)
 
     def wire_bytes(self, numel: int, world: int) -> float:
         return 4.0 * num_kept(numel, self.density) if self.shared else code_bytes(numel, self.density)

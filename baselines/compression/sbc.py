@@ -11,8 +11,8 @@ b + 1/(1 − (1−p)^(2^b)) bits each, near their entropy (10.8 bits at p = 0.00
 gathered from all ranks.
 
 `density` is p (default 0.001). The paper delays communication as well: its presets (p, n) are (0.001, 1), (0.01, 10)
-and (0.01, 100) with n local steps between two exchanges. Here n is 1, every step is exchanged: local steps are a matter
-of consistency, not of a message.
+and (0.01, 100) with n local steps between two exchanges. They are written `sbc+error-feedback`,
+`sbc(density=0.01)+error-feedback+local-steps(n=10)` and the same with n=100.
 
 `per="tensor"` (default) or "message": what k and μ are taken of. Fewer than k are sent where fewer have the right sign,
 and none of a tensor of zeros. A NaN makes μ NaN, on the positions kept.
@@ -101,6 +101,10 @@ class Sbc(Gathered):
     @property
     def _parameter(self) -> int:
         return golomb.best_parameter(self.density)
+
+    @property
+    def code_bits(self) -> float:
+        return self.density * golomb.bits_per_position(self.density, self._parameter)
 
     def wire_bytes(self, numel: int, world: int) -> float:
         """Of one tensor with positions at random."""

@@ -24,7 +24,7 @@ from torch import Tensor
 from baselines.api import Card, Context, Scope, Slot
 from baselines.codec import Gathered
 from baselines.kernels import select
-from baselines.sparsity import add_sparse_code, check_share, code_bytes, num_kept, sparse_code
+from baselines.sparsity import add_sparse_code, check_share, chosen_bits, code_bytes, num_kept, sparse_code
 
 DTYPES = {"float32": torch.float32, "float16": torch.float16}
 
@@ -59,6 +59,10 @@ class TopK(Gathered):
 
     def add_decoded(self, data: Tensor, total: Tensor, ctx: Context) -> None:
         add_sparse_code(data, total, DTYPES[self.values])
+
+    @property
+    def code_bits(self) -> float:
+        return chosen_bits(self.density, 8.0 * DTYPES[self.values].itemsize)
 
     def wire_bytes(self, numel: int, world: int) -> float:
         return code_bytes(numel, self.density, DTYPES[self.values])

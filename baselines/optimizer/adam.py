@@ -5,14 +5,12 @@ Paper: Kingma and Ba, ICLR 2015; Loshchilov and Hutter, ICLR 2019.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from torch import Tensor
 
-from baselines.api import Card, Slot
+from baselines.api import Card, Parameters, Scope, Slot, check_not_negative
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,13 +21,19 @@ class Adam:
         summary="Adam with decoupled weight decay",
         paper="Kingma and Ba, ICLR 2015; Loshchilov and Hutter, ICLR 2019",
     )
-    element_wise: ClassVar[bool] = True
     lr: float = 0.001
     weight_decay: float = 0.01
+
+    def __post_init__(self) -> None:
+        check_not_negative(lr=self.lr, weight_decay=self.weight_decay)
+
+    @property
+    def scope(self) -> Scope:
+        return Scope.ELEMENT
 
     @property
     def applies_momentum(self) -> bool:
         return True
 
-    def build(self, parameters: Iterable[Tensor]) -> torch.optim.Optimizer:
+    def build(self, parameters: Parameters) -> torch.optim.Optimizer:
         return torch.optim.AdamW(parameters, lr=self.lr, weight_decay=self.weight_decay)

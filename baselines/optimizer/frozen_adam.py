@@ -14,21 +14,29 @@ v's bias correction is frozen with v: if it went on, v/(1 − β₂ᵗ) would go
 1/√(1 − β₂ᴺ), 3.2 times for N = 100. DeepSpeed corrects neither moment, before or after (its `bias_correction` is read
 and not used), so its first steps are larger than Adam's, and its v when frozen the uncorrected one.
 
+A floor when v is frozen: v ← max(v, `floor` · mean of the tensor's v). An element without a gradient until then, or
+hardly any, would be divided by ε for ever after, and signs of momenta reach every element: they have no 0. The scale s
+of a tensor's signs is at most about √mean(v), since s² is the mean of squared means of g. So with the floor a sign
+moves an element by at most lr/√floor, ten learning rates by default; while error is fed back, signs take back what they
+add, and an unused element moves to and fro by that much and no further. `floor=0.0` is the paper's rule, in which two
+dead units are enough to diverge. A tensor whose v is all zeros is not frozen before it has had a gradient.
+
 Differs from the paper: 1-bit Adam compresses the momentum, which here is the work of the compression slot; this file
-alone compresses nothing. `freeze_after` is 100 for runs of some hundreds of steps; the paper freezes after some 15–20 %
-of all steps, and DeepSpeed's default is 100,000. Without weight decay.
+alone compresses nothing. The floor is ours: DeepSpeed offers a mask by hand. `freeze_after` is 100 for runs of some
+hundreds of steps; the paper freezes after some 15–20 % of all steps, and DeepSpeed's default is 100,000. Without weight
+decay.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, overload
 
 import torch
 from torch import Tensor
 
-from baselines.api import Card, Slot
+from baselines.api import Card, Parameters, Scope, Slot
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +47,12 @@ class FrozenAdam:
         summary="Adam whose second moment is frozen after warm-up",
         paper="Tang et al., 1-bit Adam, ICML 2021",
     )
-    element_wise: ClassVar[bool] = True
     lr: float = 0.001
     beta1: float = 0.9
     beta2: float = 0.999
     eps: float = 1e-8
     freeze_after: int = 100
+    floor: float = 0.01
 
     def __post_init__(self) -> None:
         for name in ("beta1", "beta2"):
@@ -54,19 +62,27 @@ class FrozenAdam:
             raise ValueError(f"lr is {self.lr} and eps {self.eps}; both must be above 0")
         if self.freeze_after < 1:
             raise ValueError(f"freeze_after is {self.freeze_after}; the second moment needs at least 1 step")
+        if not 0 <= self.floor <= 1:
+            raise ValueError(f"floor is {self.floor}; use a share of the mean from 0 (none) to 1, e.g. 0.01")
+
+    @property
+    def scope(self) -> Scope:
+        """The floor is of a tensor's mean."""
+        return Scope.TENSOR if self.floor else Scope.ELEMENT
 
     @property
     def applies_momentum(self) -> bool:
         return True
 
-    def build(self, parameters: Iterable[Tensor]) -> torch.optim.Optimizer:
+    def build(self, parameters: Parameters) -> torch.optim.Optimizer:
         return _FreezingAdam(parameters, self)
 
 
 class _FreezingAdam(torch.optim.Optimizer):
-    """State a parameter: `step`, `exp_avg` and `exp_avg_sq`, called as in torch's Adam."""
+    """State a parameter: `step`, `exp_avg` and `exp_avg_sq`, called as in torch's Adam, and the step at whose end v
+    was frozen (0: not yet)."""
 
-    def __init__(self, parameters: Iterable[Tensor], rule: FrozenAdam) -> None:
+    def __init__(self, parameters: Parameters, rule: FrozenAdam) -> None:
         super().__init__(parameters, {"lr": rule.lr})
         self._rule = rule
 
@@ -86,12 +102,18 @@ class _FreezingAdam(torch.optim.Optimizer):
 
     def _update(self, parameter: Tensor, grad: Tensor, lr: float) -> None:
         rule, state = self._rule, self.state[parameter]
+        grad = grad.to(torch.promote_types(grad.dtype, torch.float32))  # in float16 v and ε vanish
         if not state:
-            state.update(step=0, exp_avg=torch.zeros_like(parameter), exp_avg_sq=torch.zeros_like(parameter))
+            moments = {key: torch.zeros_like(grad) for key in ("exp_avg", "exp_avg_sq")}
+            state.update(step=0, frozen_after=0, **moments)
         state["step"] += 1
         step, mean, square = state["step"], state["exp_avg"], state["exp_avg_sq"]
         mean.lerp_(grad, 1 - rule.beta1)
-        if step <= rule.freeze_after:
+        if not state["frozen_after"]:
             square.mul_(rule.beta2).addcmul_(grad, grad, value=1 - rule.beta2)
-        correction = (1 - rule.beta2 ** min(step, rule.freeze_after)) ** 0.5
-        parameter.addcdiv_(mean, square.sqrt().div_(correction).add_(rule.eps), value=-lr / (1 - rule.beta1**step))
+        correction = (1 - rule.beta2 ** (state["frozen_after"] or step)) ** 0.5
+        root = square.sqrt().div_(correction).add_(rule.eps)
+        parameter.sub_(mean / root, alpha=lr / (1 - rule.beta1**step))
+        if step >= rule.freeze_after and not state["frozen_after"] and bool(square.any()):
+            state["frozen_after"] = step
+            square.clamp_(min=rule.floor * float(square.mean()))

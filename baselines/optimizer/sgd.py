@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from torch import Tensor
 
-from baselines.api import Card, Slot
+from baselines.api import Card, Parameters, Scope, Slot, check_not_negative
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,14 +18,20 @@ class Sgd:
         summary="SGD with momentum",
         paper="Sutskever et al., ICML 2013",
     )
-    element_wise: ClassVar[bool] = True
     lr: float = 0.05
     momentum: float = 0.9
     weight_decay: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_not_negative(lr=self.lr, momentum=self.momentum, weight_decay=self.weight_decay)
+
+    @property
+    def scope(self) -> Scope:
+        return Scope.ELEMENT
 
     @property
     def applies_momentum(self) -> bool:
         return self.momentum > 0.0
 
-    def build(self, parameters: Iterable[Tensor]) -> torch.optim.Optimizer:
+    def build(self, parameters: Parameters) -> torch.optim.Optimizer:
         return torch.optim.SGD(parameters, lr=self.lr, momentum=self.momentum, weight_decay=self.weight_decay)

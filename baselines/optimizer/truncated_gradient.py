@@ -6,8 +6,8 @@ Paper: Langford, Li and Zhang, Sparse Online Learning via Truncated Gradient, JM
 
     T₁(v, α, θ) = max(0, v − α) for 0 ≤ v ≤ θ,  min(0, v + α) for −θ ≤ v < 0,  v for |v| > θ
 
-and in the other steps w ← w − lr · g. Steps count from 1. gravity = 0 is SGD without momentum; θ = ∞ (written 1e999)
-with K = 1 is SGD with soft thresholding, an online counterpart of L1 regularisation.
+and in the other steps w ← w − lr · g. Steps count from 1. gravity = 0 is SGD without momentum; θ beyond all weights
+(1e30) with K = 1 is SGD with soft thresholding, an online counterpart of L1 regularisation.
 
 Our reading: the survey lists it with compression, yet it works on *weights*. They become sparse and could be stored or
 read sparsely; gradients on the wire stay dense, and no byte is saved in training.
@@ -21,7 +21,7 @@ accounts of it.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, overload
 
@@ -29,7 +29,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from baselines.api import Card, Slot
+from baselines.api import Card, Parameters, Scope, Slot
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,6 @@ class TruncatedGradient:
         summary="SGD that draws small weights to zero every few steps",
         paper="Langford, Li and Zhang, JMLR 2009",
     )
-    element_wise: ClassVar[bool] = True
     lr: float = 0.05
     gravity: float = 1e-4
     every: int = 10
@@ -54,16 +53,20 @@ class TruncatedGradient:
         if self.every < 1:
             raise ValueError(f"every is {self.every}; weights are drawn after every 1, 2, … steps")
         if not self.threshold >= 0:
-            raise ValueError(f"threshold is {self.threshold}; use 0 or more, or 1e999 to draw all weights")
+            raise ValueError(f"threshold is {self.threshold}; use 0 or more, or 1e30 to draw all weights")
 
-    def build(self, parameters: Iterable[Tensor]) -> torch.optim.Optimizer:
+    @property
+    def scope(self) -> Scope:
+        return Scope.ELEMENT
+
+    def build(self, parameters: Parameters) -> torch.optim.Optimizer:
         return _TruncatingSgd(parameters, self)
 
 
 class _TruncatingSgd(torch.optim.SGD):
     """Counts the steps of each parameter, since a server or a pre-hook steps one alone."""
 
-    def __init__(self, parameters: Iterable[Tensor], rule: TruncatedGradient) -> None:
+    def __init__(self, parameters: Parameters, rule: TruncatedGradient) -> None:
         super().__init__(parameters, lr=rule.lr)
         self._rule = rule
 
@@ -77,12 +80,12 @@ class _TruncatingSgd(torch.optim.SGD):
     def step(self, closure: Callable[[], float] | None = None) -> float | None:
         loss: float | None = super().step(closure)
         rule = self._rule
-        stepped = (p for group in self.param_groups for p in group["params"] if p.grad is not None)
-        for parameter in stepped:
+        stepped = ((p, group["lr"]) for group in self.param_groups for p in group["params"] if p.grad is not None)
+        for parameter, lr in stepped:
             state = self.state[parameter]
             state["num_steps"] = state.get("num_steps", 0) + 1
             if state["num_steps"] % rule.every == 0:
-                parameter.copy_(truncated(parameter, rule.lr * rule.every * rule.gravity, rule.threshold))
+                parameter.copy_(truncated(parameter, lr * rule.every * rule.gravity, rule.threshold))
         return loss
 
 

@@ -1,18 +1,19 @@
 """ByteScheduler: a queue by priority behind a window of credit.
 
 Paper: Peng et al., A Generic Communication Scheduler for Distributed DNN Training Acceleration, SOSP 2019. Tensors are
-cut into partitions (the packing: `slices(…)+bytescheduler`). Of what is ready, the layer nearest to the input goes
-next, partitions of one tensor in order, as long as there is credit:
+cut into partitions of whole rows (the packing: `slices(slice_elements=1000000, cut='rows')+bytescheduler`). Of what is
+ready, the layer nearest to the input goes next, partitions of one tensor in order, as long as there is credit:
 
     go  ⇔  Σ bytes of messages that have gone and are not complete < credit_bytes
 
 so at most credit + one partition is outstanding. Little credit lets urgent messages overtake; much credit keeps the
 link filled. With infinite credit whatever is ready goes at once, which without partitions is first in, first out.
 
-Defaults: the authors' code has 4,000,000 parameters of credit (`BYTESCHEDULER_CREDIT`, 16 MB in float32) and
-partitions of 1,000,000, and tunes the credit (both with `BYTESCHEDULER_PARTITION_TUNING`); here `knobs` names the
-credit and the packing's own the partition. In the suites' scaled models divide both by the size scale. `depth` bounds
-what really travels at the same time, which there is up to the communication stack.
+Defaults: the authors' code has 4,000,000 parameters of credit (`BYTESCHEDULER_CREDIT`, 16 MB in float32) and partitions
+of 1,000,000, and tunes the credit (both with `BYTESCHEDULER_PARTITION_TUNING`); here `knobs` names the credit and the
+packing's own the partition. The credit is searched in 4 to 64 million parameters (16 to 256 MB), as there for
+all-reduce; for parameter servers that code searches 1 to 16 million. In the suites' scaled models divide both by the
+size scale. `depth` bounds what really travels at the same time, which there is up to the communication stack.
 
 Differs from the paper: "gone" means decided for all ranks, so the credit is also how far ahead ranks agree on the
 order. Once every gradient is ready the rest is decided at once, since its order cannot change, and the credit then
@@ -25,7 +26,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from baselines.api import Card, Knob, Message, Slot
+from baselines.api import Card, Knob, Message, Slot, check_depth, size
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,13 +38,14 @@ class ByteScheduler:
         paper="Peng et al., ByteScheduler, SOSP 2019",
     )
     rank_invariant: ClassVar[bool] = False
-    knobs: ClassVar[Mapping[str, Knob]] = {"credit_bytes": Knob(64 * 1024, 128 * 1024 * 1024)}
-    credit_bytes: int = 16_000_000
+    knobs: ClassVar[Mapping[str, Knob]] = {"credit_bytes": Knob(16_000_000, 256_000_000)}
+    credit_bytes: int = size(16_000_000, "bytes")
     depth: int = 4
 
     def __post_init__(self) -> None:
-        if self.credit_bytes < 1 or self.depth < 1:
-            raise ValueError(f"credit_bytes is {self.credit_bytes} and depth {self.depth}; use at least 1 of each")
+        check_depth(self.depth)
+        if self.credit_bytes < 1:
+            raise ValueError(f"credit_bytes is {self.credit_bytes}; use at least 1")
 
     def key(self, message: Message) -> tuple[int, ...]:
         return -message.priority, message.index

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from baselines.api import Card, Message, Slot
+from baselines.api import Card, Message, Slot, check_depth
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +25,7 @@ class Fifo:
     depth: int = 2
 
     def __post_init__(self) -> None:
-        if self.depth < 1:
-            raise ValueError(f"depth is {self.depth}; at least one message must be allowed in flight")
+        check_depth(self.depth)
 
     def pick(self, pending: Sequence[Message], in_flight: Sequence[Message], now_s: float) -> Message | None:
         return pending[0] if pending else None

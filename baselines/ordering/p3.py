@@ -24,7 +24,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from baselines.api import Card, Message, Slot
+from baselines.api import Card, Message, Slot, check_depth
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +39,7 @@ class P3:
     depth: int = 2
 
     def __post_init__(self) -> None:
-        if self.depth < 1:
-            raise ValueError(f"depth is {self.depth}; at least one message must be allowed in flight")
+        check_depth(self.depth)
 
     def key(self, message: Message) -> tuple[int, ...]:
         return -message.priority, message.index

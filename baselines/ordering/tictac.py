@@ -26,7 +26,7 @@ from dataclasses import dataclass, field, replace
 from math import inf
 from typing import ClassVar, Self
 
-from baselines.api import Card, Costs, Message, Slot
+from baselines.api import Card, Costs, Message, Slot, check_depth
 
 PS = 1e12  # times are whole picoseconds, so that sums are exact and ties are ties
 
@@ -124,8 +124,7 @@ class TicTac:
     def __post_init__(self) -> None:
         if self.variant not in ("tac", "tic"):
             raise ValueError(f"variant is {self.variant!r}; it is tac or tic")
-        if self.depth < 1:
-            raise ValueError(f"depth is {self.depth}; at least one message must be allowed in flight")
+        check_depth(self.depth)
 
     def bind(self, costs: Costs) -> Self:
         last = len(costs.forward_s) - 1

@@ -5,6 +5,10 @@ in the order in which their gradients become ready; a bucket closes when it has 
 limit: 1 MiB for the first, so that communication starts early, then 25 MiB. A bucket travels
 when all of its gradients are ready, in the order of the buckets.
 
+Number formats fill buckets of their own, each with its first limit. Buckets go in the order of their
+first gradients, as in torch's `compute_bucket_assignment_by_size`. After its rebuild DDP has closed
+buckets in the order in which they closed and open ones in that of a hash table; here they stay sorted.
+
 DDP starts from the reverse registration order and rebuilds its buckets after the first step, in
 the order seen on rank 0; our engine does the same with every rank-invariant packing. With 2
 ranks the weights equal DDP's bit for bit.
@@ -16,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from baselines.api import Card, Knob, Packed, Segment, Slot
+from baselines.api import Card, Knob, Packed, Segment, Slot, size
 
 MIB = 1024 * 1024
 
@@ -34,8 +38,8 @@ class FixedBuckets:
     rank_invariant: ClassVar[bool] = True
     slices: ClassVar[bool] = False
     knobs: ClassVar[Mapping[str, Knob]] = {"bucket_bytes": Knob(64 * 1024, 256 * MIB)}
-    bucket_bytes: int = 25 * MIB
-    first_bucket_bytes: int = MIB
+    bucket_bytes: int = size(25 * MIB, "bytes")
+    first_bucket_bytes: int = size(MIB, "bytes")
 
     def __post_init__(self) -> None:
         if min(self.bucket_bytes, self.first_bucket_bytes) < 1:
@@ -53,4 +57,5 @@ class FixedBuckets:
             if sizes[kind] >= limits.get(kind, self.first_bucket_bytes):
                 groups.append(tuple(filling.pop(kind)))
                 sizes[kind], limits[kind] = 0, self.bucket_bytes
-        return Packed((*groups, *map(tuple, filling.values())))
+        groups.extend(map(tuple, filling.values()))
+        return Packed(tuple(sorted(groups, key=lambda group: group[0].index)))

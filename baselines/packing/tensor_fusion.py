@@ -3,7 +3,9 @@
 Paper: Sergeev and Del Balso, Horovod, arXiv 1802.05799, section 5. Every `cycle_s` the
 coordinator takes the gradients that are ready on *all* ranks, in order, and fills messages until
 the next tensor would pass `threshold_bytes`. A single tensor may exceed the threshold; a
-threshold of 0 sends each tensor alone. Defaults as in Horovod 0.28: 128 MiB, 1 ms.
+threshold of 0 sends each tensor alone. A tensor that does not fit, as its format differs or it is too
+large, is passed over while message and what was passed over stay within the threshold, so that mixed
+formats do not break messages up; what was passed over begins the next one. Defaults as in Horovod 0.28: 128 MiB, 1 ms.
 
 Knobs: a threshold of 64 KiB to 256 MiB and a cycle of 1 to 100 ms, on logarithmic scales. Horovod's own autotuning
 searches 0 to 64 MiB and the same cycles, on linear ones.
@@ -14,11 +16,12 @@ processor time.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from baselines.api import Card, Knob, Packed, Segment, Slot
+from baselines.api import Card, Group, Knob, Packed, Segment, Slot, size
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +38,7 @@ class TensorFusion:
         "threshold_bytes": Knob(64 * 1024, 256 * 1024 * 1024),
         "cycle_s": Knob(0.001, 0.1),
     }
-    threshold_bytes: int = 128 * 1024 * 1024
+    threshold_bytes: int = size(128 * 1024 * 1024, "bytes")
     cycle_s: float = 0.001
 
     def __post_init__(self) -> None:
@@ -45,13 +48,25 @@ class TensorFusion:
             )
 
     def pack(self, ready: Sequence[Segment], now_s: float) -> Packed:
-        groups: list[list[Segment]] = []
-        size, itemsize = 0, 0
-        for segment in ready:
-            fits = groups and size + segment.nbytes <= self.threshold_bytes and segment.itemsize == itemsize
-            if not fits:
-                groups.append([])
-                size, itemsize = 0, segment.itemsize
-            groups[-1].append(segment)
-            size += segment.nbytes
-        return Packed(tuple(tuple(group) for group in groups), look_again_s=self.cycle_s)
+        groups, waiting = list[Group](), deque(ready)
+        while waiting:
+            groups.append(self._fused(waiting))
+        return Packed(tuple(groups), look_again_s=self.cycle_s)
+
+    def _fused(self, waiting: deque[Segment]) -> Group:
+        """The next message, taken out of `waiting`; what it passes over stays there, in order."""
+        group = [waiting.popleft()]
+        size, passed, passed_bytes = group[0].nbytes, list[Segment](), 0
+        while waiting:
+            segment = waiting[0]
+            if segment.itemsize == group[0].itemsize and size + segment.nbytes <= self.threshold_bytes:
+                group.append(segment)
+                size += segment.nbytes
+            else:
+                passed_bytes += segment.nbytes
+                if size + passed_bytes > self.threshold_bytes:
+                    break
+                passed.append(segment)
+            waiting.popleft()
+        waiting.extendleft(reversed(passed))
+        return tuple(group)

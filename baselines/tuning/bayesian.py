@@ -11,8 +11,8 @@ Nothing is remembered: the process is fitted anew from all that was tried, so th
 same. A proposal takes some 0.15 s, on the clock of training.
 
 Differs from the paper: checked against the authors' public code, which uses the same library (`bayesian-optimization`)
-and the same criterion, but 15 settings, the first 10 at random, ξ = 0.1 s on the step time, and linear scales. Its last
-version replaced this search by additive increase and multiplicative decrease of the credit. Here the noise of a
+and the same criterion, but 15 settings, the first 10 at random, ξ = 0.1 s on the step time, and linear
+scales. Here the noise of a
 measurement is taken as a hundredth of the variance over the settings tried, and the process's length scale is kept to
 0.1 … 10 of a knob's range: free, it collapses with so few settings. Not verified against the paper's text.
 """
@@ -24,7 +24,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from baselines.api import Card, Knob, Slot, Tried
+from baselines.api import Card, Knob, Slot, Tried, size
 
 EXPECTED_GAIN = 0.01
 SIZES = ("_bytes", "_elements")  # ends of names of knobs that shrink along with the tensors
@@ -45,7 +45,7 @@ class Bayesian:
     steps: int = 3
     random_trials: int = 4
     seed: int = 1
-    size_scale: int = 1
+    size_scale: int = size(1, "scale")
 
     def __post_init__(self) -> None:
         if min(self.trials, self.steps, self.random_trials, self.size_scale) < 1 or self.seed < 0:

@@ -1,11 +1,14 @@
-"""The arbiter's door: who may come in, and answers for visitors who have no seat.
+"""Accepts connections, and answers those that have no seat.
 
-A visitor is anybody who has connected and not joined. There is room for MAX_VISITORS, and one more sends the oldest
-away, so a flood of visitors ends itself and keeps no job from its seat. They are served one at a time between turns.
+A pending client is whoever has connected and not joined. There is room for MAX_PENDING of them, and one more
+disconnects the oldest, so a flood of connections ends itself and keeps no job from its seat. Pending clients are served
+one at a time between turns.
 """
 
+import errno
 import os
 import socket
+import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -16,17 +19,18 @@ from typing import Protocol
 
 from crossover.arbiter.event_loop import Loop
 from crossover.errors import CrossoverError, Refused
-from crossover.protocol import REQUEST_BYTES, Answer, Ask, Reply, Request, peer
+from crossover.protocol import REQUEST_BYTES, Reply, ReplyKind, Request, RequestKind, peer
 
-MAX_VISITORS = 64
+MAX_PENDING = 64
 HELLO_LIMIT_S = 5.0
+PAUSE_S = 0.2
 
 
-class House(Protocol):
-    """What lies behind the door. Each may raise `CrossoverError`, which the visitor is told."""
+class Admissions(Protocol):
+    """What the acceptor asks of the arbiter. Each may raise `CrossoverError`, which the client is told."""
 
     def seat(self, sock: socket.socket, pid: int, request: Request) -> None:
-        """Take the connection over; it is the visitor's no more."""
+        """Take the connection over: it has joined, and is the acceptor's no more."""
 
     def report(self) -> bytes:
         """The packet that answers STATUS."""
@@ -34,47 +38,56 @@ class House(Protocol):
     def entry(self, request: Request) -> bytes:
         """The packet that answers LOOK."""
 
+    def excuse(self, job: str) -> bytes:
+        """The packet that answers EXCUSE: nobody waits any more for the job to come for the first time."""
+
 
 @dataclass(slots=True, eq=False)
-class Visitor:
-    """Somebody who has not joined; `deadline_s` is when patience with him ends."""
+class PendingClient:
+    """A connection that has not joined; it is closed at `deadline_s` (monotonic) unless it asks something."""
 
     sock: socket.socket
     pid: int
     deadline_s: float
 
 
-class Door:
+class Acceptor:
     """Accepts connections from `listener` and answers them until they join."""
 
-    def __init__(self, listener: socket.socket, loop: Loop, house: House) -> None:
+    def __init__(self, listener: socket.socket, loop: Loop, admissions: Admissions) -> None:
         self._listener = listener
         self._loop = loop
-        self._house = house
-        self._visitors: dict[int, Visitor] = {}  # by descriptor, oldest first
-        self._answers: dict[Ask, Callable[[Visitor, Request], None]] = {
-            Ask.JOIN: self._let_in,
-            Ask.STATUS: lambda visitor, _: self._tell(visitor, self._house.report()),
-            Ask.LOOK: lambda visitor, request: self._tell(visitor, self._house.entry(request)),
+        self._admissions = admissions
+        self._pending: dict[int, PendingClient] = {}  # by descriptor, oldest first
+        self._resume_s = inf  # when to accept again, after there was no descriptor left
+        self._answers: dict[RequestKind, Callable[[PendingClient, Request], None]] = {
+            RequestKind.JOIN: self._admit,
+            RequestKind.STATUS: lambda client, _: self._tell(client, admissions.report()),
+            RequestKind.LOOK: lambda client, request: self._tell(client, admissions.entry(request)),
+            RequestKind.EXCUSE: lambda client, request: self._tell(client, admissions.excuse(request.job)),
         }
         loop.watch(listener.fileno(), self._accept, urgent=False)
 
     @property
     def next_deadline_s(self) -> float:
-        """When patience with a visitor ends next; not later than it does, and infinity without any."""
-        return min((visitor.deadline_s for visitor in self._visitors.values()), default=inf)
+        """When `expire` has something to do; infinity for never."""
+        return min([self._resume_s, *(client.deadline_s for client in self._pending.values())])
 
     def expire(self, now_s: float) -> None:
-        """Send those away who have not said what they want."""
-        for visitor in tuple(self._visitors.values()):
-            if visitor.deadline_s <= now_s:
-                self._send_away(visitor)
+        """Disconnect those who have not said what they want, and accept again after a pause."""
+        if self._resume_s <= now_s:
+            self._resume_s = inf
+            self._loop.watch(self._listener.fileno(), self._accept, urgent=False)
+        for client in tuple(self._pending.values()):
+            if client.deadline_s <= now_s:
+                self._disconnect(client)
 
     def close(self) -> None:
-        """Nobody comes in any more."""
-        for visitor in tuple(self._visitors.values()):
-            self._send_away(visitor)
-        self._loop.forget(self._listener.fileno())
+        """Accept nobody any more."""
+        for client in tuple(self._pending.values()):
+            self._disconnect(client)
+        if self._resume_s == inf:
+            self._loop.forget(self._listener.fileno())
         self._listener.close()
 
     def _accept(self) -> None:
@@ -82,63 +95,79 @@ class Door:
             sock, _ = self._listener.accept()
         except (BlockingIOError, ConnectionAbortedError):
             return
+        except OSError as error:
+            self._pause(error)
+            return
+        # one client that never reads must not hold the loop
         sock.setblocking(False)
         pid, uid = peer(sock)
         if uid != os.geteuid():
             refuse(sock, f"this arbiter serves user {os.geteuid()} and not user {uid}: start one of your own")
             return
-        if len(self._visitors) >= MAX_VISITORS:
-            self._send_away(next(iter(self._visitors.values())))
-        visitor = self._visitors[sock.fileno()] = Visitor(sock, pid, time.monotonic() + HELLO_LIMIT_S)
-        self._loop.watch(sock.fileno(), partial(self._read, visitor), urgent=False)
-        self._loop.wake_by(visitor.deadline_s)
+        # the oldest has had the most time to say what it wants
+        if len(self._pending) >= MAX_PENDING:
+            self._disconnect(next(iter(self._pending.values())))
+        client = self._pending[sock.fileno()] = PendingClient(sock, pid, time.monotonic() + HELLO_LIMIT_S)
+        self._loop.watch(sock.fileno(), partial(self._read, client), urgent=False)
+        self._loop.wake_by(client.deadline_s)
 
-    def _read(self, visitor: Visitor) -> None:
+    def _pause(self, error: OSError) -> None:
+        """Out of descriptors: leave the connection in the kernel's queue for a moment. Watched meanwhile it would wake
+        the loop again and again."""
+        if error.errno not in (errno.EMFILE, errno.ENFILE):
+            raise error
+        print(f"crossover: no connection can be accepted now: {error.strerror}", file=sys.stderr, flush=True)
+        self._loop.forget(self._listener.fileno())
+        self._resume_s = time.monotonic() + PAUSE_S
+        self._loop.wake_by(self._resume_s)
+
+    def _read(self, client: PendingClient) -> None:
         try:
-            packet = visitor.sock.recv(REQUEST_BYTES + 1)
+            packet = client.sock.recv(REQUEST_BYTES + 1)
         except BlockingIOError:
             return
         except OSError:
             packet = b""  # a reset is an end like any other
         if not packet:
-            self._send_away(visitor)
+            self._disconnect(client)
             return
         try:
-            self._answer(visitor, Request.unpack(packet))
-        except CrossoverError as error:
-            self._send_away(visitor, str(error))
+            self._answer(client, Request.unpack(packet))
+        except (CrossoverError, OSError) as error:  # OSError: no descriptor or memory for one seat more
+            self._disconnect(client, str(error))
 
-    def _answer(self, visitor: Visitor, request: Request) -> None:
+    def _answer(self, client: PendingClient, request: Request) -> None:
         if request.kind not in self._answers:
             raise Refused("the first packet must be JOIN: use crossover.Participant")
-        self._answers[request.kind](visitor, request)
+        self._answers[request.kind](client, request)
 
-    def _let_in(self, visitor: Visitor, request: Request) -> None:
-        fd = visitor.sock.fileno()
+    def _admit(self, client: PendingClient, request: Request) -> None:
+        fd = client.sock.fileno()
+        # the seat watches the same descriptor, as an urgent one
         self._loop.forget(fd)
         try:
-            self._house.seat(visitor.sock, visitor.pid, request)
-        except CrossoverError:
-            self._loop.watch(fd, partial(self._read, visitor), urgent=False)
+            self._admissions.seat(client.sock, client.pid, request)
+        except (CrossoverError, OSError):
+            self._loop.watch(fd, partial(self._read, client), urgent=False)
             raise
-        del self._visitors[fd]
+        del self._pending[fd]
 
-    def _tell(self, visitor: Visitor, packet: bytes) -> None:
-        visitor.deadline_s = time.monotonic() + HELLO_LIMIT_S
+    def _tell(self, client: PendingClient, packet: bytes) -> None:
+        client.deadline_s = time.monotonic() + HELLO_LIMIT_S
         try:
-            visitor.sock.send(packet)
+            client.sock.send(packet)
         except OSError:  # gone, or it asks and never reads
-            self._send_away(visitor)
+            self._disconnect(client)
 
-    def _send_away(self, visitor: Visitor, reason: str = "") -> None:
-        fd = visitor.sock.fileno()
-        del self._visitors[fd]
+    def _disconnect(self, client: PendingClient, reason: str = "") -> None:
+        fd = client.sock.fileno()
+        del self._pending[fd]
         self._loop.forget(fd)
-        refuse(visitor.sock, reason)
+        refuse(client.sock, reason)
 
 
 def refuse(sock: socket.socket, reason: str = "") -> None:
     """Hang up, and say why where there is a reason."""
     with sock, suppress(OSError):  # it may have hung up before it was told
         if reason:
-            sock.send(Reply(Answer.REFUSED, text=reason).pack())
+            sock.send(Reply(ReplyKind.REFUSED, text=reason).pack())

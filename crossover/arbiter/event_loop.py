@@ -1,7 +1,7 @@
 """The arbiter's event loop: urgent descriptors first, the others one at a time, and one alarm.
 
-Nothing is polled. What belongs to turns is urgent; visitors are not, and wait in an epoll set of their own that the
-first set watches: between any two of their events every urgent one has been served.
+Nothing is polled. What belongs to turns is urgent; clients that have not joined are not, and wait in an epoll set of
+their own that the first set watches: between any two of their events every urgent one has been served.
 """
 
 import select
@@ -10,6 +10,7 @@ from collections.abc import Callable
 from math import inf
 
 React = Callable[[], None]
+LONGEST_POLL_S = 3600.0  # epoll counts milliseconds in an int, and a user's limit may be a million seconds
 
 
 class Loop:
@@ -28,18 +29,18 @@ class Loop:
         """Serve. `ring(now_s)` is called at the alarm, and says when the next one is due."""
         reactions, patient_fd, poll = self._reactions, self._patient.fileno(), self._urgent.poll
         while self._running:
-            left_s = None if self._alarm_s == inf else self._alarm_s - time.monotonic()
+            left_s = None if self._alarm_s == inf else min(self._alarm_s - time.monotonic(), LONGEST_POLL_S)
             if left_s is not None and left_s <= 0:
                 self._alarm_s = inf  # what `ring` sets in motion may call for an earlier one than it knows of
                 self.wake_by(ring(time.monotonic()))
                 continue
-            has_visitors = False
+            has_patient = False
             for fd, _ in poll(left_s):
                 if fd == patient_fd:
-                    has_visitors = True
+                    has_patient = True
                 elif fd in reactions:  # else closed by an event before it
                     reactions[fd]()
-            if has_visitors:
+            if has_patient:
                 self._serve_one()
 
     def stop(self) -> None:

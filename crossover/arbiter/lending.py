@@ -2,7 +2,7 @@
 
 The quick way: while a turn lasts, and another job has asked, it is worked out what the turn's release will do; then the
 release is one comparison, and the next job's packet is on its way. Everything else goes by the rules of
-`crossover.tokens` and the policy, through the table's `Course`.
+`crossover.tokens` and the policy, through the table's `TokenCache`.
 """
 
 import time
@@ -13,13 +13,13 @@ from crossover import tokens
 from crossover.arbiter.event_loop import Loop
 from crossover.arbiter.seats import Connection, Table, foresee, granted, without_late
 from crossover.errors import CrossoverError, Refused
-from crossover.protocol import REQUEST_BYTES, Answer, Ask, Reply, Request, release_of
+from crossover.protocol import REQUEST_BYTES, Reply, ReplyKind, Request, RequestKind, release_of
 from crossover.settings import Settings
 from crossover.tokens import Grant, Token
 
 ASKS_AN_ADAPTION = 32
-_ACQUIRE = Request(Ask.ACQUIRE).pack()
-_RELEASED = Reply(Answer.RELEASED).pack()
+_ACQUIRE = Request(RequestKind.ACQUIRE).pack()
+_RELEASED = Reply(ReplyKind.RELEASED).pack()
 
 
 class Lender:
@@ -51,6 +51,7 @@ class Lender:
             return
         except OSError:
             packet = b""  # a reset is an end like any other
+        # by comparing bytes: unpacking would cost more than the hand-over itself
         if connection.generation and packet == connection.release:
             self._hand_over(connection)
         elif packet == _ACQUIRE:
@@ -69,53 +70,62 @@ class Lender:
         else:
             _, step, heir, grant, packet = foresight
             now_s = time.monotonic()
-            table.course.advance(step)
+            # the token moves before anybody is told, so an event that comes now finds it right
+            table.cache.advance(step)
             table.holder, table.foresight = heir, None
+            # first of all: the device is idle until this arrives
             self.send(heir, packet)
             self._note_lease(heir, grant, now_s)
             _note_end(connection, now_s, is_turn=not connection.aside)
+        # last: who releases sleeps until then, and leaves its core to the next
         self.send(connection, _RELEASED)
 
     def _answer(self, connection: Connection, packet: bytes) -> None:
         try:
             self._obey(connection, Request.unpack(packet))
         except CrossoverError as error:
-            self.send(connection, Reply(Answer.REFUSED, text=str(error)).pack())
+            self.send(connection, Reply(ReplyKind.REFUSED, text=str(error)).pack())
             self.drop(connection)
 
     def _obey(self, connection: Connection, request: Request) -> None:
-        if request.kind is Ask.ASIDE:
+        if request.kind is RequestKind.ASIDE:
             self._ask(connection, aside=True)
-        elif request.kind is Ask.RELEASE:
+        elif request.kind is RequestKind.RELEASE:
             self._release(connection, request.number)
-        elif request.kind is Ask.SKIP:
+        elif request.kind is RequestKind.SKIP:
             self._skip(connection, request.number)
+        elif request.kind is RequestKind.PAUSE:
+            self._pause(connection)
         else:
             raise Refused(f"this connection is job {connection.job!r} already: open one a seat, or a question")
 
     def _ask(self, connection: Connection, *, aside: bool = False) -> None:
         table, job, now_s = connection.table, connection.job, time.monotonic()
         try:
+            # neither is in the cache's frame, so the rules are asked
             if aside or table.awaited:
                 token = tokens.ask(table.token, job, aside=aside)
                 connection.tally.since_s = now_s
                 self.settle(table, token)
                 return
-            grants = table.course.ask(job, now_s)
+            grants = table.cache.ask(job, now_s)
         except Refused as error:
-            self.send(connection, Reply(Answer.REFUSED, text=str(error)).pack())
+            self.send(connection, Reply(ReplyKind.REFUSED, text=str(error)).pack())
             self.drop(connection)
             return
         connection.tally.since_s = now_s
         self._lend(table, grants, now_s)
+        # there is time now: somebody else computes
         if not grants and (holder := table.holder) is not None:
             table.foresight = foresee(table, holder)
             self._num_asks += 1
+            # in mid-turn, when it delays nobody
             if self._adapt is not None and self._num_asks % ASKS_AN_ADAPTION == 1:
                 self._adapt()
 
     def _release(self, connection: Connection, generation: int) -> None:
         """A release of another lease than the present one: it was withdrawn, or never given."""
+        # a lease that this seat never had: a defect, or an attack
         if not generation or generation != connection.fenced:
             raise Refused(f"job {connection.job!r} releases lease {generation} and has {connection.generation}")
         connection.fenced = 0
@@ -123,29 +133,36 @@ class Lender:
             f"lease {generation} of job {connection.job!r} was withdrawn after {self._lease_limit_s} s: make "
             "the turn shorter, or raise the arbiter's lease limit"
         )
-        self.send(connection, Reply(Answer.FENCED, generation, text=text).pack())
+        self.send(connection, Reply(ReplyKind.FENCED, generation, text=text).pack())
 
     def _end_lease(self, connection: Connection) -> None:
         table, now_s = connection.table, time.monotonic()
-        grants = table.course.release(connection.job, now_s)
+        grants = table.cache.release(connection.job, now_s)
         table.holder = None
         self._lend(table, grants, now_s)
         _note_end(connection, now_s, is_turn=not connection.aside)
 
     def _skip(self, connection: Connection, num_rounds: int) -> None:
         token = tokens.skip(connection.table.token, connection.job, num_rounds)
-        self.send(connection, Reply(Answer.SKIPPED, round=token.seat(connection.job).next_round).pack())
+        # told before the next job gets its turn, which may be a long one
+        self.send(connection, Reply(ReplyKind.SKIPPED, round=token.seat(connection.job).next_round).pack())
+        self.settle(connection.table, token)
+
+    def _pause(self, connection: Connection) -> None:
+        token = tokens.pass_over(connection.table.token, connection.job)
+        self.send(connection, Reply(ReplyKind.PAUSED, round=token.seat(connection.job).next_round).pack())
         self.settle(connection.table, token)
 
     def settle(self, table: Table, token: Token) -> None:
         """Something has happened to the token; lend it on."""
         table.foresight = None
+        # somebody of a dead arbiter may still be computing: note it, and lend nothing
         if table.awaited:
-            table.course.put(token)
+            table.cache.put(token)
             return
         now_s = time.monotonic()
         token, grants = tokens.settle(token, table.policy, now_s)
-        table.course.put(token)
+        table.cache.put(token)
         self._lend(table, grants, now_s)
 
     def _lend(self, table: Table, grants: tuple[Grant, ...], now_s: float) -> None:
@@ -160,7 +177,7 @@ class Lender:
         if not table.is_timeless:
             table.wake_s = table.policy.wake_s(table.token, now_s)
             self._loop.wake_by(table.wake_s)
-        if not table.course.is_stalled:
+        if not table.cache.is_stalled:
             table.stall_deadline_s = inf
         elif self._idle_limit_s is not None and table.is_timeless and table.stall_deadline_s == inf:
             table.stall_deadline_s = now_s + self._idle_limit_s
@@ -189,6 +206,7 @@ class Lender:
         """The job has left or died, or must go: its lease ends and the others go on."""
         if not connection.is_open:
             return
+        # at once: what follows may come back here through `send`
         connection.is_open = False
         table, now_s = connection.table, time.monotonic()
         del table.seated[connection.job]
@@ -199,10 +217,13 @@ class Lender:
         self._see_off(connection)
 
     def withdraw(self, connection: Connection) -> None:
-        """End a lease that is too old; its holder is told when it releases."""
+        """End a lease that is too old; its holder is told when it releases. Until it asks again nobody waits for its
+        next turn either: it is known to be late."""
         generation = connection.generation
         self._end_lease(connection)
         connection.fenced = generation
+        if self._idle_limit_s is not None:  # None: collectives need one order on all hosts, so nobody is passed over
+            self.settle(connection.table, tokens.pass_over(connection.table.token, connection.job))
 
     def pass_over_late(self, table: Table, now_s: float) -> bool:
         """Go on without the jobs whose turn it is and that have not come; whether that helps anybody."""

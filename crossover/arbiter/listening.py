@@ -1,69 +1,142 @@
-"""A Unix socket that only its owner can reach: private folder, private socket, one server a path.
+"""A Unix socket that only its owner can reach: private folder, private socket, one server per path.
 
-Whoever starts an arbiter, or edits what a dead one left, holds the folder's lock meanwhile (`locked_folder`).
+Everything in the folder is named relative to the folder's descriptor, and no symbolic link is followed: whoever can
+rename what lies above the folder, or put a link in its place, still cannot make the owner write elsewhere. Whoever
+starts an arbiter, or edits what a dead one left, holds the folder's lock meanwhile (`locked_folder`).
 """
 
+import errno
 import fcntl
 import os
 import socket
 import stat
+import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from crossover.errors import Refused
 
 _BACKLOG = 128
 _MAX_PATH_BYTES = 107  # sun_path less its final zero
+_MAX_TEXT_BYTES = 1 << 20  # no roster is longer: 64 tokens of 64 jobs
+_CONNECT_LIMIT_S = 2
+_SAFE = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # O_NONBLOCK: a named pipe must not hold the reader
+
+
+@dataclass(frozen=True, slots=True)
+class PrivateFolder:
+    """A folder of the user's own that nobody else may enter, by its descriptor `fd`; `path` is what people read."""
+
+    path: Path
+    fd: int
+
+    def address(self, name: str) -> str:
+        """Where a socket of that name is bound or reached: through the descriptor, not by the folder's path."""
+        return f"/proc/self/fd/{self.fd}/{name}"
+
+    def mode_of(self, name: str) -> int | None:
+        """File type and mode bits of what has that name, links not followed; None where nothing has."""
+        try:
+            return os.stat(name, dir_fd=self.fd, follow_symlinks=False).st_mode
+        except FileNotFoundError:
+            return None
+
+    def inode_of(self, name: str) -> int:
+        """The inode of what has that name; 0 where nothing has."""
+        try:
+            return os.stat(name, dir_fd=self.fd, follow_symlinks=False).st_ino
+        except FileNotFoundError:
+            return 0
+
+    def read(self, name: str) -> str:
+        """A text file's content. Raises FileNotFoundError, `Refused` for a link or no file, and OSError."""
+        fd = self._open(name, os.O_RDONLY)
+        with os.fdopen(fd, encoding="utf-8", errors="replace") as file:
+            if not stat.S_ISREG(os.fstat(fd).st_mode):
+                raise Refused(f"{self.path / name} is no file: remove it")
+            return file.read(_MAX_TEXT_BYTES)
+
+    def replace(self, name: str, text: str) -> None:
+        """Write a file in one step: a reader sees the old text or the new one. Raises OSError, `Refused` for a link."""
+        part = f"{name}.part"
+        self.remove(part)  # what a killed writer left
+        fd = self._open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+        try:
+            with os.fdopen(fd, "w", encoding="utf-8") as file:
+                file.write(text)
+        except OSError:
+            self.remove(part)  # a full disk: leave no half of a file
+            raise
+        os.rename(part, name, src_dir_fd=self.fd, dst_dir_fd=self.fd)
+
+    def append_to(self, name: str) -> int:
+        """A descriptor that appends to the file, made if it is missing. Raises OSError, `Refused` for a link."""
+        return self._open(name, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+
+    def remove(self, name: str) -> None:
+        """Remove what has that name, if anything; of a link the link."""
+        try:
+            os.unlink(name, dir_fd=self.fd)
+        except FileNotFoundError:
+            return
+
+    def _open(self, name: str, flags: int) -> int:
+        if (mode := self.mode_of(name)) is not None and stat.S_ISLNK(mode):
+            raise Refused(f"{self.path / name} is a symbolic link, which is not followed: remove it")
+        return os.open(name, flags | _SAFE, 0o600, dir_fd=self.fd)
 
 
 class PrivateSocket:
-    """A listening socket at a path for the length of a `with`; what a dead server left there is replaced.
+    """A listening socket `name` in a private folder for the length of a `with`; what a dead server left is replaced.
 
-    `folder_fd` is an inherited descriptor by which the folder is locked already; it is closed.
-    Raises `Refused` for a folder that others may enter, and for a path that is too long, served already, or no socket.
+    `lock_fd` is an inherited descriptor by which the folder is locked already; it is closed.
+    Raises `Refused` for a name that is served already, or is no socket.
     """
 
-    def __init__(self, path: Path, folder_fd: int | None = None) -> None:
-        check_path(path)
-        self._path = path
-        self._folder_fd = folder_fd
+    def __init__(self, folder: PrivateFolder, name: str, lock_fd: int | None = None) -> None:
+        self._folder = folder
+        self._name = name
+        self._lock_fd = lock_fd
         self._inode = 0
 
     def __enter__(self) -> socket.socket:
-        if self._folder_fd is None:
-            with locked_folder(self._path.parent):  # two arbiters that start at once must not unlink each other's
-                return self._serve()
+        if self._lock_fd is None:
+            self._lock_fd = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self._folder.fd)
+            fcntl.flock(self._lock_fd, fcntl.LOCK_EX)  # two arbiters that start at once must not unlink each other's
         try:
             return self._serve()
         finally:
-            os.close(self._folder_fd)
+            os.close(self._lock_fd)
 
     def __exit__(self, *_: object) -> None:
-        if self._path.exists() and self._path.stat().st_ino == self._inode:
-            self._path.unlink()
+        if self._folder.inode_of(self._name) == self._inode:  # else a later arbiter has put its own there
+            self._folder.remove(self._name)
 
     def _serve(self) -> socket.socket:
         self._clear_stale()
         listener = self._listen()
-        self._inode = self._path.stat().st_ino
+        self._inode = self._folder.inode_of(self._name)
         return listener
 
     def _clear_stale(self) -> None:
-        if not self._path.exists():
+        path = self._folder.path / self._name
+        if (mode := self._folder.mode_of(self._name)) is None:
             return
-        if not self._path.is_socket():
-            raise Refused(f"{self._path} exists and is no socket: name another path")
+        if not stat.S_ISSOCK(mode):
+            raise Refused(f"{path} exists and is no socket: name another path")
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as probe:
-            if probe.connect_ex(str(self._path)) == 0:
-                raise Refused(f"an arbiter serves {self._path} already: use it, stop it, or name another path")
-        self._path.unlink()
+            limit_connect(probe, _CONNECT_LIMIT_S)
+            if probe.connect_ex(self._folder.address(self._name)) in (0, errno.EAGAIN):
+                raise Refused(f"an arbiter serves {path} already: use it, stop it, or name another path")
+        self._folder.remove(self._name)
 
     def _listen(self) -> socket.socket:
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         before = os.umask(0o177)
         try:
-            listener.bind(str(self._path))
+            listener.bind(self._folder.address(self._name))
         finally:
             os.umask(before)
         listener.listen(_BACKLOG)
@@ -72,27 +145,53 @@ class PrivateSocket:
 
 
 @contextmanager
-def locked_folder(folder: Path) -> Iterator[int]:
-    """The private folder, made if it is missing and locked; its descriptor, which a child may inherit with the lock."""
-    fd = _private_folder(folder)
+def private_folder(path: Path) -> Iterator[PrivateFolder]:
+    """The private folder, made if it is missing.
+
+    Raises `Refused` for one that is a symbolic link, is another user's, is open to others or cannot be made.
+    """
+    fd = _open_folder(path)
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX)
-        yield fd
+        yield PrivateFolder(path, fd)
     finally:
         os.close(fd)
 
 
+@contextmanager
+def locked_folder(path: Path) -> Iterator[PrivateFolder]:
+    """The private folder, locked; a child may inherit its descriptor, and with it the lock. Errors as of
+    `private_folder`."""
+    with private_folder(path) as folder:
+        fcntl.flock(folder.fd, fcntl.LOCK_EX)
+        yield folder
+
+
 def check_path(path: Path) -> None:
-    """Raises `Refused` for a path that no socket can have."""
+    """Raises `Refused` for a path that no client could connect to."""
     if len(os.fsencode(path)) > _MAX_PATH_BYTES:
         raise Refused(f"socket path {str(path)!r} is longer than {_MAX_PATH_BYTES} bytes: use a shorter folder")
 
 
-def _private_folder(folder: Path) -> int:
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+def limit_connect(sock: socket.socket, limit_s: float) -> None:
+    """Have `connect` end with EAGAIN after `limit_s` seconds; 0 takes the limit away again.
+
+    A stopped server's queue may be full. A socket timeout of Python's own does not help: on a Unix socket it makes
+    `connect` fail at once where it had to wait.
+    """
+    whole_s, rest_s = divmod(limit_s, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", int(whole_s), int(rest_s * 1e6)))
+
+
+def _open_folder(path: Path) -> int:
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError as error:
+        if path.is_symlink():
+            raise Refused(f"{path} is a symbolic link, which is not followed: name the folder itself") from error
+        raise Refused(f"folder {path} cannot be used ({error.strerror}): name a folder of your own") from error
     status = os.fstat(fd)
     if status.st_uid != os.geteuid() or stat.S_IMODE(status.st_mode) & 0o077:
         os.close(fd)
-        raise Refused(f"{folder} must be yours and closed to others: chmod 700 it, or name a folder of your own")
+        raise Refused(f"{path} must be yours and closed to others: chmod 700 it, or name a folder of your own")
     return fd

@@ -11,21 +11,24 @@ Beside its socket lies its roster (`crossover.arbiter.roster`), which is gone wh
 import argparse
 import gc
 import os
+import resource
 import signal
 import sys
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from math import inf
 from pathlib import Path
 
-from crossover.arbiter.listening import PrivateSocket
-from crossover.arbiter.roster import Roster, open_process, read_roster, roster_path
-from crossover.arbiter.scheduling import Slices, lock_memory
+from crossover.arbiter.listening import PrivateFolder, PrivateSocket, check_path, private_folder
+from crossover.arbiter.roster import Roster, RosterFile, open_process
+from crossover.arbiter.scheduling import TimeSlices, lock_memory
 from crossover.arbiter.server import Arbiter
 from crossover.errors import CrossoverError, Refused
 from crossover.settings import Settings
 
 READY = "ready"
+WANTED_FILES = 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,19 +44,24 @@ def serve(path: str | os.PathLike[str], settings: Settings, life: Life, folder_f
     """Serve at `path`; prints `ready` when participants may come.
 
     The socket's folder is made if it is missing, and must be private (0700); `folder_fd` is a descriptor by which a
-    parent has locked it. The socket is removed at the end, and the roster if no job sits here. What a dead arbiter left
-    is taken over: raises `Refused` where that one had other settings and some of its jobs still run.
+    parent has opened and locked it. The socket is removed at the end, and the roster if no job sits here. What a dead
+    arbiter left is taken over: raises `Refused` where that one had other settings and some of its jobs still run.
     """
-    roster_file = roster_path(Path(path))
-    with PrivateSocket(Path(path), folder_fd) as listener:
-        roster = _inherited(roster_file, settings)
+    path = Path(path)
+    # bound through a descriptor even a longer path would do, but no client could connect to it
+    check_path(path)
+    _raise_file_limit()
+    with ExitStack() as stack:
+        folder = _opened(path.parent, folder_fd, stack)
+        roster_file = RosterFile(folder, path.name)
+        listener = stack.enter_context(PrivateSocket(folder, path.name, folder_fd))
         arbiter = Arbiter(
             listener,
             settings,
             roster_file=roster_file,
-            roster=roster,
+            roster=_inherited(roster_file, settings),
             linger_s=life.linger_s,
-            adapt=Slices().adapt,
+            adapt=TimeSlices().adapt,
         )
         try:
             _stop_on_signals(arbiter, ignore_interrupt=life.parent_pid is not None)
@@ -61,14 +69,36 @@ def serve(path: str | os.PathLike[str], settings: Settings, life: Life, folder_f
                 arbiter.loop.watch(_parent_fd(life.parent_pid), arbiter.stop, urgent=True)
             _make_ready()
             arbiter.run()
+        except OSError as error:
+            print(f"crossover: the arbiter at {path} ends: {error}", file=sys.stderr, flush=True)
+            raise
         finally:
             are_jobs_left = arbiter.has_seats_taken and life.parent_pid is None  # a parent's jobs end with it
             arbiter.close()
             if not are_jobs_left:
-                roster_file.unlink(missing_ok=True)
+                roster_file.remove()
+
+
+def _opened(path: Path, folder_fd: int | None, stack: ExitStack) -> PrivateFolder:
+    """The folder for as long as the arbiter serves. A parent's descriptor carries its lock, so another one of the very
+    same folder is kept: by the path somebody might have put another there meanwhile."""
+    if folder_fd is None:
+        return stack.enter_context(private_folder(path))
+    fd = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=folder_fd)
+    stack.callback(os.close, fd)
+    return PrivateFolder(path, fd)
+
+
+def _raise_file_limit() -> None:
+    """Every seat takes two descriptors; shells often allow 1024 where 524288 may be had."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = WANTED_FILES if hard == resource.RLIM_INFINITY else min(WANTED_FILES, hard)
+    if soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def _make_ready() -> None:
+    # what start-up has left is gathered while nobody waits
     gc.collect()
     gc.freeze()
     gc.disable()  # nothing here makes cycles, and a collection would delay a hand-over
@@ -79,16 +109,16 @@ def _make_ready() -> None:
     os.close(silence)
 
 
-def _inherited(roster_file: Path, settings: Settings) -> Roster | None:
-    roster = read_roster(roster_file)
+def _inherited(roster_file: RosterFile, settings: Settings) -> Roster | None:
+    roster = roster_file.read()
     if roster is None or roster.settings == settings:
         return roster
-    for place in roster.places:
-        if place.is_here and (pid_fd := open_process(place)) is not None:
+    for entry in roster.entries:
+        if entry.is_here and (pid_fd := open_process(entry)) is not None:
             os.close(pid_fd)
             has, wanted = roster.settings.to_json(), settings.to_json()
             raise Refused(
-                f"{roster_file} says that job {place.job!r} (process {place.pid}) runs with {has}, not {wanted}: use "
+                f"{roster_file} says that job {entry.job!r} (process {entry.pid}) runs with {has}, not {wanted}: use "
                 "the same settings, or end that job"
             )
     return None
@@ -135,6 +165,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         settings = Settings.from_json(given.settings)
         path = given.path.absolute()
+        # before any descriptor or lock is taken, which the parent would keep too
         if given.linger is not None:
             _detach()
         life = Life(parent_pid=given.parent, linger_s=inf if given.linger is None else given.linger)

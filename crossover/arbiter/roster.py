@@ -14,13 +14,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from crossover.arbiter.listening import PrivateFolder
 from crossover.errors import Refused
 from crossover.protocol import Resource, check_device, check_job
 from crossover.settings import Settings
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class RosterEntry:
     """A job at a token: the process in its seat, or none when it has left (`is_here` false). `pid` 0 is a process in
     another PID namespace."""
 
@@ -35,17 +36,17 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Roster:
-    """An arbiter's settings, a generation that none of its leases had passed when this was written, and its places."""
+    """An arbiter's settings, a generation that none of its leases had passed when this was written, and its entries."""
 
     settings: Settings
     generation: int
-    places: tuple[Place, ...]
+    entries: tuple[RosterEntry, ...]
 
     def to_json(self) -> str:
         """One line of JSON, which `from_json` reads."""
-        places = [asdict(place) | {"resource": place.resource.name.lower()} for place in self.places]
+        entries = [asdict(entry) | {"resource": entry.resource.name.lower()} for entry in self.entries]
         settings = json.loads(self.settings.to_json())
-        return json.dumps({"settings": settings, "generation": self.generation, "places": places})
+        return json.dumps({"settings": settings, "generation": self.generation, "entries": entries})
 
     @classmethod
     def from_json(cls, text: str) -> "Roster":
@@ -53,50 +54,62 @@ class Roster:
         try:
             given: dict[str, Any] = json.loads(text)
             settings = Settings.from_json(json.dumps(given["settings"]))
-            return cls(settings, int(given["generation"]), tuple(map(_place, given["places"])))
-        except (TypeError, ValueError, AttributeError, KeyError) as error:
+            return cls(settings, int(given["generation"]), tuple(map(_entry, given["entries"])))
+        except (TypeError, ValueError, AttributeError, KeyError, OverflowError, RecursionError) as error:
             raise Refused(f"{text[:200]!r} is no roster: {error}") from error
 
 
-def roster_path(socket_path: Path) -> Path:
-    """Where the roster of the arbiter at `socket_path` lies."""
-    return socket_path.with_name(socket_path.name + ".roster")
+@dataclass(frozen=True, slots=True)
+class RosterFile:
+    """Where an arbiter's roster lies: a file of the owner's beside its socket."""
+
+    folder: PrivateFolder
+    socket_name: str
+
+    @property
+    def name(self) -> str:
+        """The file's name in the folder."""
+        return f"{self.socket_name}.roster"
+
+    def __str__(self) -> str:
+        return str(self.folder.path / self.name)
+
+    def read(self) -> Roster | None:
+        """What a dead arbiter left, if anything; `Refused` where it cannot be read."""
+        try:
+            return Roster.from_json(self.folder.read(self.name))
+        except FileNotFoundError:
+            return None
+        except (Refused, OSError) as error:
+            raise Refused(
+                f"{self} is of another version or damaged: end the jobs on it and remove it ({error})"
+            ) from error
+
+    def write(self, roster: Roster) -> None:
+        """Replace the file in one step. Raises OSError where there is no room."""
+        self.folder.replace(self.name, roster.to_json())
+
+    def strike(self, resource: Resource, device: str, job: str) -> None:
+        """Note in a dead arbiter's roster that the job has left; the folder must be locked."""
+        roster = self.read()
+        if roster is not None:
+            entries = _without(roster.entries, (resource, device, job))
+            # no generation is given out here, so the old bound still holds
+            self.write(Roster(roster.settings, roster.generation, entries))
+
+    def remove(self) -> None:
+        """Remove it, if it is there."""
+        self.folder.remove(self.name)
 
 
-def read_roster(path: Path) -> Roster | None:
-    """What a dead arbiter left, if anything; `Refused` where it cannot be read."""
-    try:
-        return Roster.from_json(path.read_text())
-    except FileNotFoundError:
-        return None
-    except Refused as error:
-        raise Refused(f"{path} is of another version or damaged: end the jobs on it and remove it ({error})") from error
-
-
-def write_roster(path: Path, roster: Roster) -> None:
-    """Replace the file in one step; it is the owner's alone."""
-    part = path.with_name(path.name + ".part")
-    fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    with os.fdopen(fd, "w") as file:
-        file.write(roster.to_json())
-    part.replace(path)
-
-
-def strike(path: Path, resource: Resource, device: str, job: str) -> None:
-    """Note in a dead arbiter's roster that the job has left; the folder must be locked."""
-    roster = read_roster(path)
-    if roster is not None:
-        key = (resource, device, job)
-        write_roster(path, Roster(roster.settings, roster.generation, _without(roster.places, key)))
-
-
-def open_process(place: Place) -> int | None:
-    """A descriptor of the place's process; None where it is dead, or cannot be seen from here."""
-    if place.pid <= 0:
+def open_process(entry: RosterEntry) -> int | None:
+    """A descriptor of the process in that seat; None where it is dead, or cannot be seen from here."""
+    if entry.pid <= 0:
         return None
     with suppress(ProcessLookupError):
-        fd = os.pidfd_open(place.pid)
-        if birth_ticks(place.pid) == place.birth_ticks:  # looked up while the descriptor keeps the number from others
+        # first the descriptor: from here on the number cannot be given to another process
+        fd = os.pidfd_open(entry.pid)
+        if birth_ticks(entry.pid) == entry.birth_ticks:  # looked up while the descriptor keeps the number from others
             return fd
         os.close(fd)
     return None
@@ -104,20 +117,32 @@ def open_process(place: Place) -> int | None:
 
 def birth_ticks(pid: int) -> int:
     """When the process began, in clock ticks since boot; 0 where it cannot be seen, or is a zombie."""
+    fields = _stat_of(pid)
+    return int(fields[19]) if fields and fields[0] != "Z" else 0
+
+
+def process_state(pid: int) -> str:
+    """The kernel's letter for what the process does: R runs, S sleeps, T is stopped, Z is a zombie; empty where it
+    cannot be seen."""
+    return next(iter(_stat_of(pid)), "")
+
+
+def _stat_of(pid: int) -> list[str]:
+    """The fields of /proc/PID/stat behind the program's name, which may hold spaces itself."""
     try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
-        return 0
-    return 0 if fields[0] == "Z" else int(fields[19])
+        return []
 
 
-def _without(places: Sequence[Place], key: tuple[Resource, str, str]) -> tuple[Place, ...]:
-    left = Place(*key, stint=1, is_here=False)
-    return tuple(left if (place.resource, place.device, place.job) == key else place for place in places)
+def _without(entries: Sequence[RosterEntry], key: tuple[Resource, str, str]) -> tuple[RosterEntry, ...]:
+    # whatever its stints were: it comes back behind those that stayed
+    left = RosterEntry(*key, stint=1, is_here=False)
+    return tuple(left if (entry.resource, entry.device, entry.job) == key else entry for entry in entries)
 
 
-def _place(given: dict[str, Any]) -> Place:
+def _entry(given: dict[str, Any]) -> RosterEntry:
     resource = Resource[given["resource"].upper()]
     device, job = check_device(given["device"]), check_job(given["job"])
     numbers = {name: int(given[name]) for name in ("stint", "pid", "birth_ticks")}
-    return Place(resource, device, job, is_here=bool(given["is_here"]), **numbers)
+    return RosterEntry(resource, device, job, is_here=bool(given["is_here"]), **numbers)

@@ -35,7 +35,7 @@ class _Attributes(ctypes.Structure):
     )
 
 
-class Slices:
+class TimeSlices:
     """This thread's slices: short where there is more to run than cores, the usual ones elsewhere."""
 
     def __init__(self) -> None:

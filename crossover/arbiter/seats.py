@@ -6,9 +6,9 @@ from math import inf
 from typing import NamedTuple
 
 from crossover import tokens
-from crossover.arbiter.roster import Place
-from crossover.arbiter.token_cache import Course, Step
-from crossover.protocol import MAGIC, REPLY_HEADER, Answer, Resource
+from crossover.arbiter.roster import RosterEntry
+from crossover.arbiter.token_cache import TokenCache, Transition
+from crossover.protocol import MAGIC, REPLY_HEADER, ReplyKind, Resource
 from crossover.status import SeatStatus, TokenStatus
 from crossover.tokens import Grant, Phase, Policy, Seat, Token
 
@@ -36,6 +36,7 @@ class Connection:
     table: "Table"
     job: str
     tally: Tally
+    # packed once when it is granted, compared with each packet that comes
     generation: int = 0
     release: bytes = b""
     aside: bool = False
@@ -48,7 +49,7 @@ class Connection:
 class Awaited:
     """A process that had a seat under the arbiter before this one, and may still be in its turn."""
 
-    place: Place
+    entry: RosterEntry
     pid_fd: int | None
     deadline_s: float
 
@@ -61,13 +62,15 @@ class Table:
 
     resource: Resource
     device: str
-    course: Course
+    cache: TokenCache
     policy: Policy
     is_timeless: bool
     gather_deadline_s: float
+    # infinity is “never” for all of these, so that a minimum needs no cases
     wake_s: float = inf
     stall_deadline_s: float = inf
     holder: Connection | None = None
+    # forgotten whenever anything else happens to the token
     foresight: "Foresight | None" = None
     seated: dict[str, Connection] = field(default_factory=dict)
     awaited: dict[str, Awaited] = field(default_factory=dict)
@@ -87,7 +90,7 @@ class Table:
     @property
     def token(self) -> Token:
         """Its token as it is."""
-        return self.course.token
+        return self.cache.token
 
     def status(self, now_s: float) -> TokenStatus:
         """What it tells of itself."""
@@ -95,27 +98,28 @@ class Table:
         seats = tuple(self._seat_status(seat, now_s) for seat in token.seats)
         return TokenStatus(self.name, self.resource, self.device, token.is_open, token.generation, seats)
 
-    def places(self) -> list[Place]:
+    def entries(self) -> list[RosterEntry]:
         """Who must be accounted for if this arbiter dies: those who sit here, those still awaited, those who left."""
         return [
-            self._place(seat) for seat in self.token.seats if seat.phase is not Phase.ABSENT or seat.job in self.awaited
+            self._entry(seat) for seat in self.token.seats if seat.phase is not Phase.ABSENT or seat.job in self.awaited
         ]
 
-    def restore(self, place: Place, generation: int) -> None:
-        """Take a place over from an arbiter that is gone; leases are numbered from `generation` on."""
-        phase, token = Phase.ABSENT if place.is_here else Phase.LEFT, self.token
+    def restore(self, entry: RosterEntry, generation: int) -> None:
+        """Take a seat over from an arbiter that is gone; leases are numbered from `generation` on."""
+        phase, token = Phase.ABSENT if entry.is_here else Phase.LEFT, self.token
         seats = tuple(
-            replace(seat, phase=phase, stint=place.stint) if seat.job == place.job else seat for seat in token.seats
+            replace(seat, phase=phase, stint=entry.stint) if seat.job == entry.job else seat for seat in token.seats
         )
-        self.course.put(replace(token, seats=seats, generation=generation))
+        self.cache.put(replace(token, seats=seats, generation=generation))
 
-    def _place(self, seat: Seat) -> Place:
+    def _entry(self, seat: Seat) -> RosterEntry:
+        # its process is that of the arbiter before, and may yet be in its turn
         if (awaited := self.awaited.get(seat.job)) is not None:
-            return awaited.place
+            return awaited.entry
         if (connection := self.seated.get(seat.job)) is None:
-            return Place(self.resource, self.device, seat.job, seat.stint, is_here=False)
+            return RosterEntry(self.resource, self.device, seat.job, seat.stint, is_here=False)
         who = {"pid": connection.pid, "birth_ticks": connection.birth_ticks}
-        return Place(self.resource, self.device, seat.job, seat.stint, is_here=True, **who)
+        return RosterEntry(self.resource, self.device, seat.job, seat.stint, is_here=True, **who)
 
     def _seat_status(self, seat: Seat, now_s: float) -> SeatStatus:
         tally = self.tallies.get(seat.job, Tally(now_s))
@@ -137,7 +141,7 @@ class Foresight(NamedTuple):
     """What the present holder's release will do if nothing happens before: who is next, and the packet that says so."""
 
     holder: Connection
-    step: Step
+    step: Transition
     heir: Connection
     grant: Grant
     packet: bytes
@@ -145,11 +149,13 @@ class Foresight(NamedTuple):
 
 def foresee(table: Table, holder: Connection) -> Foresight | None:
     """Look ahead while a turn lasts, so that the hand-over is one packet away."""
-    found = table.course.next_release(holder.job)
+    found = table.cache.next_release(holder.job)
+    # none is known yet, or several get a lease at once: then the usual way is taken
     if found is None or len(found[1]) != 1:
         return None
     step, (grant,) = found
     heir = table.seated.get(grant.job)
+    # None: the heir's connection has ended, and the event is on its way
     return None if heir is None else Foresight(holder, step, heir, grant, granted(grant))
 
 
@@ -158,6 +164,7 @@ def without_late(table: Table, now_s: float) -> Token | None:
     token = table.token
     for late in sorted((seat for seat in token.seats if seat.phase is Phase.IDLE), key=lambda seat: seat.next_pass):
         if late.counts:
+            # one after the other: passing over more than it takes would reorder jobs for nothing
             token = tokens.pass_over(token, late.job)
             if tokens.settle(token, table.policy, now_s)[1]:
                 return token
@@ -166,4 +173,4 @@ def without_late(table: Table, now_s: float) -> Token | None:
 
 def granted(grant: Grant) -> bytes:
     """The packet that tells a job of its lease."""
-    return REPLY_HEADER.pack(MAGIC, Answer.GRANTED, 0, grant.generation, grant.round)
+    return REPLY_HEADER.pack(MAGIC, ReplyKind.GRANTED, 0, grant.generation, grant.round)

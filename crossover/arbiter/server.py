@@ -13,22 +13,21 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from math import inf
-from pathlib import Path
 
 from crossover import tokens
-from crossover.arbiter.acceptor import MAX_VISITORS, Door
+from crossover.arbiter.acceptor import MAX_PENDING, Acceptor
 from crossover.arbiter.event_loop import Loop
 from crossover.arbiter.lending import Lender
-from crossover.arbiter.roster import Roster, birth_ticks, open_process, write_roster
+from crossover.arbiter.roster import Roster, RosterFile, birth_ticks, open_process
 from crossover.arbiter.seats import Awaited, Connection, Table, Tally
-from crossover.arbiter.token_cache import Course
+from crossover.arbiter.token_cache import TokenCache
 from crossover.errors import Refused
 from crossover.policies import Timeless
 from crossover.protocol import (
     HEADER_BYTES,
     REPORT_BYTES,
-    Answer,
     Reply,
+    ReplyKind,
     Request,
     Resource,
 )
@@ -38,6 +37,7 @@ from crossover.tokens import Phase, Token
 
 MAX_SEATS = 256
 MAX_TOKENS = 64
+RESERVED_FILES = 32  # its own: socket, folder, epoll sets, log, and what the interpreter opens for a moment
 MAX_NUMBER = 1 << 62  # of rounds and generations in a packet, so that none grows out of its field
 GENERATIONS_AN_ARBITER = 1 << 32  # a replacement begins this far on: no lease of the dead one has its number
 
@@ -54,7 +54,7 @@ class Arbiter:
         listener: socket.socket,
         settings: Settings,
         *,
-        roster_file: Path | None = None,
+        roster_file: RosterFile | None = None,
         roster: Roster | None = None,
         linger_s: float = inf,
         adapt: Callable[[], None] | None = None,
@@ -67,14 +67,20 @@ class Arbiter:
         self._tables: dict[tuple[Resource, str], Table] = {}
         self._connections: set[Connection] = set()
         num_files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-        self._max_seats = min(MAX_SEATS, (num_files - 32 - MAX_VISITORS) // 2)
+        self._max_seats = min(MAX_SEATS, (num_files - RESERVED_FILES - MAX_PENDING) // 2)
+        if self._max_seats < 1:
+            raise Refused(
+                f"{num_files} open files are allowed, and an arbiter needs {RESERVED_FILES + MAX_PENDING + 2} to "
+                "give one seat: raise the limit with `ulimit -n`"
+            )
         self._began_s = time.monotonic()
+        # an arbiter that nobody ever comes to must end as well
         self._end_s = self._began_s + linger_s
         self._report = b""
         self._report_due_s = 0.0
         if roster is not None:
             self._restore(roster)
-        self._door = Door(listener, self.loop, self)
+        self._acceptor = Acceptor(listener, self.loop, self)
         self.loop.wake_by(self._end_s)
 
     def run(self) -> None:
@@ -87,7 +93,7 @@ class Arbiter:
 
     def close(self) -> None:
         """Hang up on everybody; each participant gets `ArbiterLost`, or looks for another arbiter."""
-        self._door.close()
+        self._acceptor.close()
         for connection in tuple(self._connections):
             self._hang_up(connection)
         self.loop.close()
@@ -98,7 +104,7 @@ class Arbiter:
         return bool(self._connections)
 
     def seat(self, sock: socket.socket, pid: int, request: Request) -> None:
-        """Let a visitor join."""
+        """Let a connection join."""
         self._settings.token().seat(request.job)  # an undeclared job makes no table
         table = self._table(request.resource, request.device)
         if max(request.number, request.generation) > MAX_NUMBER:
@@ -106,8 +112,10 @@ class Arbiter:
         if len(self._connections) >= self._max_seats:
             raise Refused(f"the arbiter has {self._max_seats} seats taken: let some jobs leave")
         _check_return(table, request.job, pid)
+        # may refuse, so it comes before a descriptor is opened
         token = tokens.join(table.token, request.job, request.number, request.generation)
         now_s = time.monotonic()
+        # kept over a job's leaving and coming back: `crossover run` sums it up
         tally = table.tallies.setdefault(request.job, Tally(now_s))
         tally.since_s = now_s
         connection = Connection(sock, pid, birth_ticks(pid), _pid_fd(pid), table, request.job, tally)
@@ -116,10 +124,11 @@ class Arbiter:
     def report(self) -> bytes:
         """The packet that answers STATUS; renewed after FRESH_S at the earliest."""
         now_s = time.monotonic()
+        # writing the report costs as much as twenty turns
         if now_s >= self._report_due_s:
             seen = tuple(table.status(now_s) for table in self._tables.values())
             status = HostStatus(os.getpid(), now_s - self._began_s, self._settings, seen)
-            self._report = Reply(Answer.REPORT, text=status.to_json(REPORT_BYTES - HEADER_BYTES)).pack()
+            self._report = Reply(ReplyKind.REPORT, text=status.to_json(REPORT_BYTES - HEADER_BYTES)).pack()
             self._report_due_s = now_s + FRESH_S
         return self._report
 
@@ -127,19 +136,33 @@ class Arbiter:
         """The packet that answers LOOK."""
         table = self._tables.get((request.resource, request.device))
         token = table.token if table is not None else self._settings.token()
+        # a job that has never come keeps the others waiting, so nobody is ahead of it
         is_new = token.seat(request.job).phase is Phase.ABSENT
         round_ = 0 if is_new else tokens.entry_round(token, request.job)
-        return Reply(Answer.ENTRY, token.generation, round_, self._settings.sharing.extent).pack()
+        return Reply(ReplyKind.ENTRY, token.generation, round_, self._settings.sharing.extent).pack()
+
+    def excuse(self, job: str) -> bytes:
+        """The packet that answers EXCUSE: the job's process has ended before it came, so nobody waits for it. It may
+        still come, as one that is late."""
+        num_excused = 0
+        for table in tuple(self._tables.values()):
+            if table.token.seat(job).phase is Phase.ABSENT and job not in table.awaited:
+                num_excused += 1
+                _say(f"job {job!r} has ended before it came to {table.name}: the others go on")
+                self._lender.settle(table, tokens.leave(table.token, job))
+        return Reply(ReplyKind.EXCUSED, round=num_excused).pack()
 
     def _welcome(self, connection: Connection, token: Token) -> None:
         """Note the seat in the roster, and only then tell the job that it has one."""
         table, job, before = connection.table, connection.job, connection.table.token
-        table.course.put(token)
+        # noted first: the roster lists who is seated
+        table.cache.put(token)
         table.seated[job] = connection
         try:
             self._write_roster()
         except OSError as error:
-            table.course.put(before)
+            # a seat that no replacement would know of must not be given
+            table.cache.put(before)
             del table.seated[job]
             _close(connection.pid_fd)
             raise Refused(f"the arbiter cannot write {self._roster_file} ({error}): make room there") from error
@@ -151,7 +174,7 @@ class Arbiter:
         if connection.pid_fd is not None:
             self.loop.watch(connection.pid_fd, partial(self._lender.drop, connection), urgent=True)
         round_, extent = token.seat(job).next_round, self._settings.sharing.extent
-        self._lender.send(connection, Reply(Answer.WELCOME, token.generation, round_, extent).pack())
+        self._lender.send(connection, Reply(ReplyKind.WELCOME, token.generation, round_, extent).pack())
         self._lender.settle(table, table.token)
 
     def _table(self, kind: Resource, device: str) -> Table:
@@ -161,7 +184,12 @@ class Arbiter:
             deadline_s = time.monotonic() + self._settings.gather_limit_s
             policy = self._settings.policy(kind)
             table = Table(
-                kind, device, Course(self._settings.token(), policy), policy, isinstance(policy, Timeless), deadline_s
+                kind,
+                device,
+                TokenCache(self._settings.token(), policy),
+                policy,
+                isinstance(policy, Timeless),
+                deadline_s,
             )
             self._tables[kind, device] = table
             self.loop.wake_by(deadline_s)
@@ -169,19 +197,21 @@ class Arbiter:
 
     def _see_off(self, connection: Connection) -> None:
         """Note that the job has no seat any more, and if it listens still, say so."""
+        # the others have been served already: what follows writes a file
         self._connections.discard(connection)
         try:
             self._write_roster()
         except OSError as error:
             _say(f"cannot write {self._roster_file} ({error}): a replacement would wait for job {connection.job!r}")
         with suppress(OSError):
-            connection.sock.send(Reply(Answer.LEFT).pack())
+            connection.sock.send(Reply(ReplyKind.LEFT).pack())
         self._hang_up(connection)
         if not self._connections:
             self._end_s = time.monotonic() + self._linger_s
             self.loop.wake_by(self._end_s)
 
     def _hang_up(self, connection: Connection) -> None:
+        # events of this round may still name it
         connection.is_open = False
         self.loop.forget(connection.sock.fileno())
         connection.sock.close()
@@ -195,24 +225,27 @@ class Arbiter:
     def _write_roster(self) -> None:
         self._report_due_s = 0.0  # who is here has changed, so no old report is given out
         if self._roster_file is not None:
-            places = tuple(place for table in self._tables.values() for place in table.places())
+            entries = tuple(entry for table in self._tables.values() for entry in table.entries())
             generation = max((table.token.generation for table in self._tables.values()), default=0)
-            write_roster(self._roster_file, Roster(self._settings, generation, places))
+            self._roster_file.write(Roster(self._settings, generation, entries))
 
     def _restore(self, roster: Roster) -> None:
         """Begin where the dead arbiter ended: with younger leases, and none before its processes are accounted for."""
+        # far beyond what the dead one can have given, since it wrote its roster at joins only
         generation = (roster.generation // GENERATIONS_AN_ARBITER + 1) * GENERATIONS_AN_ARBITER
+        # nobody knows whether it holds a lease, so it has as long as one may last
         patience_s = self._settings.lease_limit_s or self._settings.gather_limit_s
-        for place in roster.places:
-            table = self._table(place.resource, place.device)
-            table.restore(place, generation)
-            if not place.is_here:
+        for entry in roster.entries:
+            table = self._table(entry.resource, entry.device)
+            table.restore(entry, generation)
+            # it left properly: only its number of stints matters
+            if not entry.is_here:
                 continue
-            awaited = Awaited(place, open_process(place), time.monotonic() + patience_s)
-            table.awaited[place.job] = awaited
+            awaited = Awaited(entry, open_process(entry), time.monotonic() + patience_s)
+            table.awaited[entry.job] = awaited
             if awaited.pid_fd is not None:
-                self.loop.watch(awaited.pid_fd, partial(self._stop_awaiting, table, place.job), urgent=True)
-            elif place.pid > 0:  # dead
+                self.loop.watch(awaited.pid_fd, partial(self._stop_awaiting, table, entry.job), urgent=True)
+            elif entry.pid > 0:  # dead
                 awaited.deadline_s = 0.0
             self.loop.wake_by(awaited.deadline_s)
 
@@ -223,7 +256,8 @@ class Arbiter:
 
     def _ring(self, now_s: float) -> float:
         """Do what time asks for, and say when it asks next."""
-        self._door.expire(now_s)
+        # every deadline is looked at on every alarm: there are a handful, and alarms are rare
+        self._acceptor.expire(now_s)
         limit_s = self._settings.lease_limit_s
         for connection in tuple(self._connections):
             if connection.is_open and connection.deadline_s <= now_s:
@@ -235,22 +269,25 @@ class Arbiter:
                     self._stop_awaiting(table, job)
             if table.gather_deadline_s <= now_s:
                 self._give_up_on_absent(table)
+            # a policy of beats has somebody due
             if table.wake_s <= now_s:
                 self._lender.settle(table, table.token)
             if table.stall_deadline_s <= now_s and self._lender.pass_over_late(table, now_s):
                 _say(f"{table.name} goes on without a job that did not come in {self._settings.idle_limit_s} s")
+        # ending now would leave a replacement of this replacement without a roster
         is_awaiting = any(table.awaited for table in self._tables.values())
         if self._end_s <= now_s and not is_awaiting:
             self.stop()
         ends_s = [connection.deadline_s for connection in self._connections]
         looks_s = [table.next_deadline_s for table in self._tables.values()]
         end_s = self._end_s if self._end_s > now_s or not is_awaiting else now_s + self._linger_s
-        return min([*ends_s, *looks_s, self._door.next_deadline_s, end_s])
+        return min([*ends_s, *looks_s, self._acceptor.next_deadline_s, end_s])
 
     def _give_up_on_absent(self, table: Table) -> None:
         table.gather_deadline_s = inf
         token = table.token
         for job in token.absent:
+            # one that is awaited has a deadline of its own
             if job not in table.awaited:
                 _say(f"job {job!r} did not come to {table.name} in {self._settings.gather_limit_s} s")
                 token = tokens.leave(token, job)
@@ -259,8 +296,8 @@ class Arbiter:
 
 def _check_return(table: Table, job: str, pid: int) -> None:
     awaited = table.awaited.get(job)
-    if awaited is not None and awaited.place.pid not in (0, pid) and awaited.pid_fd is not None:
-        raise Refused(f"job {job!r} has its seat already, process {awaited.place.pid}: end that process first")
+    if awaited is not None and awaited.entry.pid not in (0, pid) and awaited.pid_fd is not None:
+        raise Refused(f"job {job!r} has its seat already, process {awaited.entry.pid}: end that process first")
 
 
 def _pid_fd(pid: int) -> int | None:

@@ -27,12 +27,12 @@ class State:
     token: Token
     is_framed: bool
     is_stalled: bool
-    asks: dict[str, "Step"] = field(default_factory=dict)
-    releases: dict[str, "Step"] = field(default_factory=dict)
+    asks: dict[str, "Transition"] = field(default_factory=dict)
+    releases: dict[str, "Transition"] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class Transition:
     """Where an event leads, the leases it gives (numbered in the frame before) with
     their jobs' strides, and how far the frame moves."""
 
@@ -42,7 +42,7 @@ class Step:
     generations: int
 
 
-class Course:
+class TokenCache:
     """A token under its policy. `ask` and `release` settle it, and return the leases that it gives."""
 
     def __init__(self, token: Token, policy: Policy) -> None:
@@ -69,6 +69,7 @@ class Course:
         """The job wants its next turn."""
         state = self._state
         if (step := state.asks.get(job)) is not None:
+            # steady jobs end here from their second round on
             return self._take(step)
         return self._work_out(state.asks, job, lambda token: tokens.ask(token, job), now_s)
 
@@ -79,18 +80,18 @@ class Course:
             return self._take(step)
         return self._work_out(state.releases, job, lambda token: _released(token, job), now_s)
 
-    def next_release(self, job: str) -> tuple[Step, tuple[Grant, ...]] | None:
+    def next_release(self, job: str) -> tuple[Transition, tuple[Grant, ...]] | None:
         """What `release` would do now, as far as it is known already, and the leases that it would give."""
         step = self._state.releases.get(job)
         return None if step is None else (step, self._given(step))
 
-    def advance(self, step: Step) -> None:
+    def advance(self, step: Transition) -> None:
         """Do what `next_release` said, if nothing has happened since."""
         self._state = step.state
         self._passes += step.passes
         self._generations += step.generations
 
-    def _given(self, step: Step) -> tuple[Grant, ...]:
+    def _given(self, step: Transition) -> tuple[Grant, ...]:
         passes, generations = self._passes, self._generations
         return tuple(
             [
@@ -99,21 +100,22 @@ class Course:
             ]
         )
 
-    def _take(self, step: Step) -> tuple[Grant, ...]:
+    def _take(self, step: Transition) -> tuple[Grant, ...]:
         given = self._given(step) if step.grants else ()
         self.advance(step)
         return given
 
     def _work_out(
-        self, steps: dict[str, Step], job: str, event: Callable[[Token], Token], now_s: float
+        self, steps: dict[str, Transition], job: str, event: Callable[[Token], Token], now_s: float
     ) -> tuple[Grant, ...]:
         before = self._state
         token, grants = tokens.settle(event(before.token), self._policy, now_s)
+        # such a state comes once, so keeping its steps would only fill the cache
         if not before.is_framed:
             self.put(token)
             return grants
         state, passes, generations = self._entered(token)
-        step = Step(state, tuple((grant, token.seat(grant.job).stride) for grant in grants), passes, generations)
+        step = Transition(state, tuple((grant, token.seat(grant.job).stride) for grant in grants), passes, generations)
         if state.is_framed:
             steps[job] = step
             return self._take(step)
@@ -126,6 +128,7 @@ class Course:
         generations = token.generation - _GENERATION
         if not self._has_frame(token, generations):
             return State(token, is_framed=False, is_stalled=_is_stalled(token)), 0, 0
+        # whole cycles only, so that each job's round moves by a whole number; one cycle stays for jobs a bit behind
         passes = self._cycle * max(0, min((s.next_pass for s in token.seats if s.counts), default=0) // self._cycle - 1)
         framed = _moved(token, -passes, -generations)
         if len(self._states) >= MAX_STATES:
@@ -143,6 +146,7 @@ class Course:
     def _has_frame(self, token: Token, generations: int) -> bool:
         return (
             isinstance(self._policy, Timeless)
+            # before that the token keeps the time at which it opened, which no frame can
             and token.is_open
             and not any(seat.passed or 0 < seat.generation <= generations for seat in token.seats)
         )

@@ -12,16 +12,17 @@ from pathlib import Path
 from types import FrameType
 from typing import BinaryIO
 
-from crossover.commands.launching import JobCommand, LeashedJob, told_end
+from crossover.commands.launching import JobCommand, SupervisedJob, told_end
 from crossover.commands.screen import LineSplitter, Screen
 from crossover.errors import Refused
+from crossover.supervisor import adopt_orphans, end_descendants
 
 TICK_S = 0.25
 _READ_BYTES = 65536
 
 
 @dataclass(frozen=True, slots=True)
-class Ending:
+class Shutdown:
     """How jobs are made to end: after so many seconds, this signal."""
 
     why: str
@@ -29,15 +30,15 @@ class Ending:
     code: int | None = None  # of `crossover run`, where the jobs' own codes do not decide
 
 
-INTERRUPTED = Ending(
+INTERRUPTED = Shutdown(
     "interrupted: waiting for the jobs to end (again: kill them)",
     ((0.0, signal.SIGINT), (5.0, signal.SIGTERM), (10.0, signal.SIGKILL)),
     130,
 )
-TERMINATED = Ending("terminated: waiting for the jobs to end", ((0.0, signal.SIGTERM), (5.0, signal.SIGKILL)), 143)
-FAILED_FAST = Ending("a job failed: ending the others", TERMINATED.steps)
-_KILLED = Ending("killing the jobs", ((0.0, signal.SIGKILL),))
-_ENDINGS = {signal.SIGINT: INTERRUPTED, signal.SIGTERM: TERMINATED, signal.SIGHUP: TERMINATED}
+TERMINATED = Shutdown("terminated: waiting for the jobs to end", ((0.0, signal.SIGTERM), (5.0, signal.SIGKILL)), 143)
+FAILED_FAST = Shutdown("a job failed: ending the others", TERMINATED.steps)
+_KILLED = Shutdown("killing the jobs", ((0.0, signal.SIGKILL),))
+_SHUTDOWNS = {signal.SIGINT: INTERRUPTED, signal.SIGTERM: TERMINATED, signal.SIGHUP: TERMINATED}
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,27 +51,34 @@ class JobEnd:
 
 
 @dataclass(slots=True)
-class _Member:
-    job: LeashedJob
+class _RunningJob:
+    job: SupervisedJob
     log: BinaryIO | None
     began_s: float
     lines: LineSplitter = field(default_factory=LineSplitter)
 
 
-class Crew:
-    """Runs commands to their ends; `tick(now_s)` is called a few times a second."""
+class JobGroup:
+    """Runs commands to their ends; `tick(now_s)` is called a few times a second, `on_end` for each job that ended."""
 
     def __init__(
-        self, screen: Screen, log_folder: Path | None, tick: Callable[[float], None], *, fail_fast: bool = False
+        self,
+        screen: Screen,
+        log_folder: Path | None,
+        tick: Callable[[float], None],
+        *,
+        fail_fast: bool = False,
+        on_end: Callable[[JobEnd], None] = lambda end: None,
     ) -> None:
         self._screen = screen
         self._log_folder = log_folder
         self._tick = tick
         self._fail_fast = fail_fast
+        self._on_end = on_end
         self._selector = selectors.DefaultSelector()
-        self._members: dict[str, _Member] = {}
+        self._running: dict[str, _RunningJob] = {}
         self._ends: list[JobEnd] = []
-        self._ending: Ending | None = None
+        self._ending: Shutdown | None = None
         self._steps: list[tuple[float, signal.Signals]] = []
         self._code: int | None = None
         self._next_tick_s = 0.0
@@ -84,18 +92,20 @@ class Crew:
         """Start all commands and return when the last has ended; nothing of them is left, whatever happens."""
         with ExitStack() as stack:
             stack.callback(self._selector.close)
+            stack.enter_context(_orphans_adopted())
             self._watch(stack.enter_context(_signals()), self._take_signals)
             for command in commands:
                 self._start(command, environments[command.name], stack)
-            while self._members:
+            while self._running:
                 self._turn()
         return tuple(self._ends)
 
     def _start(self, command: JobCommand, environment: Mapping[str, str], stack: ExitStack) -> None:
         log = stack.enter_context(_open_log(self._log_folder, command.name)) if self._log_folder else None
-        job = LeashedJob(command, environment)
+        job = SupervisedJob(command, environment)
         stack.callback(job.close)
-        self._members[command.name] = _Member(job, log, time.monotonic())
+        self._running[command.name] = _RunningJob(job, log, time.monotonic())
+        # a job that writes half a line must not hold the others' output
         os.set_blocking(job.output.fileno(), False)
         self._watch(job.output.fileno(), partial(self._read, command.name))
         self._watch(job.pid_fd, partial(self._bury, command.name))
@@ -111,50 +121,68 @@ class Crew:
         if now_s >= self._next_tick_s:
             self._next_tick_s = now_s + TICK_S
             self._tick(now_s)
+        # signals of a shutdown that have become due
         while self._steps and self._steps[0][0] <= now_s:
             _, number = self._steps.pop(0)
-            for member in self._members.values():
-                member.job.send(number)
+            for running in self._running.values():
+                running.job.send(number)
 
     def _read(self, name: str, fd: int) -> bool:
         """Pass on what a job has written; whether there may be more."""
-        member = self._members[name]
+        running = self._running[name]
         try:
             data = os.read(fd, _READ_BYTES)
         except BlockingIOError:
             return False
-        if member.log is not None:
-            member.log.write(data)
-        for line in member.lines.feed(data, time.monotonic()) if data else member.lines.end():
+        self._write_log(name, data)
+        for line in running.lines.feed(data, time.monotonic()) if data else running.lines.end():
             self._screen.job_line(name, line)
         if not data:
             self._selector.unregister(fd)
         return bool(data)
 
+    def _write_log(self, name: str, data: bytes) -> None:
+        """Keep what a job has written; a log that takes no more is given up, and the job goes on."""
+        running = self._running[name]
+        if running.log is None:
+            return
+        try:
+            running.log.write(data)
+        except OSError as error:
+            running.log = None
+            self._screen.say(f"crossover: log of {name} is given up ({error.strerror}); the job goes on")
+
     def _bury(self, name: str, fd: int) -> None:
-        member = self._members[name]
-        output = member.job.output.fileno()
+        running = self._running[name]
+        output = running.job.output.fileno()
+        # what it wrote last is in the pipe still
         while output in self._selector.get_map() and self._read(name, output):
             pass
         for watched in {fd, output} & set(self._selector.get_map()):
             self._selector.unregister(watched)
-        for line in member.lines.end():
+        for line in running.lines.end():
             self._screen.job_line(name, line)
-        end = JobEnd(name, member.job.reap(), time.monotonic() - member.began_s)
-        del self._members[name]
+        end = JobEnd(name, running.job.reap(), time.monotonic() - running.began_s)
+        del self._running[name]
+        if running.job.was_killed:  # what it supervised has fallen to this process
+            self._screen.say(f"crossover: the supervisor of {name} was killed: ending what the job has left")
+            end_descendants(spared=[other.job.pid for other in self._running.values()])
         self._ends.append(end)
+        self._on_end(end)
         self._screen.job_line(name, self._screen.paint(f"[{told_end(end.code)} after {end.wall_s:.1f} s]", 2))
-        if end.code and self._fail_fast and self._members:
+        if end.code and self._fail_fast and self._running:
             self._begin_ending(FAILED_FAST)
 
     def _take_signals(self, fd: int) -> None:
         for number in os.read(fd, 64):
-            self._begin_ending(_ENDINGS[signal.Signals(number)])
+            self._begin_ending(_SHUTDOWNS[signal.Signals(number)])
 
-    def _begin_ending(self, ending: Ending) -> None:
+    def _begin_ending(self, ending: Shutdown) -> None:
         """A second signal means at once."""
+        # the jobs end already, for the user's sake
         if self._ending is not None and ending is FAILED_FAST:
             return
+        # the first signal decides, as a shell would tell it
         self._code = self._code or ending.code
         if self._ending is not None:
             ending = _KILLED
@@ -174,6 +202,16 @@ def _open_log(folder: Path, name: str) -> BinaryIO:
 
 
 @contextmanager
+def _orphans_adopted() -> Iterator[None]:
+    """While the block lasts, what a killed supervisor has left becomes this process's child, and can be ended."""
+    adopt_orphans()
+    try:
+        yield
+    finally:
+        adopt_orphans(adopt=False)
+
+
+@contextmanager
 def _signals() -> Iterator[int]:
     """A descriptor on which the numbers of Ctrl-C, SIGTERM and SIGHUP arrive as bytes while the block lasts."""
 
@@ -182,7 +220,8 @@ def _signals() -> Iterator[int]:
 
     read_fd, write_fd = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     before_fd = signal.set_wakeup_fd(write_fd, warn_on_full_buffer=False)
-    before = {name: signal.signal(name, leave_to_the_loop) for name in _ENDINGS}
+    heeded = [name for name in _SHUTDOWNS if signal.getsignal(name) is not signal.SIG_IGN]  # nohup ignores SIGHUP
+    before = {name: signal.signal(name, leave_to_the_loop) for name in heeded}
     try:
         yield read_fd
     finally:

@@ -1,20 +1,17 @@
-"""Jobs as processes: what `NAME="COMMAND ARGS"` means, and a command started under a leash."""
+"""Jobs as processes: what `NAME="COMMAND ARGS"` means, and a command started under a supervisor."""
 
 import os
 import shlex
 import shutil
 import signal
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from crossover.errors import Refused
 from crossover.protocol import check_job
 from crossover.settings import Settings
-
-_LEASH = Path(__file__).with_name("leash.py")
+from crossover.supervisor import KILLED, supervised
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,27 +47,42 @@ def job_environment(job: str, settings: Settings, socket_path: str | None) -> di
     ours = {"CROSSOVER_JOB": job, "CROSSOVER_SETTINGS": settings.to_json()}
     if socket_path is not None:
         ours["CROSSOVER_SOCKET"] = socket_path
+    # a job's lines should come as they are written, though it writes to a pipe; its own setting wins
     return {"PYTHONUNBUFFERED": "1", **os.environ, **ours}
 
 
-class LeashedJob:
-    """A command that runs with all it starts until it ends, is ended, or this process is gone."""
+class SupervisedJob:
+    """A command that runs with all it starts until it ends, is ended, or this process is gone.
+
+    Raises `Refused` where the machine has no process or descriptor left for it.
+    """
 
     def __init__(self, command: JobCommand, environment: Mapping[str, str]) -> None:
         self.command = command
-        self._process = subprocess.Popen(
-            [sys.executable, "-I", "-S", str(_LEASH), *command.words],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            env=dict(environment),
-            process_group=0,  # Ctrl-C reaches the job through the leash alone
-        )
+        try:
+            self._process = subprocess.Popen(
+                [*supervised("--control"), *command.words],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                env=dict(environment),
+                process_group=0,  # Ctrl-C reaches the job through its supervisor alone
+            )
+            self.pid_fd = os.pidfd_open(self._process.pid)
+        except OSError as error:
+            raise Refused(
+                f"job {command.name!r} cannot be started ({error.strerror}): raise `ulimit -n` or `ulimit -u`"
+            ) from error
         assert self._process.stdin is not None
         assert self._process.stdout is not None
+        # its end tells the supervisor that this process is gone, however it went
         self._pipe = self._process.stdin
         self.output = self._process.stdout
-        self.pid_fd = os.pidfd_open(self._process.pid)
+
+    @property
+    def pid(self) -> int:
+        """The supervisor's process id."""
+        return self._process.pid
 
     def send(self, number: signal.Signals) -> None:
         """The signal for the job's process group; SIGKILL is for all that the job has started."""
@@ -78,21 +90,33 @@ class LeashedJob:
             return
         if number is signal.SIGKILL:
             self._pipe.close()
-            return
-        try:
-            os.write(self._pipe.fileno(), bytes([number]))
-        except BrokenPipeError:  # it has just ended
-            self._pipe.close()
+        else:
+            try:
+                os.write(self._pipe.fileno(), bytes([number]))
+            except BrokenPipeError:  # it has just ended
+                self._pipe.close()
+        self._wake()
+
+    def _wake(self) -> None:
+        """A supervisor that was stopped must run to end its job."""
+        if self._process.poll() is None:
+            self._process.send_signal(signal.SIGCONT)
 
     def reap(self) -> int:
         """The exit code, once `pid_fd` is readable; a job ended by signal n gives 128 + n."""
         code = self._process.wait()
-        return code if code >= 0 else 128 - code
+        return code if code >= 0 else KILLED - code
+
+    @property
+    def was_killed(self) -> bool:
+        """Whether the supervisor itself was killed, and could not end what its job has left."""
+        return (self._process.returncode or 0) < 0
 
     def close(self) -> None:
         """Kill it with all it has started, if it still runs, and free what this process holds."""
         if not self._pipe.closed:
             self._pipe.close()
+        self._wake()
         self._process.wait()
         self.output.close()
         os.close(self.pid_fd)
@@ -103,7 +127,7 @@ def told_end(code: int) -> str:
     if code == 0:
         return "ok"
     names = {int(number): number.name for number in signal.Signals}
-    return names.get(code - 128, f"exit {code}")
+    return names.get(code - KILLED, f"exit {code}")
 
 
 def check_names(commands: Sequence[JobCommand]) -> tuple[str, ...]:

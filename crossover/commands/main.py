@@ -1,7 +1,7 @@
 """`crossover` and `python -m crossover`.
 
-Exit codes: 0 done; 2 the request was wrong, with the value and the remedy in one line; 130 interrupted. Each command's
-help names its own.
+Exit codes: 0 done; 1 the machine has no room or descriptor for it; 2 the request was wrong, with the value and the
+remedy in one line; 130 interrupted. Each command's help names its own.
 """
 
 import argparse
@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from types import ModuleType
 
-from crossover.commands import plan, run, status, top
+from crossover.commands import plan, run, status, top, verify
 from crossover.errors import CrossoverError
 
 _DESCRIPTION = """\
@@ -22,6 +22,7 @@ examples:
   crossover run --profile profiles a="python a.py"  what a job costs alone
   crossover plan profiles/a.json profiles/b.json    what sharing would gain
   crossover run a="python a.py" b="python b.py"     two jobs in turns
+  crossover verify "python a.py"                    the same weights in turns as without?
   crossover top                                     watch them
   crossover status --json                           the same for scripts
 
@@ -30,6 +31,7 @@ A script takes part by one line, crossover.attach(model, optimizer).
 """
 _COMMANDS: tuple[tuple[str, ModuleType, str], ...] = (
     ("run", run, "start jobs together, in turns"),
+    ("verify", verify, "check that a script trains the same weights in turns"),
     ("plan", plan, "predict what jobs gain together, and whether they fit"),
     ("top", top, "watch turns live"),
     ("status", status, "one look at an arbiter, for scripts"),
@@ -38,8 +40,10 @@ _COMMANDS: tuple[tuple[str, ModuleType, str], ...] = (
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Parse and run one command; returns the exit code."""
+    _open_standard_streams()
     parser = _parser()
     arguments = parser.parse_args(argv)
+    # argparse would call a missing command an error without help
     if arguments.command is None:
         parser.print_help(sys.stderr)
         return 2
@@ -53,6 +57,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # whoever read the output has enough, as in `crossover run … | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
+    except OSError as error:  # no descriptors, no room: the machine's fault, and no reason for a traceback
+        print(f"crossover: {error}", file=sys.stderr)
+        return 1
+
+
+def _open_standard_streams() -> None:
+    """Give closed standard streams something to write to. Else the next files opened would take their numbers, and
+    what is printed would land in a log or a socket."""
+    while (fd := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(fd, True)
+    os.close(fd)
+    for name, number in (("stdout", 1), ("stderr", 2)):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(number, "w", encoding="utf-8", errors="replace"))
 
 
 def _parser() -> argparse.ArgumentParser:

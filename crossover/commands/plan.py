@@ -26,7 +26,7 @@ from crossover.commands.plan_tables import print_pairing, print_plan
 from crossover.errors import Refused
 from crossover.planning import JobProfile, Pairing, Plan, Terms, Verdict, pair, plan, read_profile
 from crossover.policies import Sharing
-from crossover.simulator import Link
+from crossover.simulator import LinkSharing
 
 REFUSED = 3
 _UNITS = {unit: 1000**power for power, unit in enumerate(("", "k", "m", "g", "t"))} | {
@@ -70,7 +70,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Plan, print, and say by the exit code whether to go on."""
     profiles = _told_apart([read_profile(path) for path in arguments.profiles])
-    terms = Terms(Sharing(arguments.sharing), Link(arguments.link), arguments.handover_us / 1e6, arguments.interference)
+    terms = Terms(
+        Sharing(arguments.sharing), LinkSharing(arguments.link), arguments.handover_us / 1e6, arguments.interference
+    )
     if arguments.devices is not None:
         if arguments.weights:
             raise Refused("weights belong to one set of jobs: leave out --devices, or --weights")

@@ -1,9 +1,10 @@
 """What each job costs alone: it runs by itself, and its arbiter's clock says how long turns and steps are.
 
-Each look at the arbiter gives a mark: the job had ended n turns and held h seconds when its phase began. Between two
-marks of one kind lie whole steps, so (h' − h)/(n' − n) is the device time c, and the time between over n' − n the step
-time t, each a mean over the few steps between two looks; the profile has the medians of these. Communication is known
-by what it adds to a step, m = t − c: a lower bound where the job hides a part of it behind its own computation.
+Each look at the arbiter gives the start of a phase: the job had ended n turns and held h seconds by then. Between two
+starts of one kind of phase lie whole steps, so (h' − h)/(n' − n) is the device time c, and the time between over n' − n
+the step time t, each a mean over the few steps between two looks; the profile has the medians of these. Communication
+is known by what it adds to a step, m = t − c: a lower bound where the job hides a part of it behind its own
+computation.
 """
 
 import argparse
@@ -12,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 
-from crossover.commands.job_group import Crew
+from crossover.commands.job_group import JobGroup
 from crossover.commands.launching import JobCommand, job_environment
 from crossover.commands.screen import Screen
 from crossover.commands.sockets import settle_socket, status_at
@@ -31,7 +32,7 @@ _SOURCE = "`crossover run --profile` on one host, from its arbiter's clock"
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class PhaseStart:
     """A moment between two phases of a job at a token: turns ended and seconds held until then, all by the arbiter's
     clock."""
 
@@ -43,8 +44,8 @@ class Mark:
 
 
 @dataclass(frozen=True, slots=True)
-class Interval:
-    """Whole steps between two marks: how many, and the means of turn and step."""
+class MeasuredSteps:
+    """Whole steps between two phases of one kind: how many, and the means of turn and step."""
 
     token: str
     num_steps: int
@@ -54,68 +55,70 @@ class Interval:
 
 @dataclass(slots=True)
 class Observer:
-    """Looks at one job that runs alone, and keeps its marks."""
+    """Looks at one job that runs alone, and keeps when its phases began."""
 
     job: str
     path: Path
     screen: Screen
-    marks: list[Mark] = field(default_factory=list)
+    starts: list[PhaseStart] = field(default_factory=list)
 
     def tick(self, now_s: float) -> None:
         """Look once, and draw the progress line."""
         self.look()
-        turns = self.marks[-1].num_turns if self.marks else 0
+        turns = self.starts[-1].num_turns if self.starts else 0
         self.screen.show_progress(f"{self.job} alone · {turns} turns")
 
     def look(self) -> None:
         """Keep what the arbiter says of the job now."""
         status = status_at(self.path, limit_s=0.2)
         if status is not None:
-            self.marks += marks_of(status, self.job)
+            self.starts += phase_starts(status, self.job)
 
 
-def marks_of(status: HostStatus, job: str) -> list[Mark]:
-    """One mark a device that the job computes on."""
+def phase_starts(status: HostStatus, job: str) -> list[PhaseStart]:
+    """one start per device that the job computes on."""
     return [
-        _mark(token.name, status.uptime_s, seat)
+        _phase_start(token.name, status.uptime_s, seat)
         for token in devices(status)
         for seat in token.seats
         if seat.job == job and seat.num_turns and seat.phase in (Phase.HOLDING, Phase.IDLE)
     ]
 
 
-def _mark(token: str, uptime_s: float, seat: SeatStatus) -> Mark:
+def _phase_start(token: str, uptime_s: float, seat: SeatStatus) -> PhaseStart:
+    # the arbiter counts a turn under way; a start is what came before it
     present_s = seat.since_s if seat.phase is Phase.HOLDING else 0.0
-    return Mark(token, seat.phase, uptime_s - seat.since_s, seat.num_turns, seat.held_s - present_s)
+    return PhaseStart(token, seat.phase, uptime_s - seat.since_s, seat.num_turns, seat.held_s - present_s)
 
 
-def intervals(marks: Sequence[Mark]) -> list[Interval]:
-    """The steps between neighbouring marks of one device and phase, without the warm-up."""
-    last = max((mark.num_turns for mark in marks), default=0)
-    kept = [mark for mark in marks if mark.num_turns >= WARM_UP * last]
-    found: list[Interval] = []
-    for token in sorted({mark.token for mark in kept}):
+def measured_steps(starts: Sequence[PhaseStart]) -> list[MeasuredSteps]:
+    """The steps between neighbouring phases of one kind on one device, without the warm-up."""
+    last = max((start.num_turns for start in starts), default=0)
+    kept = [start for start in starts if start.num_turns >= WARM_UP * last]
+    found: list[MeasuredSteps] = []
+    for token in sorted({start.token for start in kept}):
         holding, idle = (
-            [mark for mark in kept if mark.token == token and mark.phase is phase]
+            [start for start in kept if start.token == token and start.phase is phase]
             for phase in (Phase.HOLDING, Phase.IDLE)
         )
+        # of short turns more starts are seen while idle, of long ones while holding
         series = max(holding, idle, key=len)
-        found += [_interval(*pair) for pair in pairwise(series) if pair[1].num_turns > pair[0].num_turns]
+        found += [_steps_between(*pair) for pair in pairwise(series) if pair[1].num_turns > pair[0].num_turns]
     return found
 
 
-def _interval(before: Mark, after: Mark) -> Interval:
+def _steps_between(before: PhaseStart, after: PhaseStart) -> MeasuredSteps:
     num_steps = after.num_turns - before.num_turns
     turn_s, step_s = (after.held_s - before.held_s) / num_steps, (after.at_s - before.at_s) / num_steps
-    return Interval(after.token, num_steps, turn_s, step_s)
+    return MeasuredSteps(after.token, num_steps, turn_s, step_s)
 
 
-def profile_from(job: str, marks: Sequence[Mark]) -> JobProfile:
+def profile_from(job: str, starts: Sequence[PhaseStart]) -> JobProfile:
     """The profile of a job that ran alone; `Refused` where too few of its steps were seen."""
-    found = intervals(marks)
+    found = measured_steps(starts)
     if not found:
         raise Refused(
-            f"job {job!r} took too few turns on this host to be profiled ({len(marks)} looks saw one): it must call "
+            f"job {job!r} took too few turns on this host to be profiled ({len(starts)} looks saw one): it must call "
             "crossover.attach(model, optimizer), and run for some seconds"
         )
     steps = [interval for interval in found for _ in range(interval.num_steps)]
@@ -133,6 +136,7 @@ def profile_jobs(
 ) -> int:
     """Run each job by itself and write its profile; the exit code of the first that failed, 1 where only the profile
     could not be taken."""
+    # nobody to wait for, and none of the settings that belong to other jobs
     alone = replace(settings, sharing=Sharing.NAIVE, lead_rounds=0, shares=(), groups=(), beats=())
     socket_path = str(arguments.socket.absolute()) if arguments.socket else None
     path = Path(socket_path) if socket_path else default_path()
@@ -140,14 +144,15 @@ def profile_jobs(
     worst = 0
     for command in commands:
         observer = Observer(command.name, path, screen)
-        crew = Crew(screen, arguments.log_dir, observer.tick)
+        group = JobGroup(screen, arguments.log_dir, observer.tick)
         try:
-            (end,) = crew.run([command], {command.name: job_environment(command.name, alone, socket_path)})
+            (end,) = group.run([command], {command.name: job_environment(command.name, alone, socket_path)})
         finally:
             screen.end_progress()
         observer.look()
-        if crew.code is not None:
-            return crew.code
+        if group.code is not None:
+            return group.code
+        # a profile of a job that failed would be of another length than it says
         worst = worst or end.code or _write(observer, arguments.profile)
         if end.code and arguments.fail_fast:
             break
@@ -156,7 +161,7 @@ def profile_jobs(
 
 def _write(observer: Observer, folder: Path) -> int:
     try:
-        profile = profile_from(observer.job, observer.marks)
+        profile = profile_from(observer.job, observer.starts)
     except Refused as error:
         observer.screen.say(f"crossover: {error}")
         return 1

@@ -30,23 +30,29 @@ for one that signal n ended); 2 wrong usage; 130 interrupted; 143 terminated.
 
 import argparse
 import json
+import os
 import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from crossover.commands.job_group import Crew, JobEnd
-from crossover.commands.launching import check_names, job_environment, parse_job, told_end
+from crossover.commands.job_group import JobEnd, JobGroup
+from crossover.commands.launching import JobCommand, check_names, job_environment, parse_job, told_end
 from crossover.commands.screen import Screen
-from crossover.commands.sockets import settle_socket, status_at
+from crossover.commands.sockets import settle_socket, sole_run, status_at
 from crossover.commands.texts import aligned, clock, milliseconds, percent, seconds
 from crossover.commands.usage import Ledger
+from crossover.commands.waiting import stalls
 from crossover.errors import CrossoverError, Refused
 from crossover.policies import Sharing
-from crossover.process import default_path
-from crossover.settings import GATHER_LIMIT_S, Settings
+from crossover.process import default_path, runtime_folder_remark
+from crossover.settings import GATHER_LIMIT_S, IDLE_LIMIT_S, Settings
+from crossover.status import HostStatus, excuse
+from crossover.tokens import Phase
 
+NEVER = "none"
+_MAX_SETTINGS_CHARS = 1 << 20  # more is no settings file, but /dev/zero or the like
 _GLANCE_S = 0.2  # an arbiter that is slower is looked at the next time
 _TABLE = ("job", "end", "wall", "turns", "mean turn", "held", "waited")
 
@@ -63,6 +69,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--log-dir", type=Path, metavar="DIR", help="also write each job's whole output to DIR/NAME.log")
     add("--lease-limit", type=float, metavar="S", help="withdraw a turn that lasts longer (default: never)")
     add("--gather-limit", type=float, metavar="S", help=f"do not wait longer for a job to come ({GATHER_LIMIT_S:.0f})")
+    add(
+        "--idle-limit",
+        type=_limit,
+        metavar="S",
+        help=f"pass over a job that lets its turn wait longer ({IDLE_LIMIT_S:.0f}; none)",
+    )
     add("--profile", type=Path, metavar="DIR", help="run the jobs alone, one by one, and write DIR/NAME.json of each")
     ways = parser.add_mutually_exclusive_group()
     ways.add_argument("--keep-going", action="store_true", help="a failed job does not end the others (default)")
@@ -75,26 +87,39 @@ def run(arguments: argparse.Namespace) -> int:
     settings = settings_of(arguments, check_names(commands))
     socket_path = str(arguments.socket.absolute()) if arguments.socket else None
     screen = Screen(sys.stdout, settings.jobs)
-    if arguments.profile is not None:
-        from crossover.commands.profiling import profile_jobs
+    if (remark := runtime_folder_remark()) and socket_path is None:
+        screen.say(f"crossover: {remark}")
+    # taken before anything starts, and held until the last job has ended
+    with sole_run(Path(socket_path) if socket_path else default_path()):
+        if arguments.profile is not None:
+            from crossover.commands.profiling import profile_jobs
 
-        return profile_jobs(arguments, commands, settings, screen)
+            return profile_jobs(arguments, commands, settings, screen)
+        return _run_together(arguments, commands, settings, screen)
+
+
+def _run_together(
+    arguments: argparse.Namespace, commands: Sequence[JobCommand], settings: Settings, screen: Screen
+) -> int:
+    socket_path = str(arguments.socket.absolute()) if arguments.socket else None
     if len(commands) == 1:
         screen.say("crossover: one job alone takes turns with nobody: name another, or use --profile")
-    session = Session(settings, socket_path, screen, Ledger(settle_socket(socket_path, settings, screen.say)))
-    crew = Crew(screen, arguments.log_dir, session.tick, fail_fast=arguments.fail_fast)
+    monitor = RunMonitor(settings, socket_path, screen, Ledger(settle_socket(socket_path, settings, screen.say)))
+    group = JobGroup(screen, arguments.log_dir, monitor.tick, fail_fast=arguments.fail_fast, on_end=monitor.note_end)
     try:
-        ends = crew.run(commands, {c.name: job_environment(c.name, settings, socket_path) for c in commands})
+        ends = group.run(commands, {c.name: job_environment(c.name, settings, socket_path) for c in commands})
     finally:
         screen.end_progress()
-    session.look()
-    screen.say("\n".join(["", *summary(ends, session.ledger), *_notes(session, arguments.log_dir)]))
-    return exit_code(crew.code, ends)
+    # the last turns were taken since the last tick
+    monitor.look()
+    screen.say("\n".join(["", *summary(ends, monitor.ledger), *_notes(monitor, arguments.log_dir)]))
+    return exit_code(group.code, ends)
 
 
 def settings_of(arguments: argparse.Namespace, names: tuple[str, ...]) -> Settings:
     """The settings file's, with what the command line says on top; jobs in the file's order if it has one."""
     given = {} if arguments.settings is None else _read_settings(arguments.settings)
+    # the file's order counts: it was planned in it
     jobs = given.setdefault("jobs", list(names))
     if not isinstance(jobs, list) or set(map(str, jobs)) != set(names):
         raise Refused(f"{arguments.settings} is for jobs {jobs}, not {list(names)}: use the same names in both")
@@ -104,21 +129,34 @@ def settings_of(arguments: argparse.Namespace, names: tuple[str, ...]) -> Settin
         "gather_limit_s": arguments.gather_limit,
     }
     given.update({name: value for name, value in options.items() if value is not None})
+    if arguments.idle_limit is not None:
+        given["idle_limit_s"] = None if arguments.idle_limit == NEVER else arguments.idle_limit
     return Settings.from_json(json.dumps(given))
+
+
+def _limit(text: str) -> float | str:
+    """Seconds, or `none` for no limit (what NCCL needs)."""
+    return NEVER if text == NEVER else float(text)
 
 
 def _read_settings(path: Path) -> dict[str, object]:
     try:
-        given = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        with open(path, encoding="utf-8", opener=_open_at_once) as file:
+            given = json.loads(file.read(_MAX_SETTINGS_CHARS))
+    except (OSError, ValueError, RecursionError) as error:
         raise Refused(f"settings file {path} cannot be read ({error}): `crossover plan` writes one") from error
     if not isinstance(given, dict):
         raise Refused(f"settings file {path} is no JSON object: `crossover plan --settings-out` writes one")
     return given
 
 
+def _open_at_once(path: str, flags: int) -> int:
+    """Without waiting for somebody to write to what may be a named pipe."""
+    return os.open(path, flags | os.O_NONBLOCK)
+
+
 @dataclass(slots=True)
-class Session:
+class RunMonitor:
     """What `crossover run` sees of this host's arbiter while its jobs run."""
 
     settings: Settings
@@ -127,11 +165,22 @@ class Session:
     ledger: Ledger
     began_s: float = field(default_factory=time.monotonic)
     is_watching: bool = True
+    ended: set[str] = field(default_factory=set)
+    told: set[tuple[str, tuple[str, ...]]] = field(default_factory=set)  # stalls that stand on the screen
+
+    @property
+    def path(self) -> Path:
+        """This host's socket."""
+        return Path(self.socket_path) if self.socket_path else default_path()
 
     def tick(self, now_s: float) -> None:
         """Look at the arbiter, and draw the progress line."""
         self.look()
         self.screen.show_progress(self._progress(now_s))
+
+    def note_end(self, end: JobEnd) -> None:
+        """A job has ended: if it never came to a token, the others must not wait for it."""
+        self.ended.add(end.name)
 
     def look(self) -> None:
         """Take in the arbiter's status, if there is one on this host. One that gives none is told of once: the jobs go
@@ -139,13 +188,31 @@ class Session:
         if not self.is_watching:
             return
         try:
-            status = status_at(Path(self.socket_path) if self.socket_path else default_path(), limit_s=_GLANCE_S)
-        except CrossoverError as error:
+            status = status_at(self.path, limit_s=_GLANCE_S)
+            if status is None:
+                return
+            self.ledger.observe(status)
+            self._excuse_the_dead(status)
+        except (CrossoverError, OSError) as error:
+            # once: a failed look per tick would fill the screen
             self.is_watching = False
             self.screen.say(f"crossover: turns are not counted: {error}")
             return
-        if status is not None:
-            self.ledger.observe(status)
+        self._tell_stalls(status)
+
+    def _excuse_the_dead(self, status: HostStatus) -> None:
+        absent = {seat.job for token in status.tokens for seat in token.seats if seat.phase is Phase.ABSENT}
+        for job in sorted(absent & self.ended):
+            if excuse(self.path, job, limit_s=_GLANCE_S):
+                self.screen.say(f"crossover: {job} ended before it came: the others go on without it")
+
+    def _tell_stalls(self, status: HostStatus) -> None:
+        """Each stall once, and again if it comes back."""
+        found = {(stall.token, stall.culprits): stall for stall in stalls(status)}
+        for key, stall in found.items():
+            if key not in self.told:
+                self.screen.say(f"crossover: {stall.told}")
+        self.told = set(found)
 
     def _progress(self, now_s: float) -> str:
         jobs = "".join(f" · {job} {self.ledger.of_job(job).num_turns} turns" for job in self.settings.jobs)
@@ -168,9 +235,9 @@ def summary(ends: Sequence[JobEnd], ledger: Ledger) -> list[str]:
     return aligned(rows, left=2)
 
 
-def _notes(session: Session, log_folder: Path | None) -> list[str]:
-    busy = [f"{name} was busy {percent(part)} of the time with turns" for name, part in session.ledger.busy().items()]
-    silent = [job for job in session.settings.jobs if not session.ledger.of_job(job).num_turns]
+def _notes(monitor: RunMonitor, log_folder: Path | None) -> list[str]:
+    busy = [f"{name} was busy {percent(part)} of the time with turns" for name, part in monitor.ledger.busy().items()]
+    silent = [job for job in monitor.settings.jobs if not monitor.ledger.of_job(job).num_turns]
     missing = f"no turns of {', '.join(silent)} on this host: does the script call crossover.attach(model, optimizer)?"
     return [*busy, *([missing] if silent else []), *([f"logs are in {log_folder}"] if log_folder else [])]
 

@@ -1,8 +1,11 @@
 """What `crossover run` shows: the jobs' lines under their names, and one line of progress below them on a terminal."""
 
+import io
 import os
 import shutil
+import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TextIO
 
@@ -24,6 +27,7 @@ class LineSplitter:
         *whole, self._rest = (self._rest + data).replace(b"\r\n", b"\n").split(b"\n")
         lines = [_last_drawn(line) for line in whole]
         drawn, _, redrawn = self._rest[:-1].rpartition(b"\r")  # the last byte may be half of a line's end
+        # a job may write for hours without an end of line
         if len(self._rest) > _LONGEST_LINE:
             lines.append(_last_drawn(self._rest))
             self._rest = b""
@@ -44,10 +48,16 @@ def _last_drawn(line: bytes) -> bytes:
 
 
 class Screen:
-    """Prefixed lines on a stream; on a terminal in colour (unless NO_COLOR) and with a progress line."""
+    """Prefixed lines on a stream; on a terminal in colour (unless NO_COLOR) and with a progress line.
+
+    Jobs matter more than what is shown of them: a stream that takes no more (a closed terminal or pipe, a full disk)
+    is given up with one line on standard error.
+    """
 
     def __init__(self, stream: TextIO, names: Sequence[str]) -> None:
-        self._stream = stream
+        self._stream: TextIO | None = stream
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal that knows no “│” is no reason to end jobs
         self._is_terminal = stream.isatty()
         self._has_colour = self._is_terminal and not os.environ.get("NO_COLOR")
         width = max(map(len, names), default=0)
@@ -63,8 +73,7 @@ class Screen:
     def say(self, text: str) -> None:
         """A line above the progress."""
         erase = _ERASE_LINE if self._progress else ""
-        self._stream.write(f"{erase}{text}\n{self._progress}")
-        self._stream.flush()
+        self._write(f"{erase}{text}\n{self._progress}")
 
     def show_progress(self, text: str) -> None:
         """Replace the progress line; nothing where the stream is no terminal."""
@@ -72,16 +81,30 @@ class Screen:
             columns = shutil.get_terminal_size().columns
             cut = text if len(text) < columns else text[: columns - 2] + "…"
             self._progress = self.paint(cut, 2)
-            self._stream.write(_ERASE_LINE + self._progress)
-            self._stream.flush()
+            self._write(_ERASE_LINE + self._progress)
 
     def end_progress(self) -> None:
         """Take the progress line away."""
         if self._progress:
-            self._stream.write(_ERASE_LINE)
-            self._stream.flush()
+            self._write(_ERASE_LINE)
             self._progress = ""
+
+    def _write(self, text: str) -> None:
+        if self._stream is None:
+            return
+        try:
+            self._stream.write(text)
+            self._stream.flush()
+        except (OSError, ValueError) as error:  # ValueError: the stream was closed
+            self._stream = None
+            complain(f"standard output takes no more ({error}); the jobs go on")
 
     def paint(self, text: str, colour: int) -> str:
         """The text in an ANSI colour, where there is colour."""
         return f"\x1b[{colour}m{text}\x1b[0m" if self._has_colour else text
+
+
+def complain(text: str) -> None:
+    """One line on standard error, where there is one that takes it."""
+    with suppress(OSError, ValueError, AttributeError):  # closed, full, or never opened: there is nobody left to tell
+        print(f"crossover: {text}", file=sys.stderr, flush=True)

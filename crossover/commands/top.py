@@ -91,6 +91,7 @@ def _look(given: Sequence[Path] | None) -> list[Sight]:
 def _watch(console: "Console", arguments: argparse.Namespace, solo_s: Mapping[str, float], first: list[Sight]) -> None:
     from rich.live import Live
 
+    # the oldest look within the window is the one that rates are counted from
     looks = deque([first], maxlen=1 + ceil(WINDOW_S / arguments.interval))
     with _single_keys() as keys_fd, Live(console=console, screen=True, auto_refresh=False) as live:
         while True:
@@ -103,6 +104,7 @@ def _watch(console: "Console", arguments: argparse.Namespace, solo_s: Mapping[st
 @contextmanager
 def _single_keys() -> Iterator[int | None]:
     """Keys as they are pressed, from a terminal's standard input; None where it is another thing."""
+    # in a pipe, where there are no keys to read, Ctrl-C ends it
     if not sys.stdin.isatty():
         yield None
         return

@@ -55,14 +55,18 @@ class _Stretch:
     changed: HostStatus | None = None
 
     def observe(self, status: HostStatus) -> None:
+        """Take in a status that is younger than those before."""
         now = uses(devices(status))
+        # waiting for jobs to come is no part of the time in which they share
         if self.first is None and any(use != self.before.get(seat, Use()) for seat, use in now.items()):
             self.first = status
+        # nor is what comes after the last turn
         if now != uses(devices(self.last)):
             self.changed = status
         self.last = status
 
     def sums(self) -> dict[SeatKey, Use]:
+        """Each seat's use in this part of the run."""
         return {seat: use - self.before.get(seat, Use()) for seat, use in uses(devices(self.last)).items()}
 
 
@@ -77,6 +81,7 @@ class Ledger:
 
     def observe(self, status: HostStatus) -> None:
         """Take in a status that is younger than those before."""
+        # another process: its counts begin at nothing
         if not self._stretches or self._stretches[-1].last.pid != status.pid:
             self._stretches.append(_Stretch({}, status))
         self._stretches[-1].observe(status)
@@ -91,6 +96,7 @@ class Ledger:
 
     def of_job(self, job: str) -> Use:
         """A job's use of this host: turns of its busiest device, times as the mean over its devices."""
+        # a device on which the job never sat would halve its mean
         taken = [use for (_, name), use in self.sums().items() if name == job and use != Use()]
         if not taken:
             return Use()
@@ -151,6 +157,7 @@ class TokenRate:
         """Steps a second weighed by each job's solo step time: how many devices of its own each second was worth.
         None where a job that takes turns has no profile."""
         running = [job for job in self.jobs if job.turns_per_s > 0]
+        # with a job left out the sum would look like a loss
         if not running or any(job.job not in solo_s for job in running):
             return None
         return sum(job.turns_per_s * solo_s[job.job] for job in running)

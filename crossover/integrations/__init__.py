@@ -1,9 +1,11 @@
 """How `crossover.attach` speaks to each framework. An integration is a module with the functions of `Integration`.
 
-    plain      any torch model and optimizer          computing.py   forward and backward begin and end turns
-    ddp        torch DistributedDataParallel          updating.py    step() and zero_grad() are put off to the next turn
-    horovod    hvd.DistributedOptimizer               overriding.py  methods of single objects replaced for a time
-    deepspeed  DeepSpeedEngine                        workers.py     devices, workers and how they agree
+    plain      any torch models and optimizers        computing.py   forward and backward begin and end turns
+    ddp        torch DistributedDataParallel          exact.py       step() updates at the beginning of a turn
+    horovod    hvd.DistributedOptimizer               deferring.py   step() and zero_grad() are put off to the next turn
+    deepspeed  DeepSpeedEngine                        overriding.py  methods of single objects replaced for a time
+                                                      unwrapping.py  optimizers in optimizers (accelerate, Lightning)
+    huggingface, lightning: callbacks for trainers    workers.py     devices, workers and how they agree
 
 Frameworks are imported inside the modules that need them, which are themselves imported when something is attached.
 """
@@ -18,8 +20,10 @@ from typing import Any, Protocol
 from crossover.client import TurnTaking
 from crossover.keeper import TurnKeeper
 
+REST_LIMIT_S = 0.02
 
-class Release(StrEnum):
+
+class ReleasePoint(StrEnum):
     """When a turn's release may come: when the device has done its work (an event that is complete), or when the
     work has only been launched. The same on a CPU."""
 
@@ -29,22 +33,24 @@ class Release(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manner:
-    """How a job takes its turns. Without `defer`, an update is a lease of its own, at once."""
+    """How a job takes its turns. With `defer`, an update waits for the next turn instead of beginning it. A turn that
+    rests longer than `rest_limit_s` between update and forward is interrupted (None: never)."""
 
-    release: Release = Release.EVENT
-    defer: bool = True
+    release: ReleasePoint = ReleasePoint.EVENT
+    defer: bool = False
+    rest_limit_s: float | None = REST_LIMIT_S
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Team:
     """A job's workers as one of them sees them.
 
-    `agree` turns the round at which each worker could enter into one at which all can (a collective: all workers
-    attach). `device` names this worker's device among those of its host, the same for every job. `strict` says why
-    turns must be strict here; empty: they need not.
+    `agree` returns the largest of what all workers give (a collective: all workers attach); None for a sole worker.
+    `device` names this worker's device among those of its host, the same for every job. `strict` says why turns must be
+    strict here; empty: they need not.
     """
 
-    agree: Callable[[int], int]
+    agree: Callable[[int], int] | None
     device: str
     strict: str = ""
 
@@ -58,13 +64,13 @@ class Bond:
 
 
 class Integration(Protocol):
-    """What a module of this folder provides."""
+    """What a module of this folder provides. `models` has one model or more, `optimizers` none or more."""
 
-    def claims(self, model: Any, optimizer: Any) -> bool:
+    def claims(self, models: tuple[Any, ...], optimizers: tuple[Any, ...]) -> bool:
         """Whether these objects are of this framework. Imports nothing that the script has not imported."""
 
-    def team(self, model: Any, optimizer: Any) -> Team:
+    def team(self, models: tuple[Any, ...], optimizers: tuple[Any, ...]) -> Team:
         """The job's workers. Raises `Refused` for what cannot be shared in turns, with the reason and the remedy."""
 
-    def bind(self, model: Any, optimizer: Any, turns: TurnTaking, manner: Manner) -> Bond:
+    def bind(self, models: tuple[Any, ...], optimizers: tuple[Any, ...], turns: TurnTaking, manner: Manner) -> Bond:
         """Make the objects take turns from now on."""

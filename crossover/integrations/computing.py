@@ -4,6 +4,9 @@
     loss.backward()              … all gradients computed → end() → the framework waits for its messages
     model(batch), otherwise      under a lease aside (evaluation, `torch.no_grad()`)
 
+Several models of one job (a GAN's two, an encoder and a decoder) share the turn: a forward inside a turn goes on
+with it.
+
 The end is a callback of the autograd engine. The first gradient that backward computes at the model's output queues
 it, so it comes before the callback in which DistributedDataParallel waits for its communication, whatever communication
 hook that has. If there is no such end, because something was raised or the outputs are dropped, the turn ends when the
@@ -22,7 +25,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from crossover.errors import CrossoverError
+from crossover.errors import CrossoverError, Refused
 from crossover.keeper import TurnKeeper
 from crossover.policies import Extent
 
@@ -30,20 +33,30 @@ _log = logging.getLogger("crossover")
 
 
 class Computing:
-    """The hooks on one model."""
+    """The hooks on a job's models. `refuse(module)`, where given, runs at each training forward and may raise."""
 
-    def __init__(self, keeper: TurnKeeper, model: nn.Module) -> None:
-        self._keeper = keeper
+    def __init__(
+        self, keeper: TurnKeeper, models: tuple[nn.Module, ...], refuse: Callable[[nn.Module], None] | None = None
+    ) -> None:
+        self._keeper, self._refuse = keeper, refuse
         self._forwards: list[ExitStack | None] = []  # a stack: an evaluation; None: training
         self._num_forwards = 0
+        self._num_seen = 0  # forwards with gradients, in whatever mode the model is
+        self._num_seen_at_step: dict[int, int] = {}  # by the optimizer's identity
+        # A compiled model calls its hooks from compiled code. Turns are no part of a graph: it has to break there.
+        before, after = torch.compiler.disable(self._before_forward), torch.compiler.disable(self._after_forward)
         self._handles = [
-            model.register_forward_pre_hook(self._before_forward, prepend=True),
-            model.register_forward_hook(self._after_forward, prepend=True, always_call=True),
+            handle
+            for model in models
+            for handle in (
+                model.register_forward_pre_hook(before, prepend=True),
+                model.register_forward_hook(after, prepend=True, always_call=True),
+            )
         ]
 
     @property
     def hook_ids(self) -> set[int]:
-        """The keys of the hooks in the model's tables."""
+        """The keys of the hooks in the models' tables."""
         return {handle.id for handle in self._handles}
 
     def remove(self) -> None:
@@ -55,8 +68,22 @@ class Computing:
         """Whether no forward came after this one."""
         return forward == self._num_forwards
 
+    def check_seen(self, optimizer: object) -> None:
+        """Raise `Refused` if no forward with gradients was seen since this optimizer's last step (or since attaching):
+        what computed the gradients has then taken no turn."""
+        if self._num_seen == self._num_seen_at_step.get(id(optimizer), 0):
+            raise Refused(
+                f"{type(optimizer).__name__}.step() without a forward of an attached model before it: call the model "
+                "itself, model(batch), and not model.forward, another method or a part of it; or attach the parts that "
+                "the script calls, attach((encoder, decoder), optimizer); and attach before the step's forward"
+            )
+        self._num_seen_at_step[id(optimizer)] = self._num_seen
+
     def _before_forward(self, module: nn.Module, _: Any) -> None:
+        self._num_seen += torch.is_grad_enabled()
         if module.training and torch.is_grad_enabled():
+            if self._refuse is not None:
+                self._refuse(module)
             self._num_forwards += 1  # before the turn begins: an older graph that is freed now must not end it
             self._keeper.begin()
             self._forwards.append(None)

@@ -22,7 +22,8 @@ Only attributes of the one engine, its ZeRO optimizer and its basic optimizer ar
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 from crossover.client import TurnTaking
@@ -53,33 +54,26 @@ UNSUPPORTED: tuple[tuple[str, Callable[[Any], object]], ...] = (
 
 
 class EngineKeeper(TurnKeeper):
-    """Turns that can be interrupted, and prolonged."""
+    """Turns that can be prolonged."""
 
     def __init__(self, turns: TurnTaking, wait: Callable[[], None], idle: Callable[[], None]) -> None:
         super().__init__(turns, wait, idle)
-        self._rest: ExitStack | None = None  # the lease aside in which an interrupted turn goes on
         self._is_prolonged = False
 
     def end(self) -> None:
         """Give the turn back, or what is left of it; nothing inside `prolonged`."""
-        if self._is_prolonged:
-            return
-        rest, self._rest = self._rest, None
-        if rest is not None:
-            rest.close()
-        super().end()
+        if not self._is_prolonged:
+            super().end()
 
     @contextmanager
     def interrupted(self) -> Iterator[None]:
         """Without a lease, for messages that are waited for in the middle of a turn; then it goes on, under a lease
         aside. Outside a turn, and where turns last until the messages are there, nothing."""
-        if not self.in_turn or self.extent is Extent.MESSAGES:
-            yield
-            return
-        self.end()
+        was_in_turn = self.in_turn
+        self.interrupt()
         yield
-        self._rest = ExitStack()
-        self._rest.enter_context(self.aside())
+        if was_in_turn:
+            self.begin()
 
     @contextmanager
     def prolonged(self) -> Iterator[None]:
@@ -92,29 +86,34 @@ class EngineKeeper(TurnKeeper):
             self.end()
 
 
-def claims(model: Any, optimizer: Any) -> bool:
+def claims(models: tuple[Any, ...], optimizers: tuple[Any, ...]) -> bool:
     """A DeepSpeed engine, the first thing that `deepspeed.initialize` returns."""
     from deepspeed.runtime.engine import DeepSpeedEngine
 
-    return isinstance(model, DeepSpeedEngine)
+    return any(isinstance(model, DeepSpeedEngine) for model in models)
 
 
-def team(model: Any, optimizer: Any) -> Team:
+def team(models: tuple[Any, ...], optimizers: tuple[Any, ...]) -> Team:
     """The workers of the engine's data-parallel group."""
-    if optimizer is not None and optimizer not in (model.optimizer, model.basic_optimizer):
-        raise Refused(f"{type(optimizer).__name__} is not the engine's optimizer: attach the engine alone")
+    if len(models) > 1:
+        raise Refused(f"{len(models)} models with a DeepSpeed engine among them: attach one engine alone")
+    (model,) = models
+    for optimizer in optimizers:
+        if optimizer not in (model.optimizer, model.basic_optimizer):
+            raise Refused(f"{type(optimizer).__name__} is not the engine's optimizer: attach the engine alone")
     for reason, is_used in UNSUPPORTED:
         if is_used(model):
             raise Refused(f"this DeepSpeed engine cannot take turns; {reason}")
-    check_supported(model.module, None)
+    check_supported((model.module,), ())
     return process_group_team(device_of(model.module), model.data_parallel_group)
 
 
-def bind(model: Any, optimizer: Any, turns: TurnTaking, manner: Manner) -> Bond:
+def bind(models: tuple[Any, ...], optimizers: tuple[Any, ...], turns: TurnTaking, manner: Manner) -> Bond:
     """Hooks on the engine's module, and replaced methods of the engine and of its optimizers."""
+    (model,) = models
     device = device_of(model.module)
     keeper = EngineKeeper(turns, wait=synchronizing(device), idle=idling(device, manner.release))
-    hooks = hooked(keeper, (model.module,), None, manner)
+    hooks = hooked(keeper, (model.module,), (), replace(manner, defer=False))
     overrides = Overrides()
     overrides.replace(model.basic_optimizer, "step", around(keeper.aside))
     if keeper.extent is Extent.MESSAGES:

@@ -1,13 +1,13 @@
-"""Horovod: `optimizer.step()` is a wait, `synchronize()`, and an update. The wait comes in front of the next turn, the
+"""Horovod: `optimizer.step()` is a wait, `synchronize()`, and an update. The wait comes in front of the turn, the
 update at its beginning.
 
 Scripts that clip call `optimizer.synchronize()` themselves and step under `optimizer.skip_synchronize()`: then the
-messages have been waited for already, and the update alone is put off. `hvd.shutdown()` comes after a flush.
+messages have been waited for already. With `defer` the two happen at the next turn, and `hvd.shutdown()` comes after a
+flush.
 """
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -20,13 +20,12 @@ from crossover.client import TurnTaking
 from crossover.errors import Refused
 from crossover.integrations import Bond, Manner, Team
 from crossover.integrations.overriding import Overrides
-from crossover.integrations.plain import hooked
+from crossover.integrations.plain import are_torch, hooked
 from crossover.integrations.workers import (
     NCCL_IS_STRICT,
     check_supported,
     device_name,
     device_of,
-    entry_round,
     idling,
     synchronizing,
 )
@@ -35,37 +34,44 @@ from crossover.keeper import TurnKeeper
 _POLL_S = 100e-6
 
 
-def claims(model: Any, optimizer: Any) -> bool:
+def claims(models: tuple[Any, ...], optimizers: tuple[Any, ...]) -> bool:
     """An optimizer that `hvd.DistributedOptimizer` made: its class is new, its methods are Horovod's."""
-    return "horovod.torch" in sys.modules and hasattr(optimizer, "skip_synchronize") and isinstance(model, nn.Module)
+    return are_torch(models, optimizers) and any(hasattr(optimizer, "skip_synchronize") for optimizer in optimizers)
 
 
-def team(model: nn.Module, optimizer: Any) -> Team:
+def team(models: tuple[nn.Module, ...], optimizers: tuple[Any, ...]) -> Team:
     """The workers of the optimizer's process set."""
     import horovod.torch as hvd
 
-    check_supported(model, optimizer)
+    check_supported(models, optimizers)
+    if len(optimizers) > 1:
+        raise Refused(
+            f"{len(optimizers)} Horovod optimizers in one job: put the parameters of all models into one optimizer, or "
+            "use DistributedDataParallel models"
+        )
+    (optimizer,) = optimizers
     if hasattr(optimizer, "_starting_models"):
         raise Refused("op=hvd.Adasum computes its update in backward's hooks: use op=hvd.Average or hvd.Sum")
-    device = device_of(model)
+    device = device_of(models[0])
 
     def agree(entry: int) -> int:
         latest = torch.tensor([entry], dtype=torch.int64)
         latest = hvd.allreduce(latest, name="crossover.round", op=hvd.Max, process_set=optimizer.process_set)
-        return entry_round(int(latest))
+        return int(latest)
 
     strict = NCCL_IS_STRICT if device.type == "cuda" and hvd.nccl_built() else ""
     return Team(agree=agree, device=device_name(device, hvd.local_rank()), strict=strict)
 
 
-def bind(model: nn.Module, optimizer: Any, turns: TurnTaking, manner: Manner) -> Bond:
-    """Hooks on the model and the optimizer, and a flush in front of `hvd.shutdown`."""
+def bind(models: tuple[nn.Module, ...], optimizers: tuple[Any, ...], turns: TurnTaking, manner: Manner) -> Bond:
+    """Hooks on the models and the optimizer, and a flush in front of `hvd.shutdown`."""
     import horovod.torch as hvd
 
-    device = device_of(model)
-    messages = _Messages(optimizer, torch_wait=synchronizing(device))
-    keeper = TurnKeeper(turns, wait=messages.wait, idle=idling(device, manner.release))
-    bond = hooked(keeper, (model,), optimizer, manner, messages.of_this_step)
+    device = device_of(models[0])
+    messages = _Messages(optimizers[0], torch_wait=synchronizing(device))
+    idle = idling(device, manner.release)
+    keeper = TurnKeeper(turns, wait=messages.wait, idle=idle, rest_limit_s=manner.rest_limit_s)
+    bond = hooked(keeper, models, optimizers, manner, context=messages.of_this_step)
     shutdown = Overrides()
     shutdown.before(hvd, "shutdown", keeper.flush)
 
@@ -77,7 +83,7 @@ def bind(model: nn.Module, optimizer: Any, turns: TurnTaking, manner: Manner) ->
 
 
 class _Messages:
-    """The optimizer's all-reduces, between `step()` and the update that was put off."""
+    """The optimizer's all-reduces, between `step()` and its update."""
 
     def __init__(self, optimizer: Any, torch_wait: Any) -> None:
         self._optimizer, self._torch_wait = optimizer, torch_wait

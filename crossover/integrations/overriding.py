@@ -48,6 +48,18 @@ class Overrides:
         """The attributes of `owner` that exist for a replacement only."""
         return {name for other, name, before, _ in self._replaced if other is owner and before is _ABSENT}
 
+    def let_copies_be_without(self, module: Any, hook_ids: set[int], before: Callable[[], None] | None = None) -> None:
+        """Deep copies and pickles of a torch module are as if nothing had been replaced on it, and without these hooks.
+        `before` runs in front of each."""
+
+        def reduce(inner: Callable[..., Any], *args: Any) -> Any:
+            if before is not None:
+                before()
+            how, what, state, *others = inner(*args)
+            return how, what, _without(state, self.names_on(module), hook_ids), *others
+
+        self.replace(module, "__reduce_ex__", reduce)
+
     def undo(self) -> None:
         """Put everything back, last first; where somebody else has wrapped it, pass calls through."""
         self._is_active = False
@@ -59,3 +71,14 @@ class Overrides:
                 delattr(owner, name)
             else:
                 setattr(owner, name, before)
+
+
+def _without(state: Any, names: set[str], hook_ids: set[int]) -> Any:
+    """A module's state without these attributes and hooks."""
+    if not isinstance(state, dict):
+        return state
+    kept = {name: value for name, value in state.items() if name not in names}
+    for name, value in kept.items():
+        if "_hooks" in name and isinstance(value, dict):
+            kept[name] = type(value)((key, hook) for key, hook in value.items() if key not in hook_ids)
+    return kept

@@ -11,10 +11,9 @@ from torch import nn
 from torch.optim import Optimizer
 
 from crossover.errors import Refused
-from crossover.integrations import Release, Team
+from crossover.integrations import ReleasePoint, Team
 
 LOCAL_RANKS = ("LOCAL_RANK", "HOROVOD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID")
-ROUNDS_AHEAD = 8  # of the others' turns that end while the workers agree
 NCCL_IS_STRICT = "NCCL's collectives need the device's own processors, so they must come in one order on every host"
 
 
@@ -44,14 +43,9 @@ def synchronizing(device: torch.device) -> Callable[[], None]:
     return lambda: torch.cuda.current_stream(device).synchronize()
 
 
-def idling(device: torch.device, release: Release) -> Callable[[], None]:
+def idling(device: torch.device, release: ReleasePoint) -> Callable[[], None]:
     """What comes before a release. Messages travel on streams of their own: nobody waits for them here."""
-    return synchronizing(device) if release is Release.EVENT else lambda: None
-
-
-def entry_round(latest: int) -> int:
-    """Where a job enters whose workers could enter at `latest` when they looked: later, once the others have begun."""
-    return latest + ROUNDS_AHEAD if latest else 0
+    return synchronizing(device) if release is ReleasePoint.EVENT else lambda: None
 
 
 def process_group_team(device: torch.device, group: Any) -> Team:
@@ -63,18 +57,24 @@ def process_group_team(device: torch.device, group: Any) -> Team:
     def agree(entry: int) -> int:
         latest = torch.tensor(entry, dtype=torch.int64, device=where)
         dist.all_reduce(latest, dist.ReduceOp.MAX, group=group)
-        return entry_round(int(latest))
+        return int(latest)
 
     strict = NCCL_IS_STRICT if "nccl" in backend else ""
     return Team(agree=agree, device=device_name(device, dist.get_rank(group)), strict=strict)
 
 
-def check_supported(model: nn.Module, optimizer: Optimizer | None) -> None:
-    """Refuse what sends messages in the middle of a turn, and what hooks cannot see."""
-    names = {kind.__name__ for kind in (*type(model).__mro__, *type(optimizer).__mro__)}
+def check_supported(models: tuple[nn.Module, ...], optimizers: tuple[Optimizer, ...]) -> None:
+    """Refuse what sends messages in the middle of a turn, at the root of a model or anywhere in it."""
+    objects = (*(part for model in models for part in model.modules()), *optimizers)
+    names = {kind.__name__ for one in objects for kind in type(one).__mro__}
     if sharded := names & {"FullyShardedDataParallel", "FSDPModule"}:
         raise Refused(f"{sharded.pop()} gathers parameters inside forward: use DistributedDataParallel, or ZeRO 1-2")
     if "ZeroRedundancyOptimizer" in names:
         raise Refused("ZeroRedundancyOptimizer sends parameters inside step(): use DeepSpeed's ZeRO 1-2")
-    if model._compiled_call_impl is not None:
-        raise Refused("model.compile() hides forward from hooks: use model = torch.compile(model), and attach that")
+    for model in models:
+        for name, parameter in model.named_parameters():
+            if any(kind.__name__ == "DTensor" for kind in type(parameter).__mro__):
+                raise Refused(
+                    f"parameter {name} is a DTensor: tensor parallelism and sharding send messages inside forward and "
+                    "backward, so they cannot take turns: use DistributedDataParallel, or ZeRO 1-2"
+                )

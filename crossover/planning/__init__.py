@@ -5,10 +5,10 @@
 """
 
 from crossover.planning.admission import JobOutlook, Plan, plan
-from crossover.planning.cassini import Pattern, Shifts, beats_for, best_shifts, shifts_of
+from crossover.planning.cassini import Shifts, TrafficPattern, beats_for, best_shifts, shifts_of
 from crossover.planning.memory import Memory, gigabytes, memory_of
 from crossover.planning.muri import Interleaving, groups_of, interleave, muri_groups, stages_of
-from crossover.planning.pairing import Placement, best_pairs, place
+from crossover.planning.pairing import PairingPlan, best_pairs, place
 from crossover.planning.pairs import Pairing, pair
 from crossover.planning.profiles import JobProfile, profile_of, read_profile, write_profile
 from crossover.planning.rates import Rates, Shares, fair_rates, shares_for, whole_shares
@@ -21,14 +21,14 @@ __all__ = [
     "JobProfile",
     "Memory",
     "Pairing",
-    "Pattern",
-    "Placement",
+    "PairingPlan",
     "Plan",
     "Rates",
     "Reason",
     "Shares",
     "Shifts",
     "Terms",
+    "TrafficPattern",
     "Verdict",
     "beats_for",
     "best_pairs",

@@ -42,7 +42,7 @@ EXHAUSTIVE = 3  # jobs whose combinations are all tried
 
 
 @dataclass(frozen=True, slots=True)
-class Pattern:
+class TrafficPattern:
     """One job's step: its period, and when it wants the link and the device."""
 
     period_s: float
@@ -67,7 +67,7 @@ class Shifts:
     device_score: float
 
 
-def pattern_of(shape: StepShape) -> Pattern:
+def pattern_of(shape: StepShape) -> TrafficPattern:
     """The circle of a job that runs alone: the device from the beginning, the link whenever messages travel."""
     arcs: list[tuple[float, float]] = []
     free_s = 0.0
@@ -75,7 +75,7 @@ def pattern_of(shape: StepShape) -> Pattern:
         start_s = max(free_s, bucket.ready_s)
         free_s = start_s + bucket.link_s
         arcs.append((start_s, bucket.link_s))
-    return Pattern(max(shape.compute_s, free_s), tuple(arcs), ((0.0, shape.compute_s),))
+    return TrafficPattern(max(shape.compute_s, free_s), tuple(arcs), ((0.0, shape.compute_s),))
 
 
 def shifts_of(shapes: Sequence[StepShape]) -> Shifts:
@@ -102,11 +102,11 @@ def _gain(shapes: Sequence[StepShape], shifts: Shifts) -> float:
     return round(gain, 6)  # of equals the first
 
 
-def _at_periods(patterns: Sequence[Pattern], periods_s: Sequence[float]) -> list[Pattern]:
+def _at_periods(patterns: Sequence[TrafficPattern], periods_s: Sequence[float]) -> list[TrafficPattern]:
     return [replace(pattern, period_s=period_s) for pattern, period_s in zip(patterns, periods_s, strict=True)]
 
 
-def best_shifts(patterns: Sequence[Pattern]) -> Shifts:
+def best_shifts(patterns: Sequence[TrafficPattern]) -> Shifts:
     """The best beats of these patterns."""
     if not patterns:
         raise Refused("shifts need at least one job")
@@ -146,7 +146,7 @@ def whole_periods(periods_s: Sequence[float]) -> tuple[tuple[int, ...], float]:
     return best, tick(best)
 
 
-def _circles(pattern: Pattern, period_s: float, num_slots: int, repeats: int) -> tuple[Any, Any]:
+def _circles(pattern: TrafficPattern, period_s: float, num_slots: int, repeats: int) -> tuple[Any, Any]:
     """How much of each slot of the perimeter the job wants of the link, and of the device."""
     import numpy
 

@@ -9,11 +9,12 @@ each takes, and the resources are used to,
 for the best offsets. γ, the interleaving efficiency, is the weight of an edge; Blossom matches jobs in pairs, then
 pairs with pairs (and with jobs that stayed alone), until no group may grow.
 
-Differs from the paper: a merge that its own T says gains nothing (T ≥ Σ of the groups' periods) is no edge, where the
-authors' code compares T with the highest priority job's time; all jobs have the same number of devices and the same
-priority; memory is not looked at here; the measured slow-down of packed jobs, which their simulator multiplies T by
-(1.31 for two), is left to `interference`. Resources are the device and the network, and the input stage where profiles
-know it (the paper also tells storage from preprocessing).
+Differs from the paper: a merge that its own T says gains nothing (T ≥ Σ of the groups' periods) is no edge. In the
+authors' code every merge is one: its comparison of T with the highest priority job's time stands in a function that is
+never called. All jobs have the same number of devices and the same priority; memory is not looked at here; the measured
+slow-down of packed jobs, which their simulator multiplies T by (1.31 for two), is left to `interference`. Resources are
+the device and the network, and the input stage where profiles know it (the paper also tells storage from
+preprocessing).
 """
 
 from collections.abc import Sequence

@@ -19,7 +19,7 @@ Gain = Callable[[int, int], float | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Placement:
+class PairingPlan:
     """Who is on which device, as job numbers (one or two each), who waits for a device, and the sum of gains."""
 
     devices: tuple[tuple[int, ...], ...]
@@ -27,7 +27,7 @@ class Placement:
     throughput: float
 
 
-def place(num_jobs: int, gain: Gain, num_devices: int | None = None) -> Placement:
+def place(num_jobs: int, gain: Gain, num_devices: int | None = None) -> PairingPlan:
     """The best placement of jobs 0 … n−1, at most two on a device.
 
     Without `num_devices` there are as many as are needed, and whoever gains by it shares. With them, jobs share only
@@ -45,7 +45,7 @@ def place(num_jobs: int, gain: Gain, num_devices: int | None = None) -> Placemen
     free = len(alone) if num_devices is None else num_devices - len(pairs)
     devices = sorted([*pairs, *((job,) for job in alone[:free])])
     throughput = len(devices) + sum(weights[pair] for pair in pairs)
-    return Placement(tuple(devices), tuple(alone[free:]), throughput)
+    return PairingPlan(tuple(devices), tuple(alone[free:]), throughput)
 
 
 def best_pairs(

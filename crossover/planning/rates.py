@@ -21,7 +21,7 @@ from math import gcd
 from crossover.errors import Refused
 from crossover.planning.profiles import shape_of
 from crossover.policies import Sharing
-from crossover.simulator import Link, StepShape, forecast
+from crossover.simulator import LinkSharing, StepShape, forecast
 from crossover.theory import JobCost
 
 MAX_SHARE = 8
@@ -127,7 +127,11 @@ def shares_for(costs: Sequence[JobCost], weights: Sequence[float] = ()) -> tuple
 
 
 def forecast_speeds(
-    shapes: Sequence[StepShape], *, link: Link = Link.FIFO, handover_s: float = 0.0, interference: float = 0.0
+    shapes: Sequence[StepShape],
+    *,
+    link: LinkSharing = LinkSharing.FIFO,
+    handover_s: float = 0.0,
+    interference: float = 0.0,
 ) -> Speeds:
     """What strict turns really make of shares: a job with several turns in a row waits for its own messages between
     them, which the bound of a cycle does not see."""

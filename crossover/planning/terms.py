@@ -10,7 +10,7 @@ from crossover.planning.profiles import JobProfile
 from crossover.planning.rates import forecast_speeds, whole_shares
 from crossover.policies import Sharing
 from crossover.settings import Settings
-from crossover.simulator import Forecast, Link, forecast
+from crossover.simulator import Forecast, LinkSharing, forecast
 
 HANDOVER_S = 100e-6  # release to the next job's start on an idle machine
 NOISE = 1e-6  # relative: what is no difference
@@ -22,7 +22,7 @@ class Terms:
     runs at 1/(1+σ) while messages travel)."""
 
     sharing: Sharing = Sharing.CROSSOVER
-    link: Link = Link.FIFO
+    link: LinkSharing = LinkSharing.FIFO
     handover_s: float = HANDOVER_S
     interference: float = 0.0
     num_hosts: int = 1
@@ -30,7 +30,7 @@ class Terms:
     @property
     def fair_link(self) -> bool:
         """Whether messages of several jobs share the link: link turns need turns."""
-        return self.link is Link.FAIR or not self.sharing.takes_turns
+        return self.link is LinkSharing.FAIR or not self.sharing.takes_turns
 
     def __post_init__(self) -> None:
         if not (0 <= self.handover_s < float("inf") and 0 <= self.interference < float("inf")):

@@ -8,9 +8,9 @@ and departure is exact. Nothing here measures: `simulate` shows what the rules g
 """
 
 from crossover.policies import link_policy
-from crossover.simulator.conditions import Arrival, Disturbance, Link, Rules
-from crossover.simulator.forecasting import Forecast, forecast, simulate, steady_period_s
-from crossover.simulator.outcome import Deadlock, Message, Outcome, Turn
+from crossover.simulator.conditions import Arrival, Disturbance, LinkSharing, Rules
+from crossover.simulator.forecasting import Forecast, forecast, simulate
+from crossover.simulator.outcome import Deadlock, SimulatedMessage, SimulatedTurn, SimulationResult
 from crossover.simulator.steps import Bucket, StepShape
 
 __all__ = [
@@ -19,14 +19,13 @@ __all__ = [
     "Deadlock",
     "Disturbance",
     "Forecast",
-    "Link",
-    "Message",
-    "Outcome",
+    "LinkSharing",
     "Rules",
+    "SimulatedMessage",
+    "SimulatedTurn",
+    "SimulationResult",
     "StepShape",
-    "Turn",
     "forecast",
     "link_policy",
     "simulate",
-    "steady_period_s",
 ]

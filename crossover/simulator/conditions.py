@@ -13,7 +13,7 @@ Disturbance = Callable[[int, int, int], float]
 """A number for (host, job, round)."""
 
 
-class Link(StrEnum):
+class LinkSharing(StrEnum):
     """How jobs share the link.
 
     `fifo` are link turns, in the device's order: a job's messages of one step have the link to themselves, from the
@@ -52,7 +52,7 @@ class Rules:
     policy: Policy = field(default_factory=Turns)
     _: KW_ONLY
     extent: Extent = Extent.BACKWARD
-    link: Link = Link.FIFO
+    link: LinkSharing = LinkSharing.FIFO
     shares: tuple[int, ...] = ()
     orders: tuple[tuple[int, ...], ...] = ()
     in_flight: int = 1

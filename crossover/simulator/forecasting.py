@@ -8,9 +8,9 @@ from math import inf
 
 from crossover.errors import Refused
 from crossover.policies import Beat, Sharing, SlotBarrier, Turns, policy_of
-from crossover.simulator.conditions import Arrival, Disturbance, Link, Rules
-from crossover.simulator.outcome import Outcome
-from crossover.simulator.run import Run
+from crossover.simulator.conditions import Arrival, Disturbance, LinkSharing, Rules
+from crossover.simulator.outcome import SimulationResult
+from crossover.simulator.run import Simulation
 from crossover.simulator.steps import StepShape
 
 _MIN_TURNS = 10  # of the slowest job in the window, however much faster the others are
@@ -43,26 +43,18 @@ class _Steady:
     link_busy: float
 
 
-def simulate(shapes: Sequence[StepShape], num_rounds: Sequence[int], rules: Rules | None = None) -> Outcome:
+def simulate(shapes: Sequence[StepShape], num_rounds: Sequence[int], rules: Rules | None = None) -> SimulationResult:
     """Run `num_rounds[i]` steps of job i; a job leaves after its last. Raises `Deadlock` where the rules allow one."""
-    run = Run(shapes, num_rounds, rules or Rules())
+    run = Simulation(shapes, num_rounds, rules or Rules())
     run.finish()
     return run.outcome()
-
-
-def steady_period_s(shapes: Sequence[StepShape], rules: Rules | None = None, num_rounds: int = 200) -> float:
-    """Mean time of a round of job 0 once the start-up is over: over the second half of `num_rounds`."""
-    turns = simulate(shapes, [num_rounds] * len(shapes), rules).turns
-    starts_s = [turn.start_s for turn in turns if turn.host == turn.job == 0]
-    half = num_rounds // 2
-    return (starts_s[-1] - starts_s[half - 1]) / (num_rounds - half)
 
 
 def forecast(
     shapes: Sequence[StepShape],
     sharing: Sharing | str,
     *,
-    link: Link | str = Link.FIFO,
+    link: LinkSharing | str = LinkSharing.FIFO,
     handover_s: float = 0.0,
     interference: float = 0.0,
     num_hosts: int = 1,
@@ -96,7 +88,7 @@ def forecast(
             sharing, lead_rounds=lead_rounds, beats=tuple((str(job), beat) for job, beat in enumerate(beats))
         ),
         extent=sharing.extent,
-        link=Link(link),
+        link=LinkSharing(link),
         shares=tuple(shares),
         orders=(tuple(everybody),) * num_hosts,
         handover_s=handover_s if sharing.takes_turns else 0,
@@ -132,7 +124,7 @@ def _parts(sharing: Sharing, everybody: list[int], groups: Sequence[Sequence[int
 def _steady(shapes: Sequence[StepShape], jobs: list[int], rules: Rules, num_rounds: int) -> _Steady:
     """Let `jobs` share, and measure the second half of `num_rounds` rounds."""
     rules = _among(jobs, rules)
-    run = Run([shapes[job] for job in jobs], [_FOR_EVER] * len(jobs), rules)
+    run = Simulation([shapes[job] for job in jobs], [_FOR_EVER] * len(jobs), rules)
     a_round = len(jobs) * len(run.devices)
     while len(run.turns) < num_rounds // 2 * a_round:
         run.advance()

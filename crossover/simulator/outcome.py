@@ -10,7 +10,7 @@ class Deadlock(CrossoverError):
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class SimulatedTurn:
     """The computation of one turn: times on the virtual clock."""
 
     host: int
@@ -21,7 +21,7 @@ class Turn:
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class SimulatedMessage:
     """One bucket's travel. `round` counts the job's steps from 0."""
 
     job: int
@@ -32,12 +32,12 @@ class Message:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class SimulationResult:
     """What happened: turns and messages in the order of their start, when the last job was finished, and for how long
     the first host's device and the link were busy."""
 
-    turns: tuple[Turn, ...]
-    messages: tuple[Message, ...]
+    turns: tuple[SimulatedTurn, ...]
+    messages: tuple[SimulatedMessage, ...]
     makespan_s: float
     device_busy_s: float
     link_busy_s: float

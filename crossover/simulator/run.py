@@ -9,14 +9,14 @@ from math import inf
 from crossover import tokens
 from crossover.errors import Refused
 from crossover.policies import Extent, link_policy
-from crossover.simulator.conditions import Arrival, Link, Rules
+from crossover.simulator.conditions import Arrival, LinkSharing, Rules
 from crossover.simulator.fluid import Action, Agenda, Fluid
-from crossover.simulator.outcome import Deadlock, Message, Outcome, Turn
+from crossover.simulator.outcome import Deadlock, SimulatedMessage, SimulatedTurn, SimulationResult
 from crossover.simulator.steps import StepShape
 from crossover.tokens import Grant, Phase, Token
 
 
-class Run:
+class Simulation:
     """A run under way; what falls on one instant happens in the order in which it was planned."""
 
     def __init__(self, shapes: Sequence[StepShape], num_rounds: Sequence[int], rules: Rules) -> None:
@@ -28,8 +28,8 @@ class Run:
         self.agenda = Agenda()
         self.link = Fluid(self.agenda)
         self.devices = [Fluid(self.agenda) for _ in self._hosts]
-        self.turns: list[Turn] = []
-        self.messages: list[Message] = []
+        self.turns: list[SimulatedTurn] = []
+        self.messages: list[SimulatedMessage] = []
         self.makespan_s: float = 0
         arrivals = rules.arrivals or (Arrival(),) * len(shapes)
         late = [job for job, arrival in enumerate(arrivals) if not arrival.awaited]
@@ -39,7 +39,7 @@ class Run:
         self._link_tokens = [
             self._new_token(tuple(job for job in order if job in senders), late)
             for order in self._orders
-            if senders and rules.link is Link.FIFO
+            if senders and rules.link is LinkSharing.FIFO
         ]
         self._leases: Counter[int] = Counter()  # job: hosts where it has the link
         self._unfinished: Counter[tuple[int, int]] = Counter()  # (host, job): parts of its step that are not over
@@ -65,7 +65,7 @@ class Run:
         if not self.agenda.advance():
             raise Deadlock(f"deadlock at {self.agenda.now_s} s: {'; '.join(self._waits())}")
 
-    def outcome(self) -> Outcome:
+    def outcome(self) -> SimulationResult:
         """What has happened so far."""
         copies = len(self._rules.orders) if self._rules.is_symmetric else 1
         turns = sorted(self.turns, key=lambda turn: turn.start_s)
@@ -73,7 +73,7 @@ class Run:
             turns = [replace(turn, host=host) for turn in turns for host in range(copies)]
         messages = sorted(self.messages, key=lambda message: message.start_s)
         busy_s = self.devices[0].busy_s
-        return Outcome(tuple(turns), tuple(messages), self.makespan_s, busy_s, self.link.busy_s)
+        return SimulationResult(tuple(turns), tuple(messages), self.makespan_s, busy_s, self.link.busy_s)
 
     def _new_token(self, order: tuple[int, ...], late: list[int]) -> Token:
         shares = {str(job): share for job, share in enumerate(self._rules.shares) if job in order}
@@ -144,7 +144,7 @@ class Run:
 
     def _end_compute(self, host: int, job: int) -> None:
         round_, start_s = self._begun[host, job]
-        self.turns.append(Turn(host, job, round_, start_s, self.agenda.now_s))
+        self.turns.append(SimulatedTurn(host, job, round_, start_s, self.agenda.now_s))
         if self._rules.extent is Extent.BACKWARD:
             self._release(host, job)
         self._end_part(host, job)
@@ -202,7 +202,7 @@ class Run:
         self._disturb()
 
     def _may_travel(self, job: int) -> bool:
-        if self._rules.link is Link.ARRIVAL:
+        if self._rules.link is LinkSharing.ARRIVAL:
             return not self.link.num_works
         return self._flights[job] < self._rules.in_flight and (
             not self._link_tokens or self._leases[job] == len(self._hosts)
@@ -216,7 +216,7 @@ class Run:
 
     def _message_arrived(self, job: int, index: int, start_s: float) -> None:
         step, position = divmod(self._arrived[job], len(self._shapes[job].buckets))
-        self.messages.append(Message(job, step, index, start_s, self.agenda.now_s))
+        self.messages.append(SimulatedMessage(job, step, index, start_s, self.agenda.now_s))
         self._arrived[job] += 1
         self._flights[job] -= 1
         if position + 1 < len(self._shapes[job].buckets):

@@ -83,10 +83,6 @@ class StaticDispatch:
             return self.plan[self._next - 1]
         return None
 
-    def may_go(self, message: Message, in_flight: Sequence[Message], now_s: float) -> bool:
-        """A lane is all that the plan's next message waits for."""
-        return True
-
     @property
     def all_sent(self) -> bool:
         return self._next == len(self.plan)

@@ -1,8 +1,8 @@
 """The engine: reduces gradients over ranks while training goes on.
 
-The main thread's side. Autograd's hooks tell the step's dispatch which gradients are ready, and
-wake the communication thread only when that lets a message go. `wait` (all messages) and
-`wait_for` (one parameter, for AT_PRE_HOOK) block until they have landed.
+The main thread's side. Autograd's hooks say which gradients are ready, and what that lets go goes from the hook
+(`harness.engine.communication`). `wait` (all messages) and `wait_for` (one parameter, for AT_PRE_HOOK) block until
+they have landed.
 
 Gradients are divided by the number of ranks before they are compressed, as DDP does, and by the loss
 scale of mixed precision (`harness/precision.py`). A parameter without a gradient in a step counts as zero.
@@ -25,15 +25,18 @@ from baselines.api import AllReduce, Broadcast, Payload, State
 from baselines.strategy import Strategy
 from harness.engine.adaptation import Adaptation, Asked, adapts
 from harness.engine.checkpoint import Saved, restore_states, saved_states
-from harness.engine.communication import Communication, Step
+from harness.engine.communication import Communication
+from harness.engine.core import Core
 from harness.engine.dispatch import StaticDispatch, make_plan
 from harness.engine.layout import lay_out, rank_generator, trainable_parameters
 from harness.engine.link_turns import LinkTurns
+from harness.engine.messages import RankMessages
 from harness.engine.negotiate import Negotiation
-from harness.engine.reduction import Reduces
+from harness.engine.reduction import Reduces, Tagged
+from harness.engine.straight import NUM_QUEUED, StraightSums
 from harness.engine.streams import streams_for
 from harness.engine.traffic import Traffic
-from harness.engine.transport import CONTROL, Transport
+from harness.engine.transport import CONTROL, QueuesSums, Transport
 from harness.precision import Guard
 from harness.trace import Recorder
 from results.record import Adapted
@@ -59,7 +62,7 @@ class Engine:
         scales_loss: bool = False,
         compressor: Reduces | None = None,
     ) -> None:
-        self.strategy, self.transport, self.recorder = strategy, transport, recorder
+        self.strategy, self.transport, self.recorder, self._link = strategy, transport, recorder, link
         self.parameters = trainable_parameters(model)
         self.states: dict[str, State] = {n: strategy.compression.init(n, p) for n, p in self.parameters.items()}
         self._guard = Guard(self.states, strategy.compression.lossy) if scales_loss else None
@@ -67,20 +70,37 @@ class Engine:
         self._num_before = 0  # steps of the run that a checkpoint goes on from
         self._overflowed: bool | None = None  # of the present step, None until ranks agree
         self._streams = streams_for(self.parameters, strategy.ordering.depth)
-        self._communication = Communication(
-            strategy,
-            self.parameters,
-            self.states,
-            transport,
-            recorder=recorder,
+        self._messages = RankMessages(
+            strategy=strategy,
+            parameters=self.parameters,
+            states=self.states,
+            rank=transport.rank,
+            world=transport.world,
             generator=self._generator,
-            streams=self._streams,
-            link=link,
+            compressor=compressor or strategy.compression,
             guard=self._guard,
-            compressor=compressor,
+            streams=self._streams,
+            recorder=recorder,
         )
+        straight = _straight(strategy, transport) if link is None else None
+        self._core = Core(
+            opens=self._messages.open,
+            world=transport.world,
+            num_lanes=strategy.ordering.depth if straight is None else NUM_QUEUED,
+            traffic=Traffic(),
+            clock=perf_counter,
+            shares_link=link is not None,
+        )
+        self._communication: Communication | StraightSums
+        if straight is not None:
+            self._communication = StraightSums(self._core, straight, recorder=recorder)
+        else:
+            looks_again = not strategy.rank_invariant
+            self._communication = Communication(
+                self._core, transport, recorder=recorder, streams=self._streams, link=link, looks_again=looks_again
+            )
         self._muted = False
-        self._step: Step | None = None
+        self._step: int | None = None  # number of the present or last one
         self._seen: list[str] = []
         self._lay_out(list(self.parameters))
         self._hooks = [p.register_post_accumulate_grad_hook(self._hook(n)) for n, p in self.parameters.items()]
@@ -90,7 +110,7 @@ class Engine:
     @property
     def traffic(self) -> Traffic:
         """What was sent so far."""
-        return self._communication.traffic
+        return self._core.traffic
 
     @property
     def adapted(self) -> tuple[Adapted, ...]:
@@ -110,13 +130,10 @@ class Engine:
         self._check()
         self._adapt()
         self._seen = []
-        number = self._num_before if self._step is None else self._step.number + 1
-        left = {segment.name: segment.numel for segment in self.segments}
-        self._step = Step(number, self._new_dispatch(), left, [0] * self.strategy.ordering.depth, loss_scale)
+        self._step = self._num_before if self._step is None else self._step + 1
         self._overflowed = None
-        if self._guard is not None:
-            self._guard.begin()
-        self._communication.begin(self._step)
+        self._messages.begin(self._step, loss_scale)
+        self._communication.begin(self._new_dispatch(), {segment.name: segment.numel for segment in self.segments})
         if self._adaptation is not None:
             self._adaptation.layers.begin_backward()
 
@@ -136,18 +153,18 @@ class Engine:
         Raises: EngineError if communication failed.
         """
         step = self._current_step()
-        self._block_until(lambda: len(step.landed) == len(self.parameters))
+        self._block_until(lambda: len(self._communication.landed) == len(self.parameters))
         self._streams.wait_landed(self.parameters)
         if self._guard is not None and self._overflowed is None:
             self._overflowed = self._agree_on_overflow(self._guard)
-        if step.number == 0 and self._seen and not self.strategy.updates_on_servers:  # they keep parts of messages
+        if step == 0 and self._seen and not self.strategy.updates_on_servers:  # they keep parts of messages
             self._agree_on_ready_order()
 
     def wait_for(self, name: str) -> bool:
         """Block until the gradient of one parameter is reduced; whether it was not yet. Raises: EngineError."""
-        step = self._current_step()
-        had_to_wait = name not in step.landed
-        self._block_until(lambda: name in step.landed)
+        self._current_step()
+        had_to_wait = name not in self._communication.landed
+        self._block_until(lambda: name in self._communication.landed)
         self._streams.wait_landed((name,))
         return had_to_wait
 
@@ -170,10 +187,10 @@ class Engine:
         Call it between two steps. Every rank has its own.
         """
         return {
-            "num_steps": self._num_before if self._step is None else self._step.number + 1,
+            "num_steps": self._num_before if self._step is None else self._step + 1,
             "order": [segment.name for segment in self.segments],
             "compression": saved_states(self.states),
-            "shards": self._communication.shards.state_dict(),
+            "shards": self._messages.shards.state_dict(),
             "generator": self._generator.get_state(),
         }
 
@@ -185,7 +202,7 @@ class Engine:
         if self._step is not None:
             raise EngineError("a step has begun; load a checkpoint before the first one")
         restore_states(self.states, saved["compression"], self.parameters)
-        self._communication.shards.load_state_dict(saved["shards"])
+        self._messages.shards.load_state_dict(saved["shards"])
         self._generator.set_state(saved["generator"])
         self._num_before = saved["num_steps"]
         self._lay_out(saved["order"])
@@ -195,6 +212,9 @@ class Engine:
         for hook in self._hooks:
             hook.remove()
         self._communication.stop()
+        self.transport.close()
+        if self._link is not None:
+            self._link.leave()
 
     def _hook(self, name: str) -> Callable[[Tensor], None]:
         def ready(_: Tensor) -> None:
@@ -208,23 +228,21 @@ class Engine:
         self._streams.mark_ready(name)
         if self._adaptation is not None:
             self._adaptation.layers.ready(name)
-        if self._current_step().dispatch.ready(self._index[name]):
-            self._communication.wake()
+        self._current_step()
+        self._communication.ready(self._index[name])
 
     def _new_dispatch(self) -> StaticDispatch | Negotiation:
         if self.strategy.rank_invariant:
             return StaticDispatch(self._plan)
-        before = self._step.dispatch if self._step is not None else None
+        before = self._core.dispatch
         return Negotiation(
             self.strategy,
             self.segments,
-            self.transport,
-            self.traffic,
-            self._communication.receiver(CONTROL),
+            self.transport.rank,
             before=before if isinstance(before, Negotiation) else None,
         )
 
-    def _current_step(self) -> Step:
+    def _current_step(self) -> int:
         if self._step is None:
             raise EngineError("no step has begun; call begin_step before backward")
         return self._step
@@ -246,7 +264,7 @@ class Engine:
         """After the first step the layout follows the order seen on rank 0, as DDP's rebuild does."""
         names = list(self.parameters)
         order = torch.tensor([names.index(name) for name in self._seen], dtype=torch.int32)
-        self._carry_out(((CONTROL, Broadcast(order)),))
+        self._carry_out(((CONTROL, Broadcast(order)),), "control")
         self._seen = []
         self._lay_out([names[position] for position in order.tolist()])
 
@@ -255,18 +273,18 @@ class Engine:
         overflowed = guard.overflowed()
         if guard.must_agree:
             votes = torch.tensor([float(overflowed)])
-            self.traffic.send("control", AllReduce(votes), self.transport.world)
-            self._carry_out(((CONTROL, AllReduce(votes)),))
+            self._carry_out(((CONTROL, AllReduce(votes)),), "control")
             overflowed = bool(votes > 0)
         if overflowed:
             guard.undo()
         return overflowed
 
-    def _carry_out(self, asked: Asked) -> tuple[Payload, ...]:
-        """Primitives between two steps, when nothing else is under way."""
+    def _carry_out(self, asked: Asked, tag: str) -> tuple[Payload, ...]:
+        """Primitives between two steps, when nothing else is under way; what is not control counts under `tag`."""
         landings: list[SimpleQueue[Payload | Exception]] = [SimpleQueue() for _ in asked]
         for (lane, primitive), landing in zip(asked, landings, strict=True):
-            self.transport.start(primitive, lane, landing.put)
+            start = self._core.start(lane, Tagged(primitive, "control" if lane == CONTROL else tag))
+            self.transport.start(start.real, lane, landing.put)
         answers = []
         for landing in landings:
             answer = landing.get()
@@ -303,9 +321,7 @@ class Engine:
         try:
             asked = next(talk)
             while True:
-                for lane, primitive in asked:
-                    self.traffic.send("control" if lane == CONTROL else "probe", primitive, self.transport.world)
-                asked = talk.send(self._carry_out(asked))
+                asked = talk.send(self._carry_out(asked, "probe"))
         except StopIteration as end:
             strategy: Strategy = end.value
         if strategy is not self.strategy:
@@ -317,3 +333,10 @@ class Engine:
         self._index = {name: index for index, name in enumerate(order)}
         self.segments = lay_out(self.parameters, order)
         self._plan = make_plan(self.strategy.packing, self.segments) if self.strategy.rank_invariant else ()
+
+
+def _straight(strategy: Strategy, transport: object) -> QueuesSums | None:
+    """`transport` where each message is one sum in an order known beforehand, and it takes them faster than it sends."""
+    if not (strategy.rank_invariant and strategy.sends_plain_sums and isinstance(transport, QueuesSums)):
+        return None
+    return transport if transport.queues(strategy.ordering.depth) else None

@@ -3,8 +3,8 @@
 A cycle: every rank sends the set of its ready gradients to rank 0 (one byte a parameter); rank 0
 asks the policies about what is ready everywhere and broadcasts a window of decisions. A rank
 takes part when it has ready but undecided gradients, the link is free and the cycle time is over,
-or at once when its backward is complete: nothing more can join. Both parts are primitives on the
-control lane and count as bytes under the tag `control`.
+or at once when its backward is complete: nothing more can join. Both parts are primitives that the
+core starts on the control lane, and count as bytes under the tag `control`.
 
 An order that may change is decided some messages ahead (`LookAhead`, or the ordering's credit): a round under way takes
 milliseconds behind the data of messages in flight, and lanes should not wait for it. A rank takes part as soon as what
@@ -33,10 +33,7 @@ from harness.engine.dispatch import (
     credit_of,
     make_plan,
 )
-from harness.engine.traffic import Traffic
-from harness.engine.transport import CONTROL, Transport
 
-Receive = Callable[[Payload | Exception], None]
 HEADER = 3  # numbers before a window's messages
 LARGEST_NUMBER = 2**31 - 1
 LARGEST_WINDOW = 256  # messages of a plan; the next round is on its way long before so many have started
@@ -44,30 +41,27 @@ CREDIT_USED = 0.75  # of its credit an ordering has used when the next round beg
 
 
 class Negotiation:
-    """One step's negotiation on one rank. `traffic` counts, `receive` gets answers of control
-    primitives, `clock` is the one that `cycle` is asked with. What the step `before` learned is kept."""
+    """One step's negotiation on one rank. `clock` is the one that `cycle` is asked with. What the step `before` learned
+    is kept."""
 
     def __init__(
         self,
         strategy: Strategy,
         segments: Sequence[Segment],
-        transport: Transport,
-        traffic: Traffic,
-        receive: Receive,
+        rank: int,
         look_again_s: float = DEFAULT_CYCLE_S,
         *,
         clock: Callable[[], float] = perf_counter,
         before: Negotiation | None = None,
     ) -> None:
-        self._strategy, self._segments, self._transport = strategy, segments, transport
-        self._traffic, self._receive, self._clock = traffic, receive, clock
+        self._strategy, self._segments, self._clock = strategy, segments, clock
         self.look_again_s: float = look_again_s if before is None else before.look_again_s
         self._plan = self._plan_of(before)
         num_numbers = min(len(self._plan), LARGEST_WINDOW) if self._plan is not None else 0
         self._capacity = num_numbers or (NUMBERS_A_SEGMENT + 1) * max(len(segments), 16)
         self._coordinator = (
             Coordinator(strategy.packing, strategy.ordering, segments, self._plan, self._capacity)
-            if transport.rank == 0
+            if rank == 0
             else None
         )
         limit_bytes = min(int(LARGEST_SHARE * sum(segment.nbytes for segment in segments)), LARGEST_NUMBER)
@@ -128,10 +122,9 @@ class Negotiation:
         """Whether every element is part of a decided message."""
         return not self._undecided
 
-    def cycle(self, in_flight: Sequence[Message], now_s: float) -> float | None:
-        """Begin a cycle if it is time; the seconds until it will be, or None if an event must come first.
-
-        `in_flight`: messages taken by `next` that are not complete."""
+    def cycle(self, in_flight: Sequence[Message], now_s: float) -> Primitive | float | None:
+        """The primitive that begins a cycle if it is time, or the seconds until it will be, or None if an event must
+        come first. `in_flight`: messages taken by `next` that are not complete."""
         self._in_flight = in_flight
         complete = all(self._ready)
         if self._cycle is not None or not self._waiting or self._is_too_early(complete):
@@ -139,8 +132,7 @@ class Negotiation:
         if now_s < self._next_cycle_s and not complete:
             return self._next_cycle_s - now_s
         self._cycle = self._talk(now_s)
-        self._start(next(self._cycle))
-        return None
+        return next(self._cycle)
 
     def _is_too_early(self, complete: bool) -> bool:
         """Whether deciding now would bind too much. A packing that looks at what is ready packs best when the link has
@@ -155,21 +147,17 @@ class Negotiation:
             return used_bytes > CREDIT_USED * self._credit_bytes
         return self._queued_bytes > self._ahead.nbytes
 
-    def answered(self, answer: Payload) -> None:
-        """A control primitive completed."""
-        assert self._cycle is not None
+    def answered(self, answer: Payload) -> Primitive | None:
+        """A control primitive completed; the cycle's next one, if any."""
+        assert self._cycle is not None, "an answer to a question nobody asked"
         try:
-            self._start(self._cycle.send(answer))
+            return self._cycle.send(answer)
         except StopIteration as end:
             self._cycle = None
             self._take_window(end.value)
-
-    def _start(self, primitive: Primitive) -> None:
-        self._traffic.send("control", primitive, self._transport.world)
-        self._transport.start(primitive, CONTROL, self._receive)
+            return None
 
     def _talk(self, now_s: float) -> Generator[Primitive, Payload, Tensor]:
-        self._traffic.num_control_rounds += 1
         started_bytes, was_dry = self._started_bytes, self._is_dry
         masks = yield Gather(torch.frombuffer(bytearray(self._ready), dtype=torch.uint8))
         window: list[Message] = []

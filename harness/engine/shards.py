@@ -15,7 +15,7 @@ from typing import ClassVar, overload
 import torch
 from torch import Tensor
 
-from baselines.api import Card, Message, OptimizerSpec, Serve, Slot
+from baselines.api import Card, Message, OptimizerSpec, Parameters, Scope, Serve, Slot
 from harness.engine.checkpoint import Saved
 
 Piece = tuple[str, int, int]  # elements start:stop of a flattened parameter
@@ -112,7 +112,7 @@ def pieces_of(message: Message, start: int, numel: int) -> tuple[Piece, ...]:
 class _Adopting(torch.optim.Optimizer):
     """Takes what stands in `grad` for the parameter."""
 
-    def __init__(self, parameters: Iterable[Tensor]) -> None:
+    def __init__(self, parameters: Parameters) -> None:
         super().__init__(parameters, {})
 
     @overload
@@ -137,7 +137,10 @@ class Adopt:
     card: ClassVar[Card] = Card(
         name="adopt", slot=Slot.OPTIMIZER, summary="takes the servers' parameters", paper="Li et al., OSDI 2014"
     )
-    element_wise: ClassVar[bool] = True
 
-    def build(self, parameters: Iterable[Tensor]) -> torch.optim.Optimizer:
+    @property
+    def scope(self) -> Scope:
+        return Scope.ELEMENT
+
+    def build(self, parameters: Parameters) -> torch.optim.Optimizer:
         return _Adopting(parameters)

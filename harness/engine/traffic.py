@@ -12,9 +12,18 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from baselines.api import AllGather, AllReduce, AllToAll, Broadcast, Gather, Primitive, Serve, Transfer
+from fabric.collectives import Collective, load_of
 
 FRAMING = "framing"  # its tag
 FRAMING_BYTES = 3 * 48  # of one send of gloo's
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """What stands for a message's primitives where nothing is sent: bytes that a rank would send, and framing."""
+
+    sent_bytes: float = 0.0
+    framing_bytes: float = 0.0
 
 
 @dataclass(slots=True)
@@ -30,53 +39,49 @@ class Traffic:
         if nbytes:
             self.wire_bytes[tag] = self.wire_bytes.get(tag, 0.0) + nbytes
 
-    def send(self, tag: str, primitive: Primitive, world: int) -> None:
+    def send(self, tag: str, primitive: Primitive | Planned, world: int) -> None:
         """Count what `primitive` sends."""
+        if isinstance(primitive, Planned):
+            self.count(tag, primitive.sent_bytes)
+            self.count(FRAMING, primitive.framing_bytes)
+            return
         self.count(tag, bytes_sent(primitive, world))
         self.count(FRAMING, framing_sent(primitive, world))
 
 
 def bytes_sent(primitive: Primitive, world: int) -> float:
-    """Payload bytes that the rank which asks for `primitive` sends.
+    """Payload bytes that the rank which asks for `primitive` sends among `world` ranks.
 
-    Transfer and all-to-all: exactly what this rank sends, which may differ over ranks. All-reduce: 2(P−1)/P · n (ring,
-    equal on all ranks); all-gather: (P−1) · n. Gather and broadcast: (P−1)/P · n, the mean over ranks, since all of
-    them together send P−1 copies. Serve: nothing.
+    Transfer and all-to-all: exactly what this rank sends, which may differ over ranks. The others: the mean over ranks
+    of the table of collectives. Serve: nothing.
     """
     match primitive:
-        case Transfer(send=None) | Serve():
+        case Serve():
             return 0.0
-        case Transfer(send=Tensor() as tensor):
-            return float(_nbytes((tensor,)))
+        case Transfer(send=send):
+            return 0.0 if send is None else float(_nbytes((send,)))
         case AllToAll(parts):
             return float(_nbytes(parts))
-        case AllReduce(tensor):
-            share = 2 * (world - 1) / world
-        case AllGather(tensor):
-            share = world - 1
-        case Gather(tensor) | Broadcast(tensor):
-            share = (world - 1) / world
-    return _nbytes((tensor,)) * share
+        case AllReduce(tensor) | AllGather(tensor) | Gather(tensor) | Broadcast(tensor):
+            return _nbytes((tensor,)) * load_of(collective_of(primitive), world).sent_bytes
 
 
 def framing_sent(primitive: Primitive, world: int) -> float:
     """Bytes that gloo adds, a mean over ranks as in `bytes_sent`; 0 on a GPU, where NCCL's protocol is not known.
 
-    Its all-reduce and all-gather are rings that cut what they carry in two for each neighbour.
+    Its all-reduce and all-gather cut in two what they carry to each neighbour.
     """
     match primitive:
-        case Transfer(send=None) | Serve():
+        case Serve() | Transfer(send=None):
             return 0.0
         case Transfer(send=Tensor() as tensor):
-            num_sends: float = 1
+            num_sends = 1.0
         case AllToAll(parts=(tensor, *_)):
-            num_sends = world - 1
-        case AllReduce(tensor):
-            num_sends = 4 * (world - 1)
-        case AllGather(tensor):
-            num_sends = 2 * (world - 1)
+            num_sends = load_of(Collective.ALL_TO_ALL, world).num_sent
+        case AllReduce(tensor) | AllGather(tensor):
+            num_sends = 2 * load_of(collective_of(primitive), world).num_sent
         case Gather(tensor) | Broadcast(tensor):
-            num_sends = (world - 1) / world
+            num_sends = load_of(collective_of(primitive), world).num_sent
     return 0.0 if tensor.is_cuda else num_sends * FRAMING_BYTES
 
 
@@ -85,6 +90,23 @@ def bytes_received(primitive: Transfer | AllToAll) -> int:
     if isinstance(primitive, AllToAll):
         return sum(primitive.sizes) * primitive.parts[0].element_size()
     return 0 if primitive.into is None else _nbytes((primitive.into,))
+
+
+def tensor_bytes(primitive: Primitive) -> float:
+    """n of the table of collectives: bytes of the rank's tensor; of transfers and all-to-all, where ranks may differ,
+    the fuller direction. 0 where the rank sits the round out."""
+    match primitive:
+        case Transfer() | AllToAll():
+            return max(bytes_sent(primitive, 2), bytes_received(primitive))
+        case Serve():
+            return 0.0
+        case AllReduce(tensor) | AllGather(tensor) | Gather(tensor) | Broadcast(tensor):
+            return float(_nbytes((tensor,)))
+
+
+def collective_of(primitive: Primitive) -> Collective:
+    """Which collective a primitive is. Raises: ValueError for a `Serve`, of which nothing travels."""
+    return Collective(type(primitive).__name__)
 
 
 def _nbytes(tensors: Iterable[Tensor]) -> int:

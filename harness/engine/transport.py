@@ -10,17 +10,19 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 import torch.distributed as dist
 
 from baselines.api import AllGather, AllReduce, AllToAll, Broadcast, Gather, Payload, Primitive, Serve, Transfer
 from crossover.arbiter.scheduling import short_slices
+from fabric.paced import PACED
 from models.workload import Device
 
 Done = Callable[[Payload | Exception], None]
 CONTROL = -1
+GLOO_AT_ONCE = 2  # operations of one group that gloo carries out side by side; the others wait in their order
 
 
 def backends_for(devices: Collection[Device]) -> str:
@@ -42,8 +44,29 @@ class Transport(Protocol):
     def close(self) -> None: ...
 
 
+class HeldByLibrary(Protocol):
+    """An operation that the library holds, as `torch.distributed.Work`."""
+
+    def is_completed(self) -> bool: ...
+
+    def wait(self) -> bool: ...
+
+
+@runtime_checkable
+class QueuesSums(Protocol):
+    """A transport that takes sums before those ahead of them are complete, and is asked for their ends."""
+
+    def queues(self, depth: int) -> bool:
+        """Whether it carries out `depth` of them side by side, in the order of their starts."""
+        ...
+
+    def queue(self, tensor: torch.Tensor) -> HeldByLibrary:
+        """Begin an all-reduce of `tensor`, in place, behind those that were begun before."""
+        ...
+
+
 class ProcessGroupTransport:
-    """Primitives on gloo (CPU) or NCCL (GPU) groups made from the default group.
+    """Primitives on groups made from the default group: gloo (CPU) or NCCL (GPU), or `paced` for both.
 
     A GPU's primitive goes after the present stream's work, and that stream's later work after it;
     `done` is called when the device has really done it. Not yet run on a GPU.
@@ -55,8 +78,17 @@ class ProcessGroupTransport:
         timeout = timedelta(seconds=timeout_s)
         with short_slices():
             self._groups = {lane: dist.new_group(timeout=timeout) for lane in range(num_lanes)}
-            self._groups[CONTROL] = dist.new_group(timeout=timeout, backend="gloo")
+            self._is_paced = dist.get_backend() == PACED
+            self._groups[CONTROL] = dist.new_group(timeout=timeout, backend=PACED if self._is_paced else "gloo")
         self._waiting = ThreadPoolExecutor(max_workers=max(1, num_lanes), thread_name_prefix="transfer")
+
+    def queues(self, depth: int) -> bool:
+        return depth == GLOO_AT_ONCE and dist.get_backend(self._groups[0]) == dist.Backend.GLOO
+
+    def queue(self, tensor: torch.Tensor) -> HeldByLibrary:
+        work: dist.Work | None = dist.all_reduce(tensor, group=self._groups[0], async_op=True)
+        assert work is not None, "this rank is not part of its own group"
+        return work
 
     def start(self, primitive: Primitive, lane: int, done: Done) -> None:
         group = self._groups[lane]
@@ -76,7 +108,7 @@ class ProcessGroupTransport:
                 self._all_to_all(parts, sizes, group, done)
             case Transfer(tensor=None):
                 done(())
-            case Transfer(tensor=torch.Tensor(is_cuda=True)):
+            case Transfer(tensor=torch.Tensor(is_cuda=True)) if not self._is_paced:
                 self._transfer_on_device(primitive, group, done)
             case Transfer():
                 self._waiting.submit(self._transfer, primitive, group, done)
@@ -85,7 +117,7 @@ class ProcessGroupTransport:
 
     def _then(self, work: dist.Work | None, answer: Payload, done: Done) -> None:
         assert work is not None, "this rank is not part of its own group"
-        if answer and answer[0].is_cuda:
+        if answer and answer[0].is_cuda and not self._is_paced:
             self._then_on_device([work], answer, done)
             return
 

@@ -19,9 +19,9 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import partial
 
+from crossover.supervisor import die_with_parent
 from fabric.api import FabricError
 from fabric.hosted import addresses, on_host
-from fabric.leash import die_with_parent
 from fabric.links import UPLINK
 
 CYCLE_MS = "5"  # Horovod's default of 1 ms costs two jobs on two cores a third of their compute

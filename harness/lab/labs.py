@@ -1,4 +1,4 @@
-"""Labs on demand, one a kind of fabric and thread that asks: a lab is ended with the thread that started it."""
+"""Labs on demand, one per kind of fabric and thread that asks: a lab is ended with the thread that started it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from harness.lab.messages import Answer, Event, Task
 OnEvent = Callable[[Event], None]
 
 
-class Hands(Protocol):
+class TaskRunner(Protocol):
     """What a bench has its tasks done by."""
 
     def ask(self, task: Task, on_event: OnEvent) -> Answer:
@@ -25,8 +25,8 @@ class Hands(Protocol):
 
 
 class Labs:
-    """Hands on this machine: it starts every rank itself. A lab that was lost is started anew. Threads may ask at the
-    same time; closing ends what they wait for."""
+    """A runner on this machine: it starts every rank itself, and a lab that was lost anew. Threads may ask at the same
+    time; closing ends what they wait for."""
 
     def __init__(self) -> None:
         self._labs: dict[tuple[FabricKind, int], LabHandle] = {}

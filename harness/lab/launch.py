@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import os
 import select
-import shutil
+import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from time import monotonic
 from types import TracebackType
 from typing import Self
 
+from crossover.supervisor import ending_with_me, supervised
 from fabric.api import FabricSpec, command_prefix
 from harness.lab.messages import Answer, Ending, Event, Task, event_from, to_line
+from harness.lab.scratch import Scratch
 
 OnEvent = Callable[[Event], None]
 CHECKOUT = Path(__file__).resolve().parents[2]
-SCRATCH = "crossover-bench-"
+CLOSE_LIMIT_S = 60.0  # longer than the supervisor's own
 GRACE_S = 30.0  # building hosts, importing and forking come on top of a task's own time
 
 
@@ -34,10 +35,11 @@ class LabHandle:
     """
 
     def __init__(self, spec: FabricSpec) -> None:
-        _sweep_scratch()
-        self._scratch = tempfile.TemporaryDirectory(prefix=f"{SCRATCH}{os.getpid()}-")
-        self._log = Path(self._scratch.name) / "lab.log"
-        command = [*command_prefix(spec), sys.executable, "-m", "harness.lab.process", self._scratch.name]
+        namespaces = command_prefix(spec)
+        self._scratch = Scratch()
+        self._log = self._scratch.path / "lab.log"
+        lab = [sys.executable, "-m", "harness.lab.process", str(self._scratch.path)]
+        command = [*supervised(ending_with_me()), *namespaces, *(supervised() if namespaces else []), *lab]
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
                 command,
@@ -94,12 +96,18 @@ class LabHandle:
 
     def close(self) -> None:
         """End the lab and all in it. May be called again."""
-        self._process.kill()
-        self._process.wait()
+        if self._process.poll() is None:
+            self._process.send_signal(signal.SIGCONT)  # a supervisor that was stopped must run to end its lab
+            self._process.terminate()
+            try:
+                self._process.wait(CLOSE_LIMIT_S)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None:
                 pipe.close()
-        self._scratch.cleanup()
+        self._scratch.remove()
 
     @property
     def is_running(self) -> bool:
@@ -112,14 +120,6 @@ class LabHandle:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-def _sweep_scratch() -> None:
-    """Remove the logs that launchers left which were killed."""
-    for folder in Path(tempfile.gettempdir()).glob(f"{SCRATCH}[0-9]*-*"):
-        owner = folder.name.removeprefix(SCRATCH).partition("-")[0]
-        if owner.isdigit() and not Path(f"/proc/{owner}").exists() and folder.stat().st_uid == os.getuid():
-            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _environment() -> dict[str, str]:

@@ -1,9 +1,9 @@
-"""The crew: the processes that torchrun or another launcher started, doing a bench's tasks together.
+"""Launched ranks: the processes that torchrun or another launcher started, doing a bench's tasks together.
 
 Rank 0 leads: it alone walks the grid, prints and writes records. For each task it tells the others,
 every process asks a lab of its own for its own rank of it, and rank 0 gathers the answers. So each
 trial runs in fresh processes and a fresh process group, and one that fails or hangs takes nothing
-along. The crew's own group is gloo and carries JSON as bytes.
+along. Their own group is gloo and carries JSON as bytes.
 
 On many machines each lab is on its rank's machine: spans of a trace and the jobs' start times are
 on the machines' own clocks.
@@ -23,7 +23,7 @@ import torch
 import torch.distributed as dist
 
 from fabric.api import FabricError, Host
-from harness.lab.labs import Hands, Labs, OnEvent
+from harness.lab.labs import Labs, OnEvent, TaskRunner
 from harness.lab.launch import LabLost
 from harness.lab.messages import Answer, Ending, Part, Task, answer_from, task_from, to_line
 from harness.lab.spmd import LaunchError, Placement
@@ -33,21 +33,21 @@ IDLE_TIMEOUT = timedelta(days=1)  # followers wait for the leader's next task; a
 STOP = b""
 
 
-class CrewLost(RuntimeError):
+class RanksLost(RuntimeError):
     """Another rank's process has ended, so nothing can be done together any more."""
 
 
-class Crew:
-    """This process's place in the crew; joining blocks until all ranks are there.
+class LaunchedRanks:
+    """This process among the launched ranks; joining blocks until all ranks are there.
 
     Raises: LaunchError if they do not come.
 
-    On rank 0 these are the `Hands` of a bench; the others `follow`. `close` (rank 0) lets them go.
+    On rank 0 these are the `TaskRunner` of a bench; the others `follow`. `close` (rank 0) lets them go.
     """
 
-    def __init__(self, placement: Placement, hands: Hands | None = None) -> None:
+    def __init__(self, placement: Placement, runner: TaskRunner | None = None) -> None:
         self.placement = placement
-        self._hands = hands or Labs()
+        self._runner = runner or Labs()
         self._host = own_host(placement)
         self._num_tasks = 0
         self._busy = False
@@ -72,7 +72,7 @@ class Crew:
         )
         dist.init_process_group(
             "gloo",
-            store=dist.PrefixStore(self._prefix("crew"), store),
+            store=dist.PrefixStore(self._prefix("ranks"), store),
             rank=placement.rank,
             world_size=placement.world,
             timeout=IDLE_TIMEOUT,
@@ -81,7 +81,7 @@ class Crew:
     def ask(self, task: Task, on_event: OnEvent) -> Answer:
         """Rank 0: have all ranks do `task`. The answer names every rank that did not end well.
 
-        Raises: CrewLost.
+        Raises: RanksLost.
         """
         self._busy = True
         _broadcast(to_line(task))
@@ -90,7 +90,7 @@ class Crew:
         return answer
 
     def follow(self) -> None:
-        """The other ranks: do what rank 0 asks, until it has no more. Raises: CrewLost."""
+        """The other ranks: do what rank 0 asks, until it has no more. Raises: RanksLost."""
         try:
             while line := _broadcast(STOP):
                 self._do(task_from(line), lambda event: None)
@@ -114,7 +114,7 @@ class Crew:
         """Do this rank's part; all ranks' answers on rank 0, none elsewhere."""
         self._num_tasks += 1
         try:
-            answer = self._hands.ask(dataclasses.replace(task, part=self._part()), on_event)
+            answer = self._runner.ask(dataclasses.replace(task, part=self._part()), on_event)
         except (LabLost, FabricError) as error:
             answer = Answer(ending=Ending.FAILED, reason=f"rank {self.placement.rank}: {error}")
         return [answer_from(line) for line in _gather(to_line(answer))]
@@ -132,7 +132,7 @@ class Crew:
         return f"crossover-bench/attempt{self.placement.attempt}/{name}"
 
     def _leave(self) -> None:
-        self._hands.close()
+        self._runner.close()
         dist.destroy_process_group()
 
 
@@ -178,7 +178,7 @@ def _together() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        raise CrewLost(f"another rank has ended: {error}") from error
+        raise RanksLost(f"another rank has ended: {error}") from error
 
 
 def _broadcast(line: bytes) -> bytes:

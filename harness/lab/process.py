@@ -69,11 +69,21 @@ class Lab:
                 self._preload(task.trial)
             elif task.links is not None and task.links.rows:
                 preload()
-            hosts = (task.part.host,) if task.part else cluster.hosts
+        except (FabricError, DeviceError, WorkloadError) as error:
+            return Answer(ending=Ending.UNAVAILABLE, reason=str(error))
+        return self._run_at(task, cluster)
+
+    def _run_at(self, task: Task, cluster: Cluster) -> Answer:
+        """Run the task with what it needs on its hosts. A fabric may not fit the trial, which skips it; an arbiter or
+        a virtual device that does not start, or dies, is a failure."""
+        hosts = (task.part.host,) if task.part else cluster.hosts
+        try:
             with places(task.trial, hosts, self.scratch, self._port()) as seats:
                 return self._run(task, cluster, [_meeting(seat, task.part) for seat in seats])
-        except (FabricError, CrossoverError, DeviceError, WorkloadError) as error:
+        except FabricError as error:
             return Answer(ending=Ending.UNAVAILABLE, reason=str(error))
+        except (CrossoverError, DeviceError, OSError) as error:
+            return Answer(ending=Ending.FAILED, reason=str(error))
 
     def _cluster_for(self, spec: FabricSpec) -> Cluster:
         if self._cluster is None or self._cluster.spec != spec:

@@ -17,15 +17,17 @@ import torch.distributed as dist
 from torch import nn
 
 from crossover import Alone, Participant, Resource, TurnTaking
-from fabric.api import Host
+from fabric.api import FabricSpec, Host
+from fabric.paced import PACED
 from harness.engine.link_turns import LinkTurns
 from harness.lab.gpu import GpuMemory, logged_turns, own_times, peak_memory, until_idle
 from harness.lab.interference import other_communication
-from harness.lab.pacing import pacing_of
 from harness.lab.serving import serve
 from harness.loop import Evaluated, Run, Schedule, train
+from harness.paced.group import register
+from harness.paced.pacing import pacing_of
 from harness.precision import in_precision
-from harness.predict.codecs import NOTE, Charge, Charged, charge_of
+from harness.predict.codecs import Charge, Charged, charge_of
 from harness.systems import system_of
 from harness.systems.api import Seat, Session
 from harness.trace import Recorder, Span, covered_s
@@ -34,7 +36,7 @@ from harness.turns import Turn, merged
 from models.device import VirtualDevice
 from models.replay import ReplayWorkload
 from models.workload import Device, Workload, open_workload
-from results.record import Adapted, JobCosts, Phases
+from results.record import Adapted, ConsistencyFacts, JobCosts, Phases
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +62,7 @@ class Place:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankResult:
     """What one rank reports; plain values. In lockstep there are no step times, and rank 0 tells the bytes that the
-    rank which sent most had sent after each step."""
+    rank which sent most had sent after each step. Rank 0 alone tells `tensor_sizes`, the elements of each parameter."""
 
     job: int
     rank: int
@@ -88,6 +90,8 @@ class RankResult:
     serves: bool = False
     sent_bytes: tuple[float, ...] = ()
     num_control_rounds: float | None = None
+    consistency: ConsistencyFacts | None = None
+    tensor_sizes: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +102,9 @@ class Signals:
     step: Callable[[int], None] = field(default=lambda step: None)
 
 
-def join_group(place: Place, world: int, timeout_s: float, backend: str = "gloo") -> None:
-    """Bring up the default process group; gloo listens on the host's own interface."""
+def join_group(place: Place, fabric: FabricSpec, world: int, timeout_s: float, backend: str = "gloo") -> None:
+    """Bring up the default process group; gloo listens on the host's own interface. On the paced fabric the backend is
+    `paced`, and with virtual peers the group counts them too."""
     os.environ["GLOO_SOCKET_IFNAME"] = place.host.interface
     store: dist.Store = dist.TCPStore(
         place.rendezvous_address,
@@ -111,8 +116,17 @@ def join_group(place: Place, world: int, timeout_s: float, backend: str = "gloo"
     )
     if place.rendezvous_prefix:
         store = dist.PrefixStore(place.rendezvous_prefix, store)
+    pacing = pacing_of(fabric, place.link_socket)
+    if pacing is not None:
+        register()
+        backend, world = PACED, pacing.link.num_ranks
     dist.init_process_group(
-        backend, store=store, rank=place.rank, world_size=world, timeout=timedelta(seconds=timeout_s)
+        backend,
+        store=store,
+        rank=place.rank,
+        world_size=world,
+        timeout=timedelta(seconds=timeout_s),
+        pg_options=pacing,
     )
 
 
@@ -137,7 +151,6 @@ def run_rank(trial: Trial, place: Place, signals: Signals) -> RankResult:
         seed=trial.seed,
         strategy=job.resolve(),
         link=_link_turns(trial, place),
-        pacing=pacing_of(trial.fabric, place.link_socket),
         accumulate=job.accumulate,
         clip_norm=job.clip_norm,
         precision=job.precision,
@@ -202,6 +215,7 @@ def _summary(
         wire_bytes={t: n / len(times_s) for t, n in traffic.wire_bytes.items()} if traffic else {},
         weights_digest=weights_digest(model),
         num_parameters=sum(p.numel() for p in model.parameters()),
+        tensor_sizes=tuple(p.numel() for p in model.parameters()) if place.rank == 0 else (),
         peak_memory_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
         start_s=run.start_s,
         end_s=run.end_s,
@@ -209,7 +223,7 @@ def _summary(
         compute_times=_times_of(recorder, "compute") if place.arbiter_socket else (),
         link_times=_times_of(recorder, "lane") if place.arbiter_socket else (),
         spans=tuple(recorder.spans) if trial.trace else (),
-        notes=dict(session.notes) | _codec_note(trial, place.job),
+        notes=dict(session.notes),
         adaptation=session.adapted,
         num_skipped=scaled.num_skipped if scaled else 0,
         loss_scale=scaled.scale if scaled else None,
@@ -224,18 +238,6 @@ def _compressor(trial: Trial, place: Place, workload: Workload) -> Charged | Non
     if not isinstance(charge, Charge) or not isinstance(workload, ReplayWorkload):
         return None
     return Charged(job.resolve().compression, charge, workload.device)
-
-
-def _codec_note(trial: Trial, job: int) -> dict[str, str]:
-    """For the record of a replay that compresses: what was charged for it, or why nothing was."""
-    own = trial.jobs[job]
-    compresses = (
-        own.resolve().compression.lossy if own.system == "ours" else "fp16" in own.system or "hook" in own.system
-    )
-    if own.workload.device is not Device.REPLAY or not compresses:
-        return {}
-    charge = charge_of(own, trial.world)
-    return {NOTE: charge.note if isinstance(charge, Charge) else charge}
 
 
 def _link_turns(trial: Trial, place: Place) -> LinkTurns | None:

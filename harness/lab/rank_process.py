@@ -15,7 +15,9 @@ from typing import NoReturn
 import torch
 import torch.distributed as dist
 
+from crossover.supervisor import die_with_parent
 from fabric.api import Cluster
+from harness.asynchrony.trial import run_virtual
 from harness.calibrate import time_all_reduces
 from harness.engine.transport import backends_for
 from harness.lab.messages import Event, LinkTimes, Task, event_from, to_line
@@ -88,8 +90,9 @@ def fork_rank(task: Task, place: Place, cluster: Cluster, scratch: Path, go: tup
     read_end, write_end = os.pipe()
     name = _name(task, place)
     log = scratch / f"{name.replace(' ', '-')}.log"
-    pid = os.fork()
+    lab_pid, pid = os.getpid(), os.fork()
     if pid == 0:
+        die_with_parent(lab_pid)
         os.close(read_end)
         os.close(go[1])
         _child(task, place, cluster, log, write_end, go[0])
@@ -143,9 +146,11 @@ def _work(task: Task, place: Place, pipe: int, go: int) -> Iterator[Event]:
     if not task.fabric.kind.has_processes:
         assert task.trial is not None
         signals = Signals(_ready_signal(pipe, go, alone=True), _step_signal(pipe))
-        yield from (Event(kind="result", result=result) for result in run_lockstep(task.trial, place, signals))
+        virtual = task.trial.cluster is not None
+        results = run_virtual(task.trial, signals) if virtual else run_lockstep(task.trial, place, signals)
+        yield from (Event(kind="result", result=result) for result in results)
         return
-    join_group(place, task.world, JOIN_TIMEOUT_S, backends_for(_devices(task)))
+    join_group(place, task.fabric, task.world, JOIN_TIMEOUT_S, backends_for(_devices(task)))
     ready = _ready_signal(pipe, go)
     if task.links is not None:
         ready()

@@ -11,11 +11,11 @@ import crossover
 from fabric.api import FabricError, FabricKind, Host
 from harness.lab.fluid_server import shared_fluid
 from harness.lab.rank import Place
+from harness.systems import system_of
+from harness.systems.api import RunsPaced
 from harness.trial import Sharing, Trial
 from models.fluid import FluidDevice
 from models.workload import Device
-
-PACED_SYSTEMS = ("ours", "local")
 
 
 @contextlib.contextmanager
@@ -78,8 +78,12 @@ def _shares_device(trial: Trial) -> bool:
 def check_paced(trial: Trial) -> None:
     """Raises: FabricError if a job's system communicates past the link's model."""
     for job in trial.jobs:
-        if trial.fabric.kind is FabricKind.PACED and job.system.partition("(")[0] not in PACED_SYSTEMS:
+        system = system_of(job.system)
+        if not isinstance(system, RunsPaced):
+            reason: str | None = "it brings its own communication, which the paced fabric cannot hold back"
+        else:
+            reason = system.why_unpaced(among_virtual=trial.fabric.num_virtual > 0)
+        if reason is not None:
             raise FabricError(
-                f"{job.system} brings its own communication, which the paced fabric cannot hold back; run it on the "
-                f"emulated or the native fabric, or use {' or '.join(PACED_SYSTEMS)}"
+                f"{job.system} on the paced fabric: {reason}; or run it on the emulated or the native fabric"
             )

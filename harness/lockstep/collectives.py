@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from torch import Tensor
 
-from baselines.api import AllGather, AllReduce, AllToAll, Broadcast, Gather, Payload, Primitive, Serve, Transfer
+from baselines.api import (
+    AllGather,
+    AllReduce,
+    AllToAll,
+    Broadcast,
+    Gather,
+    Message,
+    Payload,
+    Primitive,
+    Serve,
+    Transfer,
+)
+from harness.engine.core import Start
 from harness.engine.transport import Done
 
 Way = tuple[int | None, int | None]
@@ -108,6 +122,15 @@ class Room:
         """The transport of one rank."""
         return RoomTransport(rank, self.world, self)
 
+    @property
+    def has_waiting(self) -> bool:
+        """Whether some ranks wait for others to ask."""
+        return bool(self._asked)
+
+    def is_asked_on(self, lane: int) -> bool:
+        """Whether some ranks wait for others on `lane`."""
+        return bool(self._asked.get(lane))
+
     def ask(self, rank: int, primitive: Primitive, lane: int, done: Done) -> None:
         """One rank asks; the last one to ask has everyone answered before this returns."""
         asked = self._asked.setdefault(lane, {})
@@ -134,3 +157,42 @@ class RoomTransport:
 
     def close(self) -> None:
         """Nothing is held."""
+
+
+@dataclass(slots=True)
+class Meetings:
+    """Where the cores of virtual ranks meet: answers wait here in order, so that no rank goes on inside another one's
+    call."""
+
+    world: int
+    _room: Room = field(init=False)
+    _asked: dict[int, tuple[Message | None, str]] = field(default_factory=dict)  # by lane: what the first one asked for
+    _answers: deque[tuple[int, int, Payload]] = field(default_factory=deque)
+
+    def __post_init__(self) -> None:
+        self._room = Room(self.world)
+
+    @property
+    def has_waiting(self) -> bool:
+        """Whether some ranks wait for others to ask."""
+        return self._room.has_waiting
+
+    def ask(self, rank: int, start: Start, message: Message | None) -> None:
+        """`rank` starts a primitive for `message`; the last one to ask has the answers put in order.
+
+        Raises: DisagreementError if ranks that meet are at different messages or tags.
+        """
+        own = (message, start.tag)
+        if not self._room.is_asked_on(start.lane):
+            self._asked[start.lane] = own
+        if own != self._asked[start.lane]:
+            raise DisagreementError(f"ranks send different messages: {own} and {self._asked[start.lane]}")
+        self._room.ask(rank, start.real, start.lane, partial(self._answer, rank, start.lane))
+
+    def next_answer(self) -> tuple[int, int, Payload] | None:
+        """Rank, lane and answer of the next primitive that is complete; None if none is."""
+        return self._answers.popleft() if self._answers else None
+
+    def _answer(self, rank: int, lane: int, answer: Payload | Exception) -> None:
+        assert not isinstance(answer, Exception), "a room only answers, or raises"
+        self._answers.append((rank, lane, answer))

@@ -1,9 +1,10 @@
 """Lockstep: P virtual ranks of one job in one process, exact, without network, threads or clock.
 
-Each rank has a model replica (its BatchNorm statistics stay its own) and its own compressor
-states. Plug-ins, order agreement, message generators and update are those of the engine; only
-the transport differs: a primitive is carried out when every rank has asked for it, and sums go
-in order of rank. What is left is the algorithm alone, at real size on one device.
+Each rank has a model replica (its BatchNorm statistics stay its own), its own compressor states and a core
+(`harness.engine.core`) that decides as the engine's does; only the transport differs: a primitive is carried out when
+every rank has asked for it, and sums go in order of rank. Each rank has one message under way at a time, whatever the
+ordering's depth: so what a rank draws at random, it draws in the order of messages. What is left is the algorithm
+alone, at real size on one device.
 
     ranks = Lockstep(replicas(model, 4), parse_strategy("topk+error-feedback"), seed=1)
     for batches in ...:  # one a rank
@@ -16,24 +17,26 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 import torch
 from torch import Tensor, nn
 
-from baselines.api import AllReduce, Context, Message, NeedsWorld, Payload, Reduced, Serve, UpdatePoint
+from baselines.api import AllReduce, Broadcast, NeedsWorld, Primitive, UpdatePoint
 from baselines.strategy import Strategy
-from harness.engine.buffers import BufferPool, flatten_gradients, scatter_gradients
 from harness.engine.checkpoint import CheckpointError, Saved, restore_states, saved_states
+from harness.engine.core import Action, Core, Landed, LookAgain, Start
 from harness.engine.dispatch import DEFAULT_CYCLE_S, PlanError, StaticDispatch, make_plan
 from harness.engine.layout import lay_out, rank_generator, trainable_parameters
+from harness.engine.local_steps import LocalSteps
+from harness.engine.messages import RankMessages
 from harness.engine.negotiate import Negotiation
-from harness.engine.reduction import MessageRun, Tagged, reduce_message
+from harness.engine.reduction import Tagged
 from harness.engine.shards import Adopt, Shards
 from harness.engine.traffic import Traffic
-from harness.lockstep.collectives import DisagreementError, Room, perform
+from harness.engine.transport import CONTROL
+from harness.lockstep.collectives import DisagreementError, Meetings
 from harness.precision import Guard, LossScale
 
 ARRIVAL_INTERVAL_S = 1e-4  # on the negotiation's virtual clock: a cycle of 1 ms meets some ten arrivals
@@ -64,25 +67,54 @@ class Lockstep:
         if isinstance(strategy.exchange, NeedsWorld) and (reason := strategy.exchange.why_unfit(len(models))):
             raise ValueError(f"{strategy.text}: {reason}")
         self.num_workers = strategy.num_workers(len(models))
-        self.traffic_of = tuple(Traffic() for _ in models)
         self.parameters = [trainable_parameters(model) for model in models]
         _check_equal(self.parameters)
         self.states = [{n: strategy.compression.init(n, p) for n, p in own.items()} for own in self.parameters]
         self.segments = lay_out(self.parameters[0], list(self.parameters[0]))
         self._optimizers = [self._build_optimizers(rank) for rank in range(self.num_workers)]
-        self.shards = [Shards(own, strategy.optimizer) for own in self.parameters]
         self._generators = [rank_generator(seed, rank) for rank in range(self.world)]
         self.loss_scale = loss_scale
         if loss_scale is not None and _updates_early(strategy):
             raise ValueError(f"{strategy.text}: a step that overflows cannot be skipped, parts of it are applied early")
+        if loss_scale is not None and strategy.local_steps > 1:
+            raise ValueError(f"{strategy.text}: local steps are not skipped together; use bfloat16 or float32")
+        workers = self.parameters[: self.num_workers] if strategy.local_steps > 1 else []
+        self._local = [LocalSteps(own, strategy.local_steps) for own in workers]
         self._guards = [Guard(states, strategy.compression.lossy) for states in self.states if loss_scale is not None]
-        self._pools = [BufferPool() for _ in models]
+        self._messages = [self._new_messages(rank) for rank in range(self.world)]
+        self._cores = [self._new_core(messages) for messages in self._messages]
+        self._meetings = Meetings(self.world)
         self._num_steps, self._now_s, self._look_again_s = 0, 0.0, DEFAULT_CYCLE_S
+
+    def _new_messages(self, rank: int) -> RankMessages:
+        return RankMessages(
+            strategy=self.strategy,
+            parameters=self.parameters[rank],
+            states=self.states[rank],
+            rank=rank,
+            world=self.world,
+            generator=self._generators[rank],
+            compressor=self.strategy.compression,
+            guard=self._guards[rank] if self._guards else None,
+        )
+
+    def _new_core(self, messages: RankMessages) -> Core:
+        return Core(opens=messages.open, world=self.world, num_lanes=1, traffic=Traffic(), clock=lambda: self._now_s)
 
     @property
     def world(self) -> int:
         """P, the number of virtual ranks."""
         return len(self.models)
+
+    @property
+    def traffic_of(self) -> tuple[Traffic, ...]:
+        """What each rank sent, in order of rank."""
+        return tuple(core.traffic for core in self._cores)
+
+    @property
+    def shards(self) -> list[Shards]:
+        """What each rank keeps as a server, in order of rank."""
+        return [messages.shards for messages in self._messages]
 
     @property
     def traffic(self) -> Traffic:
@@ -100,12 +132,37 @@ class Lockstep:
         orders += tuple(self._nothing_of_its_own(rank) for rank in range(self.num_workers, self.world))
         if arrivals is None:
             arrivals = [(rank, name) for names in zip(*orders, strict=True) for rank, name in enumerate(names)]
+        if not self._local or self._step_locally():
+            self._exchange_all(arrivals)
+        return list(losses)
+
+    def synchronise(self) -> None:
+        """Exchange what local steps have changed, before weights are looked at; nothing where all are exchanged."""
+        if self._local and self._local[0].num_since:
+            self._offer()
+            self._exchange_all([(rank, s.name) for s in self.segments for rank in range(self.world)])
+
+    def _step_locally(self) -> bool:
+        """Every rank's own step; whether differences of weights are to be exchanged, which then stand for gradients."""
+        for rank in range(self.num_workers):
+            self._optimizers[rank][""].step()
+            self._optimizers[rank][""].zero_grad()
+        due = [local.count() for local in self._local]
+        if due[0]:
+            self._offer()
+        return due[0]
+
+    def _offer(self) -> None:
+        for local in self._local:
+            local.offer()
+
+    def _exchange_all(self, arrivals: Arrivals) -> None:
         self._exchange(arrivals)
         if self._num_steps == 0 and not self.strategy.updates_on_servers:
             # from now on in the order seen on rank 0, as in the engine; servers know their part of each message
+            self._count(Broadcast(torch.zeros(len(self.segments), dtype=torch.int32)))
             self.segments = lay_out(self.parameters[0], [name for rank, name in arrivals if rank == 0])
         self._num_steps += 1
-        return list(losses)
 
     def state_dict(self) -> Saved:
         """All that the next step depends on, the data apart: tensors, numbers and texts, for `torch.save`."""
@@ -120,6 +177,7 @@ class Lockstep:
                 for optimizers in self._optimizers
             ],
             "compression": [saved_states(states) for states in self.states],
+            "local_steps": [local.state_dict() for local in self._local],
             "shards": [shards.state_dict() for shards in self.shards],
             "generators": [generator.get_state() for generator in self._generators],
         }
@@ -143,6 +201,8 @@ class Lockstep:
         for optimizers, kept in zip(self._optimizers, saved["optimizers"], strict=True):
             for name, optimizer in optimizers.items():
                 optimizer.load_state_dict(kept[name])
+        for local, kept in zip(self._local, saved["local_steps"], strict=True):
+            local.load_state_dict(kept)
         for shards, kept in zip(self.shards, saved["shards"], strict=True):
             shards.load_state_dict(kept)
         for generator, kept in zip(self._generators, saved["generators"], strict=True):
@@ -155,8 +215,8 @@ class Lockstep:
         """One a parameter for AT_PRE_HOOK; else a single one, under the empty name."""
         build = Adopt().build if self.strategy.updates_on_servers else self.strategy.optimizer.build
         if self.strategy.update_point is UpdatePoint.AT_PRE_HOOK:
-            return {name: build([parameter]) for name, parameter in self.parameters[rank].items()}
-        return {"": build(self.models[rank].parameters())}
+            return {name: build([(name, parameter)]) for name, parameter in self.parameters[rank].items()}
+        return {"": build(self.models[rank].named_parameters())}
 
     def _backward(self, rank: int, loss: Loss) -> tuple[Tensor, list[str]]:
         """The loss, and the names in the order in which gradients came, absent ones last."""
@@ -183,20 +243,91 @@ class Lockstep:
         return list(self.parameters[rank])
 
     def _exchange(self, arrivals: Arrivals) -> None:
-        missing = {segment.name: segment.numel for segment in self.segments}
-        for guard in self._guards:
-            guard.begin()
-        for message in self._messages(arrivals):
-            self._reduce(message)
-            for segment in message.segments:
-                missing[segment.name] -= segment.numel
-                if missing[segment.name] == 0:
-                    del missing[segment.name]
-                    self._apply(segment.name)
-        if missing:
-            raise PlanError(f"{self.strategy.text}: never sent as a whole: {', '.join(missing)}")
+        self._begin()
+        index = {segment.name: segment.index for segment in self.segments}
+        for rank, name in arrivals:
+            self._cores[rank].ready(index[name])
+            self._now_s += ARRIVAL_INTERVAL_S
+            self._negotiate()
+            self._settle([rank])
+        self._finish()
         if not self._skips():
-            self._apply("")
+            for rank in range(self.num_workers):
+                self._apply(rank, "")
+
+    def _begin(self) -> None:
+        scale = 1.0 if self.loss_scale is None else self.loss_scale.scale
+        numels = {segment.name: segment.numel for segment in self.segments}
+        for core, messages, dispatch in zip(self._cores, self._messages, self._dispatches(), strict=True):
+            messages.begin(self._num_steps, scale)
+            core.begin(dispatch, numels)
+
+    def _dispatches(self) -> Sequence[StaticDispatch | Negotiation]:
+        """Every rank's side of one step."""
+        if self.strategy.rank_invariant:
+            plan = make_plan(self.strategy.packing, self.segments)
+            return [StaticDispatch(plan) for _ in self.models]
+        return [
+            Negotiation(self.strategy, self.segments, rank, self._look_again_s, clock=lambda: self._now_s)
+            for rank in range(self.world)
+        ]
+
+    def _negotiate(self) -> float:
+        """Let every rank take part in a round of control, then send what it decided; seconds until the next round."""
+        pause_s = 0.0
+        for rank, core in enumerate(self._cores):
+            for action in core.negotiate():
+                if isinstance(action, LookAgain):
+                    pause_s = max(pause_s, action.after_s)
+                else:
+                    self._carry_out(rank, action)
+        if not self.strategy.rank_invariant:
+            self._settle([])  # the round to its end on all ranks, before any of them sends
+            self._settle(range(self.world))
+        return pause_s
+
+    def _settle(self, ranks: Iterable[int]) -> None:
+        """Have `ranks` send, and all go on until nothing is left to do without another event."""
+        for rank in ranks:
+            self._send(rank)
+        while (answer := self._meetings.next_answer()) is not None:
+            rank, lane, payload = answer
+            for action in self._cores[rank].answered(lane, payload):
+                self._carry_out(rank, action)
+            if lane != CONTROL:
+                self._send(rank)
+
+    def _send(self, rank: int) -> None:
+        while (actions := self._cores[rank].send()) is not None:
+            for action in actions:
+                self._carry_out(rank, action)
+
+    def _carry_out(self, rank: int, action: Action) -> None:
+        match action:
+            case Start():
+                self._meetings.ask(rank, action, self._cores[rank].message_on(action.lane))
+            case Landed(names=names):
+                for name in names:
+                    self._apply(rank, name)
+
+    def _finish(self) -> None:
+        """Everything is ready; go on until it has landed. Raises: PlanError or DisagreementError if it never does."""
+        num_idle, first = 0, self._cores[0]
+        while any(core.left for core in self._cores):
+            num_sent = first.traffic.num_messages
+            self._now_s += self._negotiate()
+            num_idle = 0 if first.traffic.num_messages > num_sent else num_idle + 1
+            if self._meetings.has_waiting:
+                raise DisagreementError(f"{self.strategy.text}: some ranks are done and others are not")
+            if num_idle > MAX_IDLE_CYCLES:
+                raise PlanError(f"{self.strategy.text}: never sent as a whole: {', '.join(first.left)}")
+        if isinstance(first.dispatch, Negotiation):
+            self._look_again_s = first.dispatch.look_again_s
+
+    def _count(self, primitive: Primitive) -> None:
+        """What every rank sends between two steps."""
+        for core in self._cores:
+            core.start(CONTROL, Tagged(primitive, "control"))
 
     def _skips(self) -> bool:
         """Whether the step overflowed on any rank; all ranks then forget it."""
@@ -204,8 +335,7 @@ class Lockstep:
             return False
         overflow = any(guard.overflowed() for guard in self._guards)
         if self._guards[0].must_agree:
-            for traffic in self.traffic_of:
-                traffic.send("control", AllReduce(torch.zeros(1)), self.world)
+            self._count(AllReduce(torch.zeros(1)))
         self.loss_scale = self.loss_scale.after(overflow=overflow)
         if overflow:
             for guard, model in zip(self._guards, self.models, strict=True):
@@ -213,97 +343,14 @@ class Lockstep:
                 model.zero_grad()
         return overflow
 
-    def _apply(self, name: str) -> None:
-        """Step the optimizers that wait for the parameter `name`, or for the whole model."""
-        for optimizers in self._optimizers:
-            if name in optimizers:
-                optimizers[name].step()
-                optimizers[name].zero_grad()
-
-    def _messages(self, arrivals: Arrivals) -> Iterator[Message]:
-        """The messages of a step in the order on which all ranks agree, as gradients arrive."""
-        index = {segment.name: segment.index for segment in self.segments}
-        events = [(rank, index[name]) for rank, name in arrivals]
-        return self._planned(events) if self.strategy.rank_invariant else self._negotiated(events)
-
-    def _planned(self, events: Sequence[tuple[int, int]]) -> Iterator[Message]:
-        plan = make_plan(self.strategy.packing, self.segments)
-        dispatches = [StaticDispatch(plan) for _ in self.models]
-        sent: list[deque[Message]] = [deque() for _ in self.models]
-        for rank, index in events:
-            dispatches[rank].ready(index)
-            while message := dispatches[rank].next():
-                sent[rank].append(message)
-            while all(sent):
-                yield _agreed([queue.popleft() for queue in sent])
-
-    def _negotiated(self, events: Sequence[tuple[int, int]]) -> Iterator[Message]:
-        sides = self._negotiations()
-        for rank, index in events:
-            sides[rank].ready(index)
-            self._now_s += ARRIVAL_INTERVAL_S
-            yield from _cycle(sides, self._now_s)[0]
-        num_idle = 0
-        while not sides[0].all_decided:
-            decided, pause_s = _cycle(sides, self._now_s)
-            yield from decided
-            self._now_s += pause_s
-            num_idle = 0 if decided else num_idle + 1
-            if num_idle > MAX_IDLE_CYCLES:
-                raise PlanError(f"{self.strategy.text}: all gradients are ready and no message is made")
-        self._look_again_s = sides[0].look_again_s
-
-    def _negotiations(self) -> list[Negotiation]:
-        """Every rank's side of one step; answers come at once, when all sides have asked."""
-        room, sides = Room(self.world), list[Negotiation]()
-        for rank in range(self.world):
-            side = Negotiation(
-                self.strategy,
-                self.segments,
-                room.seat(rank),
-                self.traffic_of[rank],
-                partial(_answer, sides, rank),
-                self._look_again_s,
-                clock=lambda: self._now_s,
-            )
-            sides.append(side)
-        return sides
-
-    def _reduce(self, message: Message) -> None:
-        """Drive one message's generators on all ranks together, and hand the gradients back."""
-        for traffic in self.traffic_of:
-            traffic.num_messages += 1
-        scale = 1.0 / self.num_workers / (1.0 if self.loss_scale is None else self.loss_scale.scale)
-        flats = [
-            flatten_gradients(message, own, pool, scale=scale)
-            for own, pool in zip(self.parameters, self._pools, strict=True)
-        ]
-        for guard, flat in zip(self._guards, flats, strict=False):
-            guard.outgoing(flat)
-        runs = [self._run(rank, message, flat) for rank, flat in enumerate(flats)]
-        outcomes = [_advance(run, None) for run in runs]
-        while asked := _asked(outcomes):
-            answers = self._perform(message, asked)
-            outcomes = [_advance(run, answer) for run, answer in zip(runs, answers, strict=True)]
-        for rank, reduced in enumerate(outcomes):
-            assert isinstance(reduced, Reduced)
-            if self._guards:
-                self._guards[rank].incoming(reduced.value)
-            scatter_gradients(message, reduced.value, self.parameters[rank])
-            self._pools[rank].give_back(flats[rank])
-
-    def _perform(self, message: Message, asked: Sequence[Tagged]) -> list[Payload]:
-        primitives = [tagged.primitive for tagged in asked]
-        if all(isinstance(primitive, Serve) for primitive in primitives):
-            served = [(rank, p) for rank, p in enumerate(primitives) if isinstance(p, Serve)]
-            return [(self.shards[rank].step(message, serve, self._num_steps),) for rank, serve in served]
-        for traffic, tagged in zip(self.traffic_of, asked, strict=True):
-            traffic.send(tagged.tag, tagged.primitive, self.world)
-        return perform(primitives)
-
-    def _run(self, rank: int, message: Message, flat: Tensor) -> MessageRun:
-        ctx = Context(rank, self.world, self._num_steps, message, self._generators[rank], num_workers=self.num_workers)
-        return reduce_message(self.strategy.compression, self.strategy.exchange, flat, self.states[rank], ctx)
+    def _apply(self, rank: int, name: str) -> None:
+        """Step the optimizer of a rank that waits for the parameter `name`, or for the whole model."""
+        if self._local:
+            if rank < self.num_workers and not name:
+                self._local[rank].adopt()
+        elif rank < self.num_workers and (optimizer := self._optimizers[rank].get(name)) is not None:
+            optimizer.step()
+            optimizer.zero_grad()
 
 
 def _note(order: dict[str, None], name: str, _: Tensor) -> None:
@@ -319,41 +366,3 @@ def _check_equal(parameters: Sequence[dict[str, nn.Parameter]]) -> None:
         first = parameters[0]
         if own.keys() != first.keys() or not all(torch.equal(own[name], first[name]) for name in first):
             raise ValueError(f"the model of rank {rank} differs from rank 0's; start from replicas(model, world)")
-
-
-def _answer(sides: Sequence[Negotiation], rank: int, answer: Payload | Exception) -> None:
-    assert not isinstance(answer, Exception)
-    sides[rank].answered(answer)
-
-
-def _cycle(sides: Sequence[Negotiation], now_s: float) -> tuple[list[Message], float]:
-    """Let every side take part in a cycle: the messages decided by it, and seconds until the next."""
-    pause_s = max(side.cycle((), now_s) or 0.0 for side in sides)
-    decided = []
-    while any(messages := [side.next() for side in sides]):
-        decided.append(_agreed(messages))
-    return decided, pause_s
-
-
-def _agreed(messages: Sequence[Message | None]) -> Message:
-    first = messages[0]
-    if first is None or any(message != first for message in messages):
-        raise DisagreementError(f"ranks send different messages: {messages}")
-    return first
-
-
-def _advance(run: MessageRun, answer: Payload | None) -> Tagged | Reduced:
-    """The next primitive of one rank's message, or its result."""
-    try:
-        return next(run) if answer is None else run.send(answer)
-    except StopIteration as end:
-        reduced: Reduced = end.value
-        return reduced
-
-
-def _asked(outcomes: Sequence[Tagged | Reduced]) -> list[Tagged]:
-    """What all ranks ask for; empty when all have their result."""
-    tagged = [outcome for outcome in outcomes if isinstance(outcome, Tagged)]
-    if tagged and (len(tagged) < len(outcomes) or len({t.tag for t in tagged}) > 1):
-        raise DisagreementError(f"some ranks are done and others are not, or their tags differ: {outcomes}")
-    return tagged

@@ -76,9 +76,11 @@ def run_lockstep(trial: Trial, place: Place, signals: Signals) -> Iterator[RankR
         sent.append(float(max(sum(traffic.wire_bytes.values()) for traffic in lockstep.traffic_of)))
         signals.step(step - 1)
         if trial.evaluate_every and step % trial.evaluate_every == 0:
+            lockstep.synchronise()
             found = workload.evaluate(lockstep.models[0])
             if found is not None:
                 evaluated.append(Evaluated(step, None, found.loss, found.accuracy))
+    lockstep.synchronise()
     yield from _results(trial, lockstep, ranks, tuple(evaluated), tuple(sent))
 
 
@@ -130,6 +132,7 @@ def _results(
             wire_bytes={tag: count / num_steps for tag, count in traffic.wire_bytes.items()},
             weights_digest=weights_digest(model),
             num_parameters=sum(p.numel() for p in model.parameters()),
+            tensor_sizes=tuple(p.numel() for p in model.parameters()) if rank == 0 else (),
             peak_memory_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
             start_s=0.0,
             end_s=0.0,

@@ -9,7 +9,6 @@ that they are extrapolated.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -21,7 +20,7 @@ from scipy.optimize import least_squares, nnls
 from baselines.strategy import parse_strategy
 from fabric.api import FabricKind, FabricSpec, format_rate
 from harness.calibrate import slowest_median_s
-from harness.lab.labs import Hands, Labs
+from harness.lab.labs import Labs, TaskRunner
 from harness.lab.messages import Ending, LinkQuestion, Probe, Row, Task
 from harness.predict.costs import (
     RING_STEPS,
@@ -37,6 +36,7 @@ from harness.predict.costs import serialised as all_on_link
 from harness.predict.layers import plain_layers
 from harness.predict.step import predict_exchange_s
 from results.codec import CodecError, from_jsonable, to_jsonable
+from results.files import read_json, write_json
 from results.lines import line_s_per_byte
 from results.record import Environment
 
@@ -177,28 +177,30 @@ def measure(
     fabrics: Sequence[FabricSpec],
     environment: Environment,
     *,
-    hands: Hands | None = None,
+    runner: TaskRunner | None = None,
     say: Callable[[str], None] = lambda text: None,
 ) -> Calibration:
     """Run the micro-benchmarks on every fabric. Raises: PredictError, FabricError, LabLost."""
-    entries, hands = [], hands or Labs()
+    entries, runner = [], runner or Labs()
     try:
         for fabric in fabrics:
             say(f"{fabric.num_hosts} hosts at {format_rate(fabric.rate_bps)}")
-            entries.append(measure_one(fabric, hands))
+            entries.append(measure_one(fabric, runner))
     finally:
-        hands.close()
+        runner.close()
     return Calibration(entries=tuple(entries), environment=environment)
 
 
-def measure_one(fabric: FabricSpec, hands: Hands, *, num_repeats: int = NUM_REPEATS, others: bool = True) -> Calibrated:
+def measure_one(
+    fabric: FabricSpec, runner: TaskRunner, *, num_repeats: int = NUM_REPEATS, others: bool = True
+) -> Calibrated:
     """One fabric; `others`: also exchanges beside all-reduce and the codecs."""
     rows = [*ENGINE_ROWS, *UPDATE_ROWS, *EAGER_ROWS, *RING_ROWS]
     if others:
         rows += [replace(row, strategy=f"unfused+{codec}") for codec in CODECS for row in ENGINE_ROWS]
         rows += [row for name in OTHER_EXCHANGES for row in _rows_of_exchange(name)]
     question = LinkQuestion(fabric=fabric, rows=tuple(rows), num_repeats=num_repeats, timeout_s=300.0)
-    answer = hands.ask(Task(links=question), lambda event: None)
+    answer = runner.ask(Task(links=question), lambda event: None)
     if answer.ending is not Ending.DONE:
         raise PredictError(f"calibration of the {fabric.kind} fabric failed: {answer.reason}")
     times = [
@@ -343,20 +345,17 @@ def _fit_primitive(costs: LinkCosts, primitive: str, times: Sequence[RowTime]) -
 
 def write_calibration(calibration: Calibration, path: Path) -> None:
     """Write it as JSON, in one step."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.part")
-    part.write_text(json.dumps(to_jsonable(calibration), indent=1, allow_nan=False) + "\n", encoding="utf-8")
-    part.replace(path)
+    write_json(path, to_jsonable(calibration))
 
 
 def read_calibration(path: Path) -> Calibration:
     """Raises: PredictError if the file is not there or is no calibration."""
     try:
-        return from_jsonable(Calibration, json.loads(path.read_text(encoding="utf-8")))
+        return from_jsonable(Calibration, read_json(path))
     except FileNotFoundError:
         raise PredictError(
             f"no calibration at {path}; measure one with `crossover-bench predict --calibrate --calibration {path}`, "
             "or give --alpha"
         ) from None
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError, CodecError) as error:
+    except (OSError, CodecError) as error:
         raise PredictError(f"{path} is no calibration ({error}); measure it again with --calibrate") from error

@@ -27,8 +27,8 @@ from models.device import VirtualDevice
 from models.layer_profile import load_profile
 from models.networks import find_network
 from models.workload import Device
+from results.facts import ChargeFacts
 
-NOTE = "compression in replay"
 UNCHARGED = frozenset({"warmup_steps", "steps", "seed", "inner"})  # fields that no time depends on
 
 
@@ -64,7 +64,25 @@ class Charge:
     times: StageTimes
     size_scale: int
     dense_steps: int
-    note: str
+    method: str
+    device: str
+
+    @property
+    def note(self) -> str:
+        """The charge in a sentence."""
+        return self.facts.text
+
+    @property
+    def facts(self) -> ChargeFacts:
+        """For a record."""
+        times = self.times
+        return ChargeFacts(
+            method=self.method,
+            stages_s=tuple(times.stages_s),
+            merge_s=times.merge_s,
+            device=self.device,
+            num_ranks=times.world,
+        )
 
     def stage_s(self, stage: int, numel: int) -> float:
         """Seconds of one stage of a message of `numel` elements as it is at hand."""
@@ -107,9 +125,13 @@ def charge_for(strategy: Strategy, profile: CodecProfile, size_scale: int, world
     if times is None:
         recorder = "harness.predict.codec_recording"
         return f"not charged: no time of {method} is in the profile of codecs; record it with {recorder}"
-    total = sum(times.stages_s)
-    note = f"charged: {method} takes {1e9 * total:.3g} ns an element among {world} ranks ({profile.device})"
-    return Charge(times=times, size_scale=size_scale, dense_steps=dense_steps(strategy.compression), note=note)
+    return Charge(
+        times=times,
+        size_scale=size_scale,
+        dense_steps=dense_steps(strategy.compression),
+        method=method,
+        device=profile.device,
+    )
 
 
 def with_charge(costs: LinkCosts, job: Job, world: int) -> LinkCosts:
@@ -128,6 +150,10 @@ class Charged:
     inner: Compressor
     charge: Charge
     device: VirtualDevice
+
+    @property
+    def lossy(self) -> bool:
+        return self.inner.lossy
 
     def reduce(self, grad: Tensor, states: Mapping[str, State], ctx: Context) -> Reduction:
         """As `inner` does."""

@@ -13,8 +13,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from math import ceil, inf, isfinite, log2
+from math import inf, isfinite
 
+from fabric.collectives import Collective, load_of
 from harness.trial import TrialError
 
 RING_STEPS = "AllReduce"
@@ -139,26 +140,17 @@ def hop_of(ring: Cost, world: int) -> Cost:
 
 
 def ring_theory(primitive: str, world: int, hop: Cost) -> Cost:
-    """A primitive among `world` ranks from one neighbour step's α and β, by its usual algorithm.
+    """A primitive among `world` ranks from one neighbour step's α and β, by the table of collectives.
 
     Raises: PredictError for one that is not known.
     """
     if world < 1:
         raise PredictError(f"world is {world}; there is at least 1 worker")
-    others, rounds = world - 1, ceil(log2(world))
-    table = {
-        "AllReduce": (2 * others, 2 * others / world),
-        "AllGather": (others, others),
-        "AllToAll": (others, 1),
-        "Gather": (1, others),
-        "Broadcast": (rounds, rounds),
-        "Transfer": (1, 1),
-        "Serve": (0, 0),
-    }
-    if primitive not in table:
-        raise PredictError(f"what {primitive} costs is not known; known: {', '.join(table)}")
-    steps, share = table[primitive]
-    return Cost(steps * hop.alpha_s, share * hop.beta_s_per_byte)
+    try:
+        load = load_of(Collective(primitive), world)
+    except ValueError:
+        raise PredictError(f"what {primitive} costs is not known; known: {', '.join(Collective)}") from None
+    return Cost(load.num_rounds * hop.alpha_s, load.link_bytes * hop.beta_s_per_byte)
 
 
 def given_costs(world: int, *, alpha_s: float, beta_s_per_byte: float, engine: EngineCosts | None = None) -> LinkCosts:

@@ -35,7 +35,7 @@ from baselines.api import (
     servers_of,
 )
 from baselines.strategy import Strategy
-from harness.engine.traffic import bytes_received, bytes_sent, framing_sent
+from harness.engine.traffic import Planned, bytes_sent, framing_sent, tensor_bytes
 from harness.predict.costs import LinkCosts, PredictError
 
 PROBE_ELEMENTS = 4  # a rank, so that nothing is padded
@@ -44,29 +44,27 @@ PROBE_STEP = 1_000_000  # behind any warm-up
 PROBE_WORLD = 2  # a compressor asks for the same whatever the number of ranks
 
 
-@dataclass(frozen=True, slots=True)
-class Demand:
-    """Of one message: start-up and transfer in seconds alone on the link, bytes that a rank sends and what gloo adds to
-    them, the seconds that the engine's thread needs for it, and those of compression before and after its way, if they
-    are charged to the device."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Demand(Planned):
+    """Of one message, beside the bytes that a rank sends: start-up and transfer in seconds alone on the link, the
+    seconds that the engine needs for it, and those of compression before and after its way, if they are charged to the
+    device."""
 
     alpha_s: float = 0.0
     bytes_s: float = 0.0
-    sent_bytes: float = 0.0
-    framing_bytes: float = 0.0
     engine_s: float = 0.0
     before_s: float = 0.0
     after_s: float = 0.0
 
     def __add__(self, other: Demand) -> Demand:
         return Demand(
-            self.alpha_s + other.alpha_s,
-            self.bytes_s + other.bytes_s,
-            self.sent_bytes + other.sent_bytes,
-            self.framing_bytes + other.framing_bytes,
-            self.engine_s + other.engine_s,
-            self.before_s + other.before_s,
-            self.after_s + other.after_s,
+            alpha_s=self.alpha_s + other.alpha_s,
+            bytes_s=self.bytes_s + other.bytes_s,
+            sent_bytes=self.sent_bytes + other.sent_bytes,
+            framing_bytes=self.framing_bytes + other.framing_bytes,
+            engine_s=self.engine_s + other.engine_s,
+            before_s=self.before_s + other.before_s,
+            after_s=self.after_s + other.after_s,
         )
 
     @property
@@ -128,12 +126,14 @@ class Demands:
             small = PROBE_ELEMENTS * self.costs.world
             once, twice = (self._run(how, equal_sizes, numel) for numel in (small, 2 * small))
             step = 4 * small
-            per_byte = Demand(0.0, (twice.bytes_s - once.bytes_s) / step, (twice.sent_bytes - once.sent_bytes) / step)
+            per_byte = Demand(
+                bytes_s=(twice.bytes_s - once.bytes_s) / step, sent_bytes=(twice.sent_bytes - once.sent_bytes) / step
+            )
             fixed = Demand(
-                once.alpha_s,
-                once.bytes_s - step * per_byte.bytes_s,
-                once.sent_bytes - step * per_byte.sent_bytes,
-                once.framing_bytes,
+                alpha_s=once.alpha_s,
+                bytes_s=once.bytes_s - step * per_byte.bytes_s,
+                sent_bytes=once.sent_bytes - step * per_byte.sent_bytes,
+                framing_bytes=once.framing_bytes,
             )
             self._rates[key] = (fixed, per_byte)
         return self._rates[key]
@@ -165,15 +165,17 @@ class Demands:
         sent, framing = (of(primitive, world) if rank == 0 else 0.0 for of in (bytes_sent, framing_sent))
         if isinstance(primitive, Serve):
             elements_s = self.costs.engine.update_s_per_byte * 4 * primitive.grad.numel()
-            return Demand(0.0, elements_s, sent)
-        if isinstance(primitive, Transfer | AllToAll):
-            num_bytes = max(bytes_sent(primitive, world), bytes_received(primitive))
-            if num_bytes == 0:
-                return Demand()
-        else:
-            num_bytes = primitive.tensor.numel() * primitive.tensor.element_size()
+            return Demand(bytes_s=elements_s, sent_bytes=sent)
+        num_bytes = tensor_bytes(primitive)
+        if num_bytes == 0 and isinstance(primitive, Transfer | AllToAll):
+            return Demand()
         cost = self.costs.of(type(primitive).__name__)
-        return Demand(cost.alpha_s, cost.beta_s_per_byte * num_bytes, sent, framing)
+        return Demand(
+            alpha_s=cost.alpha_s,
+            bytes_s=cost.beta_s_per_byte * num_bytes,
+            sent_bytes=sent,
+            framing_bytes=framing,
+        )
 
 
 def _primitives(strategy: Strategy, aggregate: Aggregate, rank: int, world: int) -> Iterator[Primitive]:

@@ -8,7 +8,9 @@ from math import fsum, prod
 
 from baselines.api import Costs, Segment
 from harness.predict.costs import PredictError
-from models.layer_profile import Profile, scaled_shape
+from models.layer_profile import Profile, load_profile, scaled_shape
+from models.networks import find_network
+from models.workload import WorkloadSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +79,14 @@ def layers_of(profile: Profile, *, size_scale: int = 1, time_scale: float = 1.0)
             index += 1
         made.append(Layer(entry.forward_s * time_scale, entry.backward_s * time_scale, tuple(segments)))
     return Layers(tuple(reversed(made)))
+
+
+def layers_of_workload(spec: WorkloadSpec) -> Layers:
+    """The layers that replay plays back for `spec`; the slowest rank's times. Raises: WorkloadError."""
+    profile = load_profile(spec.profile or find_network(spec.network).profile)
+    return layers_of(
+        profile, size_scale=spec.size_scale, time_scale=spec.slow_worker * spec.batch_size / profile.batch_size
+    )
 
 
 def plain_layers(forward_s: Sequence[float], backward_s: Sequence[float], numels: Sequence[int]) -> Layers:

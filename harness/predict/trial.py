@@ -7,16 +7,15 @@ from dataclasses import dataclass, replace
 from baselines.api import Tried
 from baselines.strategy import Strategy
 from fabric.api import FabricKind
+from harness.facts import asked_of
 from harness.predict.bounds import Bounds, bounds
 from harness.predict.calibration import Calibration, paced_costs
 from harness.predict.codecs import with_charge
 from harness.predict.costs import Cost, LinkCosts, PredictError
-from harness.predict.layers import Layers, layers_of
+from harness.predict.layers import Layers, layers_of_workload
 from harness.predict.step import Predicted, predict_step
 from harness.trial import Job, Sharing, Trial
-from models.layer_profile import load_profile
-from models.networks import find_network
-from models.workload import Device, WorkloadError, WorkloadSpec
+from models.workload import Device, WorkloadError
 from results.codec import to_jsonable
 from results.record import (
     Environment,
@@ -98,14 +97,6 @@ def why_unpredictable(trial: Trial) -> str:
     return next((reason for applies, reason in reasons if applies), "")
 
 
-def layers_of_workload(spec: WorkloadSpec) -> Layers:
-    """The layers that replay plays back for `spec`; the slowest rank's times. Raises: WorkloadError."""
-    profile = load_profile(spec.profile or find_network(spec.network).profile)
-    return layers_of(
-        profile, size_scale=spec.size_scale, time_scale=spec.slow_worker * spec.batch_size / profile.batch_size
-    )
-
-
 def _costs(trial: Trial, calibration: Calibration, world: int | None) -> LinkCosts:
     ranks = world or trial.fabric.num_ranks
     if trial.fabric.kind is FabricKind.PACED:
@@ -154,16 +145,7 @@ def simulated_record(
     scale = job.workload.size_scale
     own = world == spec.num_ranks and not imagined
     name = trial.cell if own else f"{trial.cell}/{world}-hosts"
-    asked = JobResult(
-        name=job.name,
-        workload=job.workload.label,
-        system=job.system.partition("(")[0],
-        strategy=job.label,
-        device=job.workload.device.value,
-        batch_size=job.workload.batch_size,
-        num_steps=1,
-        accumulate=job.accumulate,
-    )
+    asked = asked_of(job, 1, world)
     costs = None if isinstance(found, str) else found.costs
     return Record(
         id=replace(trial, cell=name).id,

@@ -10,21 +10,28 @@ from functools import cache
 from types import MappingProxyType
 from typing import Any
 
+from baselines import outside
 from baselines.catalogue import CatalogueError
 from baselines.text import build, read_call
 from harness.systems.api import System, SystemCard
 
 
-@cache
 def systems() -> Mapping[str, type[Any]]:
-    """Every system class by name."""
+    """Every system class by name, those from outside the tree too. Raises: CatalogueError, OutsideError."""
+    return _systems(outside.sources())
+
+
+@cache
+def _systems(sources: tuple[str, ...]) -> Mapping[str, type[Any]]:
+    own = [importlib.import_module(f"{__name__}.{entry.name}") for entry in pkgutil.iter_modules(__path__)]
     found: dict[str, type[Any]] = {}
-    for entry in pkgutil.iter_modules(__path__):
-        module = importlib.import_module(f"{__name__}.{entry.name}")
+    for module in (*own, *(module for source in sources for module in outside.plugin_modules(source))):
         for kind in vars(module).values():
             card = getattr(kind, "card", None)
-            if dataclasses.is_dataclass(kind) and isinstance(kind, type) and isinstance(card, SystemCard):
-                found[card.name] = kind
+            if not (dataclasses.is_dataclass(kind) and isinstance(kind, type) and isinstance(card, SystemCard)):
+                continue
+            if found.setdefault(card.name, kind) is not kind:
+                raise CatalogueError(f"{module.__name__}: the name {card.name!r} is taken; choose another")
     return MappingProxyType(found)
 
 

@@ -15,7 +15,6 @@ from fabric.api import Host
 from harness.engine.link_turns import LinkTurns
 from harness.engine.reduction import Reduces
 from harness.engine.traffic import Traffic
-from harness.lab.pacing import Pacing
 from harness.precision import FIRST_SCALE, LossScale, Precision
 from harness.trace import Recorder
 from results.record import Adapted
@@ -46,7 +45,6 @@ class Seat:
     seed: int
     strategy: Strategy
     link: LinkTurns | None = None
-    pacing: Pacing | None = None
     accumulate: int = 1
     clip_norm: float | None = None
     precision: Precision = Precision.FLOAT32
@@ -106,6 +104,14 @@ class Session(Protocol):
         """Reduce gradients of the usual sizes with no computation beside."""
 
 
+@runtime_checkable
+class Compresses(Protocol):
+    """A system that may itself send less than the float32 gradients."""
+
+    @property
+    def compresses(self) -> bool: ...
+
+
 class System(Protocol):
     """A way to train data-parallel; a frozen dataclass whose fields are its settings."""
 
@@ -133,6 +139,15 @@ class Warms(Protocol):
     @property
     def num_warmup(self) -> int:
         """Steps until it is what it will be; they must not be measured."""
+        ...
+
+
+@runtime_checkable
+class RunsPaced(Protocol):
+    """A system that sends by torch.distributed alone, so that the backend `paced` carries it."""
+
+    def why_unpaced(self, *, among_virtual: bool) -> str | None:
+        """The reason why these settings cannot run there, with virtual peers or with real ones, or None."""
         ...
 
 

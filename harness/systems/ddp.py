@@ -27,6 +27,7 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 
+from baselines.api import size
 from baselines.text import TextError
 from harness.precision import Precision
 from harness.systems.api import PlainSession, Seat, Session, SystemCard, scaler_for
@@ -47,7 +48,7 @@ class TorchDdp:
         summary="torch DistributedDataParallel, default buckets",
         source="Li et al., PyTorch Distributed, VLDB 2020",
     )
-    bucket_mb: float = 0.0
+    bucket_mb: float = size(0.0, "MB")
     hook: str = ""
     powersgd_rank: int = 4
     start_iter: int = 2
@@ -73,11 +74,18 @@ class TorchDdp:
         """Steps until the hook has compressed once, and has its memory."""
         return self.start_iter + 1 if self.hook == POWERSGD else 0
 
+    @property
+    def compresses(self) -> bool:
+        return bool(self.hook)
+
     def why_unavailable(self) -> str | None:
         if not dist.is_available():
             return "torch.distributed is not in this torch; install a build that has it"
         if self.hook == "bf16" and (torch.version.cuda is None or not dist.is_nccl_available()):
             return "torch's bf16 hook needs CUDA and NCCL; use hook='fp16', or the strategy half(dtype='bfloat16')"
+        return None
+
+    def why_unpaced(self, *, among_virtual: bool) -> str | None:
         return None
 
     def prepare(self, model: nn.Module, seat: Seat) -> Session:
@@ -87,7 +95,7 @@ class TorchDdp:
         if self.hook:
             state = PowerSGDState(None, self.powersgd_rank, self.start_iter) if compresses else None
             wrapped.register_comm_hook(state, HOOKS[self.hook])
-        optimizer = seat.strategy.optimizer.build(model.parameters())
+        optimizer = seat.strategy.optimizer.build(model.named_parameters())
         return DdpSession(wrapped, optimizer, clip_norm=seat.clip_norm, scaler=scaler_for(model, seat.precision))
 
 

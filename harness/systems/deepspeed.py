@@ -26,6 +26,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
+from baselines.api import size
 from baselines.text import TextError
 from harness.systems.api import PlainSession, Seat, Session, SystemCard
 
@@ -44,7 +45,7 @@ class DeepSpeed:
         source="Rajbhandari et al., arXiv 1910.02054",
     )
     zero: int = 0
-    bucket_mb: float = 0.0
+    bucket_mb: float = size(0.0, "MB")
     overlap_comm: bool = False
 
     def __post_init__(self) -> None:
@@ -68,6 +69,11 @@ class DeepSpeed:
         deepspeed.ops.__compatible_ops__[SHARED_MEMORY_OP] = False
         with suppress(ImportError):
             importlib.import_module(LATE_IMPORT)
+
+    def why_unpaced(self, *, among_virtual: bool) -> str | None:
+        if among_virtual and self.zero:
+            return "with zero=1 each rank keeps another part of the optimizer, and virtual peers keep none; use zero=0"
+        return None
 
     def prepare(self, model: nn.Module, seat: Seat) -> Session:
         if any(parameter.is_cuda for parameter in model.parameters()):

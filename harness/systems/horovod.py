@@ -30,6 +30,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from baselines.api import size
 from baselines.text import TextError
 from harness.precision import Precision
 from harness.systems.api import PlainSession, Seat, Session, SystemCard
@@ -51,7 +52,7 @@ class Horovod:
         source="Sergeev and Del Balso, arXiv 1802.05799",
     )
     precisions: ClassVar[frozenset[Precision]] = frozenset({Precision.FLOAT32, Precision.BFLOAT16})
-    fusion_threshold_bytes: int = 128 * 1024 * 1024
+    fusion_threshold_bytes: int = size(128 * 1024 * 1024, "bytes")
     cycle_s: float = 0.001
     fp16: bool = False
     autotune: bool = False
@@ -69,6 +70,10 @@ class Horovod:
         """Steps until the autotuner has chosen; a trial ends with the first tensor of the step behind it."""
         num_trials = self.autotune_warmup + self.autotune_samples + 1
         return num_trials * (SAMPLES_A_TRIAL * self.autotune_steps + 1) if self.autotune else 0
+
+    @property
+    def compresses(self) -> bool:
+        return self.fp16
 
     def why_unavailable(self) -> str | None:
         if importlib.util.find_spec("horovod") is None:

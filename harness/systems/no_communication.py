@@ -23,6 +23,9 @@ class NoCommunication:
     def why_unavailable(self) -> str | None:
         return None
 
+    def why_unpaced(self, *, among_virtual: bool) -> str | None:
+        return None
+
     def prepare(self, model: nn.Module, seat: Seat) -> Session:
-        optimizer = seat.strategy.optimizer.build(model.parameters())
+        optimizer = seat.strategy.optimizer.build(model.named_parameters())
         return PlainSession(model, optimizer, clip_norm=seat.clip_norm, scaler=scaler_for(model, seat.precision))

@@ -10,9 +10,10 @@ from torch import Tensor, nn
 
 from baselines.api import OptimizerSpec, UpdatePoint
 from harness.engine.engine import Engine
+from harness.engine.local_steps import LocalSteps
 from harness.engine.shards import Adopt
 from harness.engine.traffic import Traffic
-from harness.lab.pacing import open_transport
+from harness.engine.transport import ProcessGroupTransport
 from harness.precision import LossScale, Precision
 from harness.systems.api import PlainSession, Seat, Session, SystemCard
 from results.record import Adapted
@@ -28,8 +29,11 @@ class Ours:
     def why_unavailable(self) -> str | None:
         return None
 
+    def why_unpaced(self, *, among_virtual: bool) -> str | None:
+        return None
+
     def prepare(self, model: nn.Module, seat: Seat) -> Session:
-        transport = open_transport(seat.strategy.ordering.depth, seat.pacing)
+        transport = ProcessGroupTransport(seat.strategy.ordering.depth)
         scales_loss = seat.precision.scales_loss
         engine = Engine(
             model,
@@ -41,6 +45,8 @@ class Ours:
             scales_loss=scales_loss,
             compressor=seat.compressor,
         )
+        if scales_loss and seat.strategy.local_steps > 1:
+            raise ValueError(f"{seat.strategy.text}: local steps are not skipped together; use bfloat16 or float32")
         optimizer = Adopt() if seat.strategy.updates_on_servers else seat.strategy.optimizer
         if seat.strategy.update_point is UpdatePoint.AT_PRE_HOOK:
             return EagerSession(model, optimizer, engine, paused=seat.paused)
@@ -63,11 +69,13 @@ class EngineSession(PlainSession):
         clip_norm: float | None = None,
         loss_scale: LossScale | None = None,
     ) -> None:
-        super().__init__(model, optimizer.build(model.parameters()), clip_norm=clip_norm)
+        super().__init__(model, optimizer.build(model.named_parameters()), clip_norm=clip_norm)
         self._engine = engine
         self._loss_scale = loss_scale
         self._muted = False
         self._adopts = engine.strategy.updates_on_servers
+        period = engine.strategy.local_steps
+        self._local = LocalSteps(engine.parameters, period) if period > 1 else None
 
     @property
     def traffic(self) -> Traffic | None:
@@ -86,6 +94,11 @@ class EngineSession(PlainSession):
             self._engine.wait()
 
     def update(self) -> None:
+        if self._local is not None:
+            if self._due:
+                self._local.adopt()
+                self._due = False
+            return
         if self._due and self._muted and self._adopts:  # a local gradient is no parameter
             self._optimizer.zero_grad()
             self._due = False
@@ -98,9 +111,14 @@ class EngineSession(PlainSession):
 
     def begin_micro_batch(self, *, last: bool) -> None:
         super().begin_micro_batch(last=last)
-        self._engine.mute(self._muted or not last)
+        self._engine.mute(self._muted or not last or self._local is not None)
 
     def backward(self, loss: Tensor) -> None:
+        if self._local is not None:
+            self._engine.mute(True)
+            super().backward(loss)
+            self._step_locally(self._local)
+            return
         scale = 1.0 if self._loss_scale is None or self._muted else self._loss_scale.scale
         scaled = loss if scale == 1.0 else loss * scale
         if self._muted or not self._last:
@@ -109,6 +127,26 @@ class EngineSession(PlainSession):
         self._engine.begin_step(scale)
         super().backward(scaled)
         self._engine.end_backward()
+
+    def _step_locally(self, local: LocalSteps) -> None:
+        """The rank's own update, in its turn; after the last one of a period its differences go on their way."""
+        if not self._last:
+            return
+        super().update()
+        if not self._muted and local.count():
+            self._send_differences(local)
+
+    def _send_differences(self, local: LocalSteps) -> None:
+        local.offer()
+        self._engine.begin_step()
+        self._engine.end_backward()
+        self._due = True
+
+    def finish(self) -> None:
+        super().finish()
+        if self._local is not None and self._local.num_since and not self._muted:
+            self._send_differences(self._local)
+            super().finish()
 
     def mute(self, muted: bool) -> None:
         self._muted = muted
@@ -134,7 +172,7 @@ class EagerSession(EngineSession):
     ) -> None:
         super().__init__(model, optimizer, engine)
         self._paused = paused
-        self._optimizers = {name: optimizer.build([parameter]) for name, parameter in engine.parameters.items()}
+        self._optimizers = {name: optimizer.build([(name, parameter)]) for name, parameter in engine.parameters.items()}
         self._pending: dict[str, None] = {}
         self._first = True
         names = {id(parameter): name for name, parameter in engine.parameters.items()}

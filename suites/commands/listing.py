@@ -13,8 +13,10 @@ from rich.table import Table
 from rich.text import Text
 
 from analysis.terminal import output_console
+from baselines.api import UpdatePoint
 from baselines.catalogue import plugins, summary_of
 from fabric.api import FabricKind
+from harness.precision import FIRST_SCALE, GROWTH_INTERVAL, Precision
 from harness.systems import systems
 from harness.trial import Sharing
 from models.workload import catalogue
@@ -26,12 +28,40 @@ FABRICS = {
     FabricKind.PACED: "loopback, every collective held back by a link model that all jobs of a host share",
     FabricKind.LOCKSTEP: "no network and no time: one process computes for all ranks, steps are predicted",
 }
+OURS = "this project"
+MIXED = "Micikevicius et al., Mixed Precision Training, ICLR 2018"
+WAVELET = "Wang et al., Wavelet, MLSys 2021"
+MURI = "Zhao et al., Muri, SIGCOMM 2022"
+CASSINI = "Rajasekaran et al., CASSINI, NSDI 2024"
 SHARINGS = {
-    Sharing.EXCLUSIVE: "one job after the other",
-    Sharing.HOLD: "turns, kept while the job communicates (gains nothing, and shows it)",
-    Sharing.NAIVE: "all jobs at once",
-    Sharing.CROSSOVER: "turns, given back before the job communicates",
+    Sharing.NONE: ("a job alone", "textbook"),
+    Sharing.EXCLUSIVE: ("one job after the other", "textbook"),
+    Sharing.HOLD: ("turns, kept while the job communicates (gains nothing, and shows it)", OURS),
+    Sharing.NAIVE: ("all jobs at once", "textbook"),
+    Sharing.SLOT_BARRIER: ("turns in slots that end when the longest of them does", OURS),
+    Sharing.CROSSOVER: ("turns, given back before the job communicates", OURS),
+    Sharing.WEIGHTED: ("as crossover, with so many turns a cycle for each job as its costs ask for", OURS),
+    Sharing.TICK_TOCK: ("two jobs whose forward and backward alternate on the device", WAVELET),
+    Sharing.MURI: ("groups of jobs that interleave best by their costs, one group at a time", MURI),
+    Sharing.CASSINI: ("all jobs at once, their starts shifted so that bursts on the link do not meet", CASSINI),
 }
+PRECISIONS = {
+    Precision.FLOAT32: ("what the workload computes in", "textbook"),
+    Precision.FLOAT16: ("layers in float16, float32 parameters, the loss scaled", MIXED),
+    Precision.BFLOAT16: ("layers in bfloat16, float32 parameters", MIXED),
+}
+UPDATE_POINTS = {
+    UpdatePoint.AFTER_ALL: ("once all messages are complete", "textbook"),
+    UpdatePoint.AT_PRE_HOOK: ("each parameter just before the next forward needs it", "Peng et al., SOSP 2019"),
+}
+STEP_SETTINGS = (
+    ("loss-scale", f"{FIRST_SCALE:g} at first, ×2 after {GROWTH_INTERVAL} clean steps, ÷2 and skip on overflow; with "
+     "float16", MIXED),
+    ("local-steps", "local-steps(n=10) in a strategy: steps of each rank alone between two exchanges of weights",
+     "Stich, Local SGD, ICLR 2019; Sattler et al., IJCNN 2019"),
+    ("accumulate", "micro-batches a step, whose gradients add up before they are sent", "textbook"),
+    ("clip_norm", "the L2 norm that the averaged gradient is clipped to", "Pascanu et al., ICML 2013"),
+)  # fmt: skip
 
 
 def rows() -> dict[str, list[dict[str, Any]]]:
@@ -52,9 +82,16 @@ def rows() -> dict[str, list[dict[str, Any]]]:
         "networks": [{"name": name, "summary": text} for name, text in known.networks.items()],
         "data": [{"name": name, "summary": text} for name, text in known.data.items()],
         "profiles": [{"name": name} for name in known.profiles],
-        "sharing": [{"name": sharing.value, "summary": text} for sharing, text in SHARINGS.items()],
+        "sharing": _sourced(SHARINGS),
+        "precisions": _sourced(PRECISIONS),
+        "update points": _sourced(UPDATE_POINTS),
+        "step": [{"name": name, "summary": text, "source": source} for name, text, source in STEP_SETTINGS],
         "fabrics": [{"name": kind.value, "summary": text} for kind, text in FABRICS.items()],
     }
+
+
+def _sourced(entries: Mapping[Any, tuple[str, str]]) -> list[dict[str, Any]]:
+    return [{"name": own.value, "summary": text, "source": source} for own, (text, source) in entries.items()]
 
 
 def show(*, as_json: bool) -> int:

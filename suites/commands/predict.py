@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -47,6 +48,10 @@ def predict_command(arguments: argparse.Namespace) -> int:
         return _calibrate(arguments)
     if bool(arguments.suite) == bool(arguments.workload):
         raise PredictError("name a SUITE, or a network with --workload (and not both)")
+    for name in ("alpha", "beta", "slowdown"):
+        value = getattr(arguments, name)
+        if value is not None and not 0 <= value < math.inf:
+            raise PredictError(f"--{name} {value:g}: give a finite number, 0 or more")
     if arguments.beta is not None and arguments.alpha is None:
         raise PredictError(f"--beta {arguments.beta:g} without --alpha; give both, or a calibration")
     calibration = Calibration() if arguments.alpha is not None else read_calibration(arguments.calibration)
@@ -98,6 +103,7 @@ def _grid_cells(arguments: argparse.Namespace, calibration: Calibration) -> Iter
     workload = WorkloadSpec(
         network=arguments.workload,
         device=Device.REPLAY,
+        profile=arguments.profile,
         size_scale=arguments.size_scale,
         batch_size=arguments.batch_size,
     )
@@ -135,7 +141,7 @@ def _kind(text: str) -> FabricKind:
 
 def _hosts(text: str) -> list[int]:
     parts = text.split(",")
-    if not all(part.strip().isdigit() and 1 <= int(part) <= MOST_HOSTS for part in parts):
+    if not all(part.strip().isdecimal() and 1 <= int(part) <= MOST_HOSTS for part in parts):
         raise PredictError(
             f"--hosts {text}: give whole numbers from 1 to {MOST_HOSTS} with commas between, e.g. {HOSTS}"
         )

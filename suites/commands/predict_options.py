@@ -19,7 +19,12 @@ def add_predict(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     )
     predict = commands.add_parser("predict", help="step times without running a step", description=text)
     predict.add_argument("suite", nargs="?", metavar="SUITE", help="predict its cells that replay a profile")
-    predict.add_argument("--workload", metavar="NAME", help="a network with a profile, such as resnet50")
+    predict.add_argument(
+        "--workload", metavar="NAME", help="a network with a profile, such as resnet50, or your own as FILE.py:NAME"
+    )
+    predict.add_argument(
+        "--profile", default="", metavar="FILE", help="its layer times (default: those shipped with it)"
+    )
     predict.add_argument("--strategies", nargs="+", metavar="TEXT", help=f"default: {' '.join(STRATEGIES)}")
     predict.add_argument("--hosts", metavar="N,…", help=f"numbers of workers (default {HOSTS})")
     predict.add_argument("--rates", metavar="RATE,…", help=f"line rates (default {RATES})")

@@ -11,22 +11,22 @@ from pathlib import Path
 from rich.console import Console
 
 from analysis.compare import Change, compare
-from analysis.summary import summarise
 from analysis.tables import comparison_table, comparisons_as_json, render, rows_as_json
 from analysis.terminal import output_console
 from analysis.training import Baseline
 from results.record import Record, RecordError, read_records
 from suites.folders import prepare_folder
+from suites.reports import BASELINE, summary_of
 
 
 def publish(
-    records: Sequence[Record], folder: Path, console: Console, *, as_json: bool, baseline: Baseline | None = None
+    records: Sequence[Record], folder: Path, console: Console, *, as_json: bool, baseline: Baseline = BASELINE
 ) -> None:
     """Print the tables (or JSON on stdout) and write figures and report.html to `folder`."""
     from analysis.report import write_all
 
     prepare_folder(folder)
-    summary = summarise(records, baseline=baseline)
+    summary = summary_of(records, baseline=baseline)
     if as_json:
         json.dump(rows_as_json(summary), sys.stdout, indent=1)
         print()
@@ -54,7 +54,7 @@ def report_on(arguments: argparse.Namespace, runs: Path) -> int:
         from analysis.figures import draw_all
 
         prepare_folder(out)
-        for path in draw_all(records, out / "figures", baseline=baseline):
+        for path in draw_all(summary_of(records, baseline=baseline), out / "figures"):
             print(path)
         return 0
     publish(records, out, Console(stderr=True), as_json=arguments.json, baseline=baseline)

@@ -7,7 +7,6 @@ import itertools
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from pathlib import Path
 
 import torch
@@ -18,7 +17,7 @@ from rich.text import Text
 from analysis.terminal import Column, output_console, table
 from fabric.api import FabricError, FabricKind, parse_rate
 from harness.bench import Bench
-from harness.lab.launched import Crew, CrewLost
+from harness.lab.launched import LaunchedRanks, RanksLost
 from harness.lab.spmd import LaunchError, Placement, own_placement
 from harness.memory import trial_bytes
 from harness.predict.calibration import write_calibration
@@ -29,8 +28,11 @@ from suites.api import Options
 from suites.catalogue import suite_of
 from suites.commands.report import publish
 from suites.expected import expected_each_s, expected_s
-from suites.folders import prepare_folder, set_latest
-from suites.runner import Outcome, check_all, run_trials, select
+from suites.folders import new_folder, prepare_folder, set_latest
+from suites.order import in_random_order
+from suites.runner import RunResult, check_all, run_trials, select
+
+MOST_REPEATS, MOST_STEPS = 1_000, 1_000_000
 
 
 def run_suite(arguments: argparse.Namespace, runs: Path) -> int:
@@ -41,7 +43,7 @@ def run_suite(arguments: argparse.Namespace, runs: Path) -> int:
     placed = own_placement()
     suite = suite_of(arguments.suite)
     options = options_from(arguments, placed, suite.fabric)
-    trials = select(suite.grid(options), arguments.only)
+    trials = in_random_order(select(suite.grid(options), arguments.only), options.seed)
     check_used(options, trials, placed.num_local if placed else None)
     if placed is not None and placed.rank > 0:
         return 0 if arguments.dry_run else _follow(placed)
@@ -61,7 +63,7 @@ def run_suite(arguments: argparse.Namespace, runs: Path) -> int:
     bench = _bench(placed, folder, foresees=foresees)
     try:
         outcome = run_trials(trials, bench, folder, console, resume=arguments.resume, foresees=foresees)
-    except CrewLost as error:
+    except RanksLost as error:
         console.print(f"{error}\n{_how_to_go_on(folder)}", soft_wrap=True, highlight=False, markup=False)
         return 1
     if bench.calibration.entries:
@@ -71,16 +73,16 @@ def run_suite(arguments: argparse.Namespace, runs: Path) -> int:
 
 def _follow(placed: Placement) -> int:
     try:
-        Crew(placed).follow()
-    except CrewLost:
+        LaunchedRanks(placed).follow()
+    except RanksLost:
         return 1
     return 0
 
 
 def _bench(placed: Placement | None, folder: Path, *, foresees: bool) -> Bench:
     """The bench on this machine, or on the ranks that a launcher started."""
-    crew = Crew(placed) if placed is not None else None
-    return Bench(crew, num_local=placed.num_local if placed else None, traces=folder / TRACES, foresees=foresees)
+    ranks = LaunchedRanks(placed) if placed is not None else None
+    return Bench(ranks, num_local=placed.num_local if placed else None, traces=folder / TRACES, foresees=foresees)
 
 
 def _how_to_go_on(folder: Path) -> str:
@@ -89,7 +91,7 @@ def _how_to_go_on(folder: Path) -> str:
     )
 
 
-def _conclude(outcome: Outcome, folder: Path, console: Console, *, as_json: bool) -> int:
+def _conclude(outcome: RunResult, folder: Path, console: Console, *, as_json: bool) -> int:
     """Report, or say how to go on; returns the exit code."""
     if outcome.interrupted:
         counts = f"interrupted after {len(outcome.records)} of {outcome.num_asked} trials"
@@ -106,10 +108,12 @@ def options_from(
 
     Raises: ValueError with value and remedy.
     """
-    for name in ("repeats", "steps"):
+    for name, most in (("repeats", MOST_REPEATS), ("steps", MOST_STEPS)):
         value = getattr(arguments, name)
         if value is not None and value < 1:
             raise TrialError(f"--{name} is {value}; it must be at least 1")
+        if value is not None and value > most:
+            raise TrialError(f"--{name} is {value:,}; at most {most:,} are run, which takes days already")
     fabric = only_fabric or _fabric_kind(arguments.fabric)
     if placed is not None:
         _check_placement(placed, fabric, arguments.hosts)
@@ -170,6 +174,9 @@ def check_used(options: Options, trials: Sequence[Trial], num_local: int | None 
     if options.data_path and not any(workload.data_path for workload in workloads):
         trained = ", ".join(sorted(workload.label for workload in workloads))
         raise TrialError(f"--data {options.data_path!r} fits none of {trained}; choose other cells, or leave it out")
+    taken = {job.strategy for trial in trials for job in trial.jobs}
+    if left_out := [text for text in options.strategies if text not in taken]:
+        raise TrialError(f"--strategy {left_out[0]!r} is in none of these cells; choose other cells, or leave it out")
     on_gpu = [trial for trial in trials if any(job.workload.device is Device.CUDA for job in trial.jobs)]
     if options.device is Device.CUDA and not on_gpu:
         raise TrialError(
@@ -189,7 +196,7 @@ def _folder(arguments: argparse.Namespace, runs: Path) -> Path:
         if not latest.exists():
             raise TrialError(f"--resume: there is no earlier run in {runs}; leave --resume out, or name it with --out")
         return prepare_folder(latest.resolve())
-    folder = prepare_folder(runs / datetime.now().strftime("%Y%m%d-%H%M%S"))
+    folder = new_folder(runs)
     set_latest(folder)
     return folder
 

@@ -14,11 +14,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
+from harness.sizes import scaled
 from harness.trial import Job, Trial
 from models.workload import Device, WorkloadSpec
-from results.sizes import scaled
+from results.facts import Role
 from suites.api import Options, Suite
-from suites.convergence.grid import BERT_TINY, DIGITS, LSTM, METHODS, WARM_UP, Method, Task, resolved
+from suites.convergence.grid import BERT_TINY, DIGITS, LSTM, METHODS, WARM_UP, TrainingMethod, TrainingTask, resolved
 from suites.convergence.grid import skipped_methods as skipped_methods
 from suites.data import with_data
 from suites.recipes import CYCLE, RATE_BPS, trial
@@ -33,10 +34,12 @@ BUCKETS = "fixed-buckets(bucket_bytes=262144, first_bucket_bytes=65536)"  # as t
 NOT_HERE = ("fusion", "ordering", "dense adam", "truncated gradient", "mixed precision")  # of the table: no codes
 ONE_MESSAGE = ", one message"
 RIVALS = (  # what compressors have to beat gets a second packing; the better one counts at every rate
-    Method(f"dense{ONE_MESSAGE}", "fixed-buckets", "one bucket of 25 MiB"),
-    Method(f"fp16{ONE_MESSAGE}", "fixed-buckets+half", "one bucket of 25 MiB"),
+    TrainingMethod(f"dense{ONE_MESSAGE}", "fixed-buckets", "one bucket of 25 MiB", role=Role.DENSE),
+    TrainingMethod(f"fp16{ONE_MESSAGE}", "fixed-buckets+half", "one bucket of 25 MiB", role=Role.RIVAL),
 )
-LOW_RANK = Method("PowerSGD rank 1", "fixed-buckets+powersgd(rank=1)+error-feedback", "NeurIPS 2019: rank 1 to 4")
+LOW_RANK = TrainingMethod(
+    "PowerSGD rank 1", "fixed-buckets+powersgd(rank=1)+error-feedback", "NeurIPS 2019: rank 1 to 4"
+)
 SYSTEMS: Mapping[str, str] = {
     "torch DDP": "torch-ddp(bucket_mb=0.25)",
     "torch DDP fp16 hook": "torch-ddp(bucket_mb=0.25, hook='fp16')",
@@ -50,7 +53,7 @@ SYSTEMS: Mapping[str, str] = {
 class Course:
     """A task trained to its target: how long, and by which methods and systems (none named: all)."""
 
-    task: Task
+    task: TrainingTask
     num_steps: int
     methods: tuple[str, ...] = ()
     systems: tuple[str, ...] = ()
@@ -105,7 +108,8 @@ class Replay:
             network=self.network, device=Device.REPLAY, batch_size=self.batch_size, size_scale=standing.size_scale
         )
         job = Job(name="job", workload=workload, optimizer=SGD)
-        jobs = [(name, _in_replay(job, *REPLAYED[name])) for name in self.methods]
+        roles = {method.name: method.role for method in METHODS}
+        jobs = [(name, replace(_in_replay(job, *REPLAYED[name]), role=roles[name])) for name in self.methods]
         if options.strategies:
             jobs = [(text, replace(job, strategy=text)) for text in options.strategies]
         for name, own in (*jobs, ("local", replace(job, system="local"))):
@@ -196,12 +200,12 @@ def _jobs(course: Course, num_steps: int, options: Options) -> Iterator[tuple[st
         found = resolved(method, task, num_steps)
         if found is not None:
             text, optimizer = found
-            yield method.name, replace(job, strategy=text, optimizer=optimizer)
+            yield method.name, replace(job, strategy=text, optimizer=optimizer, role=method.role)
     for name in course.systems:
         yield name, replace(job, system=SYSTEMS[name])
 
 
-def methods_of(course: Course) -> list[Method]:
+def methods_of(course: Course) -> list[TrainingMethod]:
     """The table's methods that a course trains by, in buckets, and float32 and half in one message too."""
     missing = skipped_methods()
     known = [method for method in (*METHODS, LOW_RANK) if method.name not in missing]

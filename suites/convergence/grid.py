@@ -20,6 +20,7 @@ from fabric.api import FabricKind, FabricSpec
 from harness.precision import Precision
 from harness.trial import Job, Trial, TrialError
 from models.workload import Device, WorkloadSpec
+from results.facts import Role
 from suites.api import Options, Suite, interleave
 from suites.data import with_data
 from suites.recipes import CYCLE
@@ -33,7 +34,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Task:
+class TrainingTask:
     """A workload with its dense update rules, found for dense training and then the same for every method.
 
     `batch_size` is of all ranks together; `worlds` are run with every method, `more_worlds` with the chosen ones.
@@ -51,7 +52,7 @@ class Task:
 
 
 @dataclass(frozen=True, slots=True)
-class Method:
+class TrainingMethod:
     """`text` of a strategy in which `{w}` stands for the warm-up's steps.
 
     `optimizer` replaces the task's (`plain`: the task's without momentum, for methods that bring their own). `source`
@@ -64,39 +65,50 @@ class Method:
     optimizer: str = ""
     precision: Precision = Precision.FLOAT32
     is_chosen: bool = False
+    role: Role = Role.METHOD
 
 
 _TUNED = "as dense"
 METHODS = (
-    Method("dense", "fixed-buckets", "Li et al., VLDB 2020 (torch DDP)", is_chosen=True),
-    Method("dense adam", "fixed-buckets", "Kingma and Ba, ICLR 2015", optimizer="adam(lr={adam_lr})"),
-    Method("fusion", f"tensor-fusion({CYCLE})", "Sergeev and Del Balso, 2018"),
-    Method("ordering", "slices+p3", "Jayarajan et al., MLSys 2019"),
-    Method("fp16", "fixed-buckets+half", _TUNED, is_chosen=True),
-    Method("bf16", "fixed-buckets+half(dtype='bfloat16')", _TUNED),
-    Method("mixed precision", "fixed-buckets+half(dtype='bfloat16')", "16-bit layers", precision=Precision.BFLOAT16),
-    Method("top-k 1 %", "fixed-buckets+topk(density=0.01)+error-feedback", "Stich et al. 2018", is_chosen=True),
-    Method("random-k 1 %", "fixed-buckets+random-k(density=0.01)+error-feedback", "Stich et al. 2018"),
-    Method("Aji-Heafield 1 %", "fixed-buckets+aji-heafield(density=0.01)+error-feedback", "EMNLP 2017: drops 99 %"),
-    Method("DGC 0.1 %", "fixed-buckets+dgc(density=0.001, warmup_steps={w})", "ICLR 2018: 99.9 %", optimizer="plain"),
-    Method("gTop-k 1 %", "fixed-buckets+gtopk(density=0.01)+error-feedback+tree", "ICDCS 2019, density 0.001 to 0.01"),
-    Method("SBC 1 %", "fixed-buckets+sbc(density=0.01)+error-feedback", "IJCNN 2019, preset (2) without local steps"),
-    Method("QSGD 4 bit", "fixed-buckets+qsgd(bits=4, bucket=512)", "NeurIPS 2017, bucket 512", is_chosen=True),
-    Method("QSGD 2 bit", "fixed-buckets+qsgd(bits=2, bucket=64)", "NeurIPS 2017: 2 bits with a bucket of 64"),
-    Method(
+    TrainingMethod("dense", "fixed-buckets", "Li et al., VLDB 2020 (torch DDP)", is_chosen=True, role=Role.DENSE),
+    TrainingMethod("dense adam", "fixed-buckets", "Kingma and Ba, ICLR 2015", optimizer="adam(lr={adam_lr})"),
+    TrainingMethod("fusion", f"tensor-fusion({CYCLE})", "Sergeev and Del Balso, 2018"),
+    TrainingMethod("ordering", "slices+p3", "Jayarajan et al., MLSys 2019"),
+    TrainingMethod("fp16", "fixed-buckets+half", _TUNED, is_chosen=True, role=Role.RIVAL),
+    TrainingMethod("bf16", "fixed-buckets+half(dtype='bfloat16')", _TUNED, role=Role.RIVAL),
+    TrainingMethod(
+        "mixed precision", "fixed-buckets+half(dtype='bfloat16')", "16-bit layers", precision=Precision.BFLOAT16
+    ),
+    TrainingMethod("top-k 1 %", "fixed-buckets+topk(density=0.01)+error-feedback", "Stich et al. 2018", is_chosen=True),
+    TrainingMethod("random-k 1 %", "fixed-buckets+random-k(density=0.01)+error-feedback", "Stich et al. 2018"),
+    TrainingMethod(
+        "Aji-Heafield 1 %", "fixed-buckets+aji-heafield(density=0.01)+error-feedback", "EMNLP 2017: drops 99 %"
+    ),
+    TrainingMethod(
+        "DGC 0.1 %", "fixed-buckets+dgc(density=0.001, warmup_steps={w})", "ICLR 2018: 99.9 %", optimizer="plain"
+    ),
+    TrainingMethod(
+        "gTop-k 1 %", "fixed-buckets+gtopk(density=0.01)+error-feedback+tree", "ICDCS 2019, density 0.001 to 0.01"
+    ),
+    TrainingMethod(
+        "SBC 1 %", "fixed-buckets+sbc(density=0.01)+error-feedback", "IJCNN 2019, preset (2) without local steps"
+    ),
+    TrainingMethod("QSGD 4 bit", "fixed-buckets+qsgd(bits=4, bucket=512)", "NeurIPS 2017, bucket 512", is_chosen=True),
+    TrainingMethod("QSGD 2 bit", "fixed-buckets+qsgd(bits=2, bucket=64)", "NeurIPS 2017: 2 bits with a bucket of 64"),
+    TrainingMethod(
         "1-bit SGD",
         "fixed-buckets+onebit+double-squeeze+error-feedback+warm-up(steps={w})",
         "Interspeech 2014: dense first",
         is_chosen=True,
     ),
-    Method(
+    TrainingMethod(
         "1-bit Adam",
         "fixed-buckets+onebit-adam(warmup_steps={w})",
         "ICML 2021: 15 to 20 % of the steps",
         optimizer="frozen-adam(lr={adam_lr}, freeze_after={w})",
     ),
-    Method("PowerSGD rank 4", "fixed-buckets+powersgd(rank=4)+error-feedback", "NeurIPS 2019: rank 1 to 4"),
-    Method(
+    TrainingMethod("PowerSGD rank 4", "fixed-buckets+powersgd(rank=4)+error-feedback", "NeurIPS 2019: rank 1 to 4"),
+    TrainingMethod(
         "truncated gradient",
         "fixed-buckets",
         "JMLR 2009",
@@ -104,7 +116,7 @@ METHODS = (
     ),
 )
 
-DIGITS = Task(
+DIGITS = TrainingTask(
     workload=WorkloadSpec(network="resnet20", data="digits"),
     batch_size=128,
     num_steps=120,
@@ -112,7 +124,7 @@ DIGITS = Task(
     plain="sgd(lr=0.05, momentum=0.0)",
     worlds=(2, 4, 8),
 )
-LSTM = Task(
+LSTM = TrainingTask(
     workload=WorkloadSpec(network="lstm_lm", data="text", sequence_length=32, num_evaluation=64, dropout=0.0),
     batch_size=16,
     num_steps=160,
@@ -121,7 +133,7 @@ LSTM = Task(
     worlds=(4,),
     more_worlds=(2, 8),
 )
-BERT_TINY = Task(
+BERT_TINY = TrainingTask(
     workload=WorkloadSpec(network="bert_tiny", data="text", sequence_length=32, num_evaluation=64, dropout=0.0),
     batch_size=16,
     num_steps=160,
@@ -131,7 +143,7 @@ BERT_TINY = Task(
     more_worlds=(2, 8),
 )
 REAL_SIZE = (
-    Task(
+    TrainingTask(
         workload=WorkloadSpec(network="resnet50", data="synthetic", num_workers=8),
         batch_size=256,
         num_steps=1000,
@@ -140,7 +152,7 @@ REAL_SIZE = (
         worlds=(4,),
         on_request=True,
     ),
-    Task(
+    TrainingTask(
         workload=WorkloadSpec(network="bert_base", data="text", sequence_length=128, num_evaluation=256),
         batch_size=64,
         num_steps=1000,
@@ -174,7 +186,7 @@ def skipped_methods() -> Mapping[str, str]:
     return found
 
 
-def _asked(options: Options) -> Iterator[Task]:
+def _asked(options: Options) -> Iterator[TrainingTask]:
     """Tasks on their device and data. Raises: WorkloadError."""
     for task in TASKS[:1] if options.smoke else TASKS:
         workload = replace(with_data(task.workload, options.data_path), device=options.device)
@@ -183,25 +195,25 @@ def _asked(options: Options) -> Iterator[Task]:
             yield replace(task, workload=workload)
 
 
-def _cells(task: Task, options: Options) -> Iterator[Trial]:
+def _cells(task: TrainingTask, options: Options) -> Iterator[Trial]:
     num_steps = options.num_steps or (12 if options.smoke else task.num_steps)
     for world in _worlds(task, options):
         for name, job in _jobs(task, world, num_steps, options):
             yield _trial(f"{world}-ranks/{job.workload.label}/{name}", job, world, num_steps, options)
 
 
-def _worlds(task: Task, options: Options) -> tuple[int, ...]:
+def _worlds(task: TrainingTask, options: Options) -> tuple[int, ...]:
     if options.num_hosts:
         return (options.num_hosts,)
     return (2,) if options.smoke else (*task.worlds, *task.more_worlds)
 
 
-def _jobs(task: Task, world: int, num_steps: int, options: Options) -> Iterator[tuple[str, Job]]:
+def _jobs(task: TrainingTask, world: int, num_steps: int, options: Options) -> Iterator[tuple[str, Job]]:
     if task.batch_size % world:
         raise TrialError(f"a batch of {task.batch_size} is not shared by {world} ranks alike; use 2, 4 or 8")
     workload = replace(task.workload, batch_size=task.batch_size // world)
     if options.strategies:
-        methods = tuple(Method(text, text, "command line") for text in options.strategies)
+        methods = tuple(TrainingMethod(text, text, "command line") for text in options.strategies)
     else:
         every = options.num_hosts is not None or world in task.worlds
         methods = tuple(m for m in METHODS if m.name not in skipped_methods() and (every or m.is_chosen))
@@ -220,11 +232,12 @@ def _jobs(task: Task, world: int, num_steps: int, options: Options) -> Iterator[
                     optimizer=optimizer,
                     accumulate=task.accumulate,
                     precision=method.precision,
+                    role=method.role,
                 ),
             )
 
 
-def resolved(method: Method, task: Task, num_steps: int) -> tuple[str, str] | None:
+def resolved(method: TrainingMethod, task: TrainingTask, num_steps: int) -> tuple[str, str] | None:
     """Strategy and optimizer of a method on a task; None where the task's optimizer is not one of the method's kind.
 
     Raises: TextError, CatalogueError.

@@ -28,7 +28,7 @@ SHARINGS = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scene:
+class GpuScene:
     """Two jobs, the rates at which they share a link, and how many steps show it."""
 
     workloads: tuple[WorkloadSpec, WorkloadSpec]
@@ -48,7 +48,7 @@ class Scene:
         return tuple(replace(job, precision=precision) for job in jobs)
 
 
-GPU = Scene(
+GPU = GpuScene(
     workloads=(
         WorkloadSpec(network="resnet50", data="synthetic", batch_size=64, device=Device.CUDA),
         WorkloadSpec(
@@ -66,7 +66,7 @@ GPU = Scene(
     num_cost_steps=8,
     num_warmup=5,
 )
-TINY = Scene(
+TINY = GpuScene(
     workloads=(
         WorkloadSpec(network="resnet20", data="digits", batch_size=16),
         WorkloadSpec(network="bert_tiny", data="text", batch_size=8, dropout=0.0),
@@ -97,7 +97,7 @@ def grid(options: Options) -> Sequence[Trial]:
     return interleave(cells, options.repeats or (1 if options.smoke else REPEATS))
 
 
-def _cells(scene: Scene, precision: Precision, rate_bps: float | None, options: Options) -> Iterator[Trial]:
+def _cells(scene: GpuScene, precision: Precision, rate_bps: float | None, options: Options) -> Iterator[Trial]:
     fabric = FabricSpec(
         kind=FabricKind.PACED,
         num_hosts=1,

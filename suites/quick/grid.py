@@ -45,7 +45,7 @@ def grid(options: Options) -> Sequence[Trial]:
     """All trials, repeats interleaved; `--smoke` keeps one short repeat of a few cells."""
     cells = [*_real(options), *_replay(options), *_sharing(options)]
     if options.smoke:
-        cells = [_shortened(cell) for cell in cells if _in_smoke(cell)]
+        cells = [_shortened(cell) for cell in cells if _in_smoke(cell, options)]
     return interleave(cells, options.repeats or (1 if options.smoke else REPEATS))
 
 
@@ -98,11 +98,13 @@ def _jobs(recipe: Recipe, options: Options, strategies: Sequence[str], systems: 
         yield recipe.job(system=system)
 
 
-def _in_smoke(cell: Trial) -> bool:
-    """One cell of each kind: two strategies, DDP, Horovod, one replay, the identical pair."""
+def _in_smoke(cell: Trial, options: Options) -> bool:
+    """One cell of each kind: two strategies (or those asked for), DDP, Horovod, one replay, the identical pair."""
     group, workload, label = cell.cell.split("/", 2)
     if group == "sharing":
         return workload == "resnet20-digits+resnet20-digits"
+    if options.strategies and cell.jobs[0].strategy in options.strategies:
+        return workload.startswith("resnet20-")
     chosen = ("fixed-buckets", f"tensor-fusion({CYCLE})+half", "torch-ddp", f"horovod({CYCLE})")
     return label in (chosen if workload.startswith("resnet20-") else chosen[:1])
 

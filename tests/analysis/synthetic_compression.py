@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
+from described import described
 from synthetic_records import ENVIRONMENT
 
 from results.record import CurvePoint, FabricFacts, JobResult, Phases, Prediction, RankTimes, Record, Status
@@ -60,14 +61,14 @@ def record(name: str, rate_bps: float | None, repeat: int, *, off: float = 1.0) 
         wire_bytes={"gradient": bits * NUM_PARAMETERS / 8}, curve=tuple(_curve(method, each_s)) if at_home else (),
     )  # fmt: skip
     group = "unshaped" if rate_bps is None else "converge" if at_home else f"rate-{rate_bps / 1e6:g}"
-    return Record(
+    return described(Record(
         id=f"compression-{group}-{name}-{repeat}", suite="compression", cell=f"{group}/resnet20-digits/{name}",
         repeat=repeat, seed=1 + repeat, status=Status.OK, jobs=(job,), environment=ENVIRONMENT,
         axis="" if rate_bps is None else "Gbit/s", at=None if rate_bps is None else rate_bps / 1e9,
         fabric=FabricFacts(
             kind="emulated", label="emulated", num_hosts=2, rate_bps=rate_bps, equivalent_rate_bps=rate_bps
         ),
-    )  # fmt: skip
+    ))  # fmt: skip
 
 
 def _curve(method: Method, each_s: float) -> Iterator[CurvePoint]:
@@ -92,14 +93,14 @@ def replayed(name: str, hosts: int, gbit: float, repeat: int, measured_s: float 
         wire_bytes={"gradient": method.bits * (hosts - 1) * NUM_PARAMETERS / 8},
         phases=Phases(compute_s=0.09, exposed_s=each_s - 0.09, compress_s=0.02, decompress_s=0.01),
     )  # fmt: skip
-    return replace(
+    return described(replace(
         made, id=f"compression-{label}-{hosts}-{gbit:g}-{name}-{repeat}", jobs=(job,), prediction=told, axis="Gbit/s",
         cell=f"replay-{hosts}-{gbit:g}/resnet50-replay/{name}{tail}", at=gbit,
         fabric=FabricFacts(
             kind="emulated", label=label, num_hosts=hosts, rate_bps=gbit * 2e7, equivalent_rate_bps=gbit * 1e9,
             size_scale=50,
         ),
-    )  # fmt: skip
+    ))  # fmt: skip
 
 
 def compression_suite(repeats: int = 3) -> list[Record]:

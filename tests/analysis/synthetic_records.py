@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+from described import described
 
 from results.record import (
     CurvePoint,
@@ -108,16 +109,18 @@ def curve(step_s: float, num_steps: int, penalty: float, rng: np.random.Generato
 def single(workload: str, label: str, repeat: int, rng: np.random.Generator, fabric: FabricFacts = EMULATED) -> Record:
     """A record of one job."""
     group = "replay" if fabric.label == "replay" else "real"
-    return Record(
-        id=f"{group}-{workload}-{label}-{repeat}".replace(" ", "_"),
-        suite="quick",
-        cell=f"{group}/{workload}/{label}",
-        repeat=repeat,
-        seed=repeat,
-        status=Status.OK,
-        fabric=fabric,
-        jobs=(job(workload, label, rng, num_ranks=fabric.num_hosts),),
-        environment=ENVIRONMENT,
+    return described(
+        Record(
+            id=f"{group}-{workload}-{label}-{repeat}".replace(" ", "_"),
+            suite="quick",
+            cell=f"{group}/{workload}/{label}",
+            repeat=repeat,
+            seed=repeat,
+            status=Status.OK,
+            fabric=fabric,
+            jobs=(job(workload, label, rng, num_ranks=fabric.num_hosts),),
+            environment=ENVIRONMENT,
+        )
     )
 
 
@@ -165,19 +168,21 @@ def shared(workloads: tuple[str, str], policy: str, repeat: int, rng: np.random.
         period_s=period,
         gain=sum(times) / period,
     )
-    return Record(
-        id=f"sharing-{'-'.join(workloads)}-{policy}-{repeat}",
-        suite="quick",
-        cell=f"sharing/{'+'.join(workloads)}/{policy}",
-        repeat=repeat,
-        seed=repeat,
-        status=Status.OK,
-        sharing=policy,
-        fabric=EMULATED,
-        jobs=tuple(jobs),
-        makespan_s=max(one.end_s for one in jobs),
-        prediction=prediction if policy == "crossover" else None,
-        environment=ENVIRONMENT,
+    return described(
+        Record(
+            id=f"sharing-{'-'.join(workloads)}-{policy}-{repeat}",
+            suite="quick",
+            cell=f"sharing/{'+'.join(workloads)}/{policy}",
+            repeat=repeat,
+            seed=repeat,
+            status=Status.OK,
+            sharing=policy,
+            fabric=EMULATED,
+            jobs=tuple(jobs),
+            makespan_s=max(one.end_s for one in jobs),
+            prediction=prediction if policy == "crossover" else None,
+            environment=ENVIRONMENT,
+        )
     )
 
 

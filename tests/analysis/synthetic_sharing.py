@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+from described import described
 from synthetic_records import ENVIRONMENT
 
 from results.record import (
@@ -125,25 +126,31 @@ def record(group: Group, way: str, repeat: int, rng: np.random.Generator, phase:
     where = f"{group.name}-{group.at:g}" if group.at is not None else group.name
     label = way.replace("/", "-") + ("-link" if link else "") if phase is None else f"naive-from-{phase:g}"
     cell = f"{where}/{'+'.join(work.workload for work in group.work)}/{label}"
-    return Record(
-        id=f"{cell}-{repeat}".replace("/", "."),
-        suite="crossover",
-        cell=cell,
-        repeat=repeat,
-        seed=repeat,
-        status=Status.OK,
-        sharing=policy,
-        link=(link or "fifo") if policy in ("crossover", "weighted") else "",
-        axis=group.axis if phase is None else "phase",
-        at=group.at if phase is None else phase,
-        fabric=fabric(group),
-        jobs=tuple(jobs),
-        makespan_s=sum(j.end_s - j.start_s for j in jobs) if alone else max(j.end_s for j in jobs),
-        prediction=Prediction(
-            source="made up", period_s=0.1, gain=bound, expected_period_s=0.101, expected_gain=max(1.0, bound * 0.99)
-        ),
-        sharing_facts=facts(policy, bound, num_jobs, rng),
-        environment=ENVIRONMENT,
+    return described(
+        Record(
+            id=f"{cell}-{repeat}".replace("/", "."),
+            suite="crossover",
+            cell=cell,
+            repeat=repeat,
+            seed=repeat,
+            status=Status.OK,
+            sharing=policy,
+            link=(link or "fifo") if policy in ("crossover", "weighted") else "",
+            axis=group.axis if phase is None else "phase",
+            at=group.at if phase is None else phase,
+            fabric=fabric(group),
+            jobs=tuple(jobs),
+            makespan_s=sum(j.end_s - j.start_s for j in jobs) if alone else max(j.end_s for j in jobs),
+            prediction=Prediction(
+                source="made up",
+                period_s=0.1,
+                gain=bound,
+                expected_period_s=0.101,
+                expected_gain=max(1.0, bound * 0.99),
+            ),
+            sharing_facts=facts(policy, bound, num_jobs, rng),
+            environment=ENVIRONMENT,
+        )
     )
 
 
@@ -169,6 +176,7 @@ def job(
         num_parameters=1000,
         ranks=tuple(RankTimes(rank=rank, warmup_s=(), steps_s=times) for rank, times in enumerate(steps)),
         phases=Phases(compute_s=work.compute_s, exposed_s=work.solo_s - work.compute_s, turn_wait_s=0.01),
+        num_messages=1.0 if work.strategy.startswith("single-bucket") else 4.0,
         wire_bytes={"gradient": 4000.0},
         weights_digest=f"{name}{work.workload}{work.num_steps}",
         peak_memory_bytes=200 << 20,
@@ -246,10 +254,10 @@ def doubled_batch(rng: np.random.Generator) -> Iterator[Record]:
     group = Group(name="doubled-batch", work=(work,))
     for repeat in range(3):
         made = job(work, "a", 1.5 * work.solo_s, rng, with_costs=False, num_ranks=4)
-        yield Record(
+        yield described(Record(
             id=f"doubled-batch-{repeat}", suite="crossover", cell=f"doubled-batch/{work.workload}/{OVERLAP}",
             repeat=repeat, seed=repeat, status=Status.OK, fabric=fabric(group), jobs=(made,), environment=ENVIRONMENT,
-        )  # fmt: skip
+        ))  # fmt: skip
 
 
 def crossover_suite(seed: int = 5, only: Sequence[str] = ()) -> list[Record]:

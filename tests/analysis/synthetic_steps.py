@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
+from described import described
 from synthetic_records import ENVIRONMENT
 
 from results.record import FabricFacts, JobResult, Phases, Prediction, RankTimes, Record, Status
@@ -84,11 +85,11 @@ def record(cell: Cell, repeat: int, step_s: float, label: str = "replay", system
     )  # fmt: skip
     shown = method if system == "ours" else system
     group = f"replay-{cell.workers}-{cell.gbit:g}"
-    return Record(
+    return described(Record(
         id=f"{cell.suite}-{label}-{group}-{cell.network}-{shown}-{repeat}", suite=cell.suite,
         cell=f"{group}/{cell.network}-replay/{shown}", repeat=repeat, seed=repeat, status=Status.OK, axis="Gbit/s",
         at=cell.gbit, fabric=facts(cell.workers, cell.gbit, label), jobs=(job,), environment=ENVIRONMENT,
-    )  # fmt: skip
+    ))  # fmt: skip
 
 
 def predicted(cell: Cell) -> Record:

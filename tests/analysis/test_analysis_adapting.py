@@ -8,14 +8,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from described import described
 from rich.console import Console
 from synthetic_steps import Cell, alone, measured
 
-from analysis.report import write_report
+from analysis.report import write_all
 from analysis.rows import Summary
-from analysis.summary import summarise
 from analysis.tables import render, rows_as_json
 from results.record import Adapted, JobResult, Record, read_record, write_record
+from suites.reports import summary_of
 
 PLANNED = "mg-wfbp"
 SLICED = "slices(slice_elements=2000000)+p3+at-pre-hook"
@@ -42,7 +43,7 @@ def searched(repeat: int) -> tuple[Adapted, ...]:
 
 def reported(one: Record, strategy: str, adaptation: tuple[Adapted, ...], rounds: float) -> Record:
     job = replace(one.jobs[0], strategy=strategy, adaptation=adaptation, num_control_rounds=rounds)
-    return replace(one, jobs=(job,))
+    return described(replace(one, jobs=(job,)))
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +63,7 @@ def records() -> list[Record]:
 
 @pytest.fixture(scope="module")
 def summary(records: list[Record]) -> Summary:
-    return summarise(records)
+    return summary_of(records)
 
 
 def test_costs_are_the_last_that_a_strategy_was_bound_to(summary: Summary) -> None:
@@ -88,7 +89,7 @@ def test_kept_settings_are_in_real_sizes_with_the_repeats_that_kept_them(summary
 
 def test_a_strategy_that_does_not_adapt_has_no_row(summary: Summary) -> None:
     assert len(summary.adapted) == 2
-    assert not summarise(list(measured(Cell("ordering", "vgg16", FIFO, 4, 25.0)))).adapted
+    assert not summary_of(list(measured(Cell("ordering", "vgg16", FIFO, 4, 25.0)))).adapted
 
 
 def test_per_setting_names_have_the_sizes_that_those_of_step_times_have(summary: Summary) -> None:
@@ -112,7 +113,7 @@ def test_sizes_that_agree_to_three_figures_keep_labels_that_tell_them_apart() ->
     own = [
         replace(one, cell=f"{one.cell}-{one.jobs[0].strategy}", id=f"{one.id}-{one.jobs[0].strategy}") for one in own
     ]
-    (setting,) = summarise(own).settings
+    (setting,) = summary_of(own).settings
     assert {row.name for row in setting.competitors} == {row.label for row in setting.competitors}
     assert len({row.name for row in setting.competitors}) == 2
 
@@ -123,14 +124,16 @@ def test_tables_and_page_show_them(summary: Summary, records: list[Record], tmp_
     text = console.file.getvalue()  # type: ignore[attr-defined]
     for said in ("Chosen while training", "credit=16.0 MB (2×)", "step 3", "control", "25.0 MB"):
         assert said in text
-    page = write_report(records, tmp_path).read_text(encoding="utf-8")
+    page = write_all(summary_of(records), tmp_path)[1].read_text(encoding="utf-8")
     for said in ("What strategies chose while training", "slice=4.00 M, credit=32.0 MB (1×)", "Control rounds"):
         assert said in page
     assert json.loads(json.dumps(rows_as_json(summary)))["adapted"][1]["num_tried"] == 2
 
 
 def test_a_page_without_any_has_no_section(tmp_path: Path) -> None:
-    page = write_report(measured(Cell("ordering", "vgg16", FIFO, 4, 25.0)), tmp_path).read_text(encoding="utf-8")
+    page = write_all(summary_of(measured(Cell("ordering", "vgg16", FIFO, 4, 25.0))), tmp_path)[1].read_text(
+        encoding="utf-8"
+    )
     assert "What strategies chose" not in page
     assert 'href="#adapting"' not in page
 

@@ -9,8 +9,8 @@ from synthetic_sharing import crossover_suite
 
 from analysis.rows import Summary
 from analysis.shared_rows import ClaimRow, Outcome
-from analysis.summary import summarise
 from results.record import JobResult, RankTimes, Record
+from suites.reports import summary_of
 
 RHO = ("rho-",)
 PAIRS = ("heterogeneous", "unequal")
@@ -19,7 +19,7 @@ ON_TOP = ("rho-", "on-top")
 
 @pytest.fixture(scope="module")
 def summary() -> Summary:
-    return summarise(crossover_suite())
+    return summary_of(crossover_suite())
 
 
 def claim(summary: Summary, start: str) -> ClaimRow:
@@ -63,7 +63,7 @@ def test_good_records_meet_what_they_show_and_say_so_with_number_n_and_interval(
 def test_what_was_not_run_is_not_measured(summary: Summary) -> None:
     horovod = claim(summary, "Real Horovod")
     assert horovod.outcome is Outcome.NOT_MEASURED
-    only = summarise(crossover_suite(only=("null-bytes",)))
+    only = summary_of(crossover_suite(only=("null-bytes",)))
     measured = {row.claim for row in only.claims if row.outcome is not Outcome.NOT_MEASURED}
     assert measured == {
         row.claim
@@ -75,7 +75,7 @@ def test_what_was_not_run_is_not_measured(summary: Summary) -> None:
 def test_one_slow_cell_makes_a_claim_missed_and_is_named() -> None:
     records = crossover_suite(only=RHO + PAIRS)
     cell = "rho-overlap-1/resnet50-replay+resnet50-replay/crossover"
-    found = claim(summarise(changed(records, cell, 1.08)), "Replay on 4 and 8 hosts")
+    found = claim(summary_of(changed(records, cell, 1.08)), "Replay on 4 and 8 hosts")
     assert found.outcome is Outcome.MISSED
     assert f"Missed in {cell}." in found.sentence
     assert "13 of 14" in found.sentence
@@ -86,20 +86,20 @@ def test_hold_must_neither_lose_nor_gain() -> None:
     records = crossover_suite(only=PAIRS)
     cell = "heterogeneous/resnet50-replay+vgg16-replay/hold"
     for factor in (0.9, 1.1):
-        assert claim(summarise(changed(records, cell, factor)), "Holding").outcome is Outcome.MISSED
+        assert claim(summary_of(changed(records, cell, factor)), "Holding").outcome is Outcome.MISSED
 
 
 def test_a_fair_link_that_wins_clearly_is_seen() -> None:
     records = crossover_suite(only=RHO)
     cell = "rho-overlap-1/resnet50-replay+resnet50-replay/crossover-fair-link"
-    found = claim(summarise(changed(records, cell, 0.93)), "Link turns in order are never worse")
+    found = claim(summary_of(changed(records, cell, 0.93)), "Link turns in order are never worse")
     assert found.outcome is Outcome.MISSED
 
 
 def test_too_few_repeats_do_not_count() -> None:
     records = crossover_suite(only=RHO + PAIRS)
     few = [one for one in records if one.repeat < 4]
-    found = claim(summarise(few), "Replay on 4 and 8 hosts")
+    found = claim(summary_of(few), "Replay on 4 and 8 hosts")
     assert found.outcome is Outcome.NOT_MEASURED
     assert "14 cells with fewer than 5 repeats left out" in found.sentence
 
@@ -107,9 +107,9 @@ def test_too_few_repeats_do_not_count() -> None:
 def test_naive_is_judged_over_at_least_five_offsets() -> None:
     records = crossover_suite(only=PAIRS)
     start = "Crossover beats the median of naive"
-    assert claim(summarise(records), start).outcome is Outcome.MET
+    assert claim(summary_of(records), start).outcome is Outcome.MET
     four = [one for one in records if not (one.axis == "phase" and one.at == 0.4)]
-    assert claim(summarise(four), start).outcome is Outcome.NOT_MEASURED
+    assert claim(summary_of(four), start).outcome is Outcome.NOT_MEASURED
 
 
 def test_the_abstracts_claim_is_judged_at_every_rate(summary: Summary) -> None:
@@ -122,9 +122,9 @@ def test_the_abstracts_claim_is_judged_at_every_rate(summary: Summary) -> None:
 def test_gains_that_do_not_shrink_with_exposure_are_seen() -> None:
     records = crossover_suite(only=ON_TOP)
     start = "The gain shrinks"
-    assert claim(summarise(records), start).outcome is Outcome.MET
+    assert claim(summary_of(records), start).outcome is Outcome.MET
     cell = "on-top-half/resnet50-replay+resnet50-replay/crossover"
-    assert claim(summarise(changed(records, cell, 0.5)), start).outcome is Outcome.MISSED
+    assert claim(summary_of(changed(records, cell, 0.5)), start).outcome is Outcome.MISSED
 
 
 def test_one_job_with_other_weights_is_enough() -> None:
@@ -134,7 +134,7 @@ def test_one_job_with_other_weights_is_enough() -> None:
     odd = records[place]
     job = replace(odd.jobs[0], weights_digest="another")
     changed_records = [*records[:place], replace(odd, jobs=(job, *odd.jobs[1:])), *records[place + 1 :]]
-    found = claim(summarise(changed_records), start)
+    found = claim(summary_of(changed_records), start)
     assert found.outcome is Outcome.MISSED
     assert found.details == (f"{odd.cell}: 9 of 10 job runs",)
 
@@ -147,11 +147,11 @@ def test_packing_by_the_clock_is_not_held_to_the_last_bit() -> None:
         else one
         for one in records
     ]
-    assert claim(summarise(odd), "Every job ends").outcome is Outcome.MET
+    assert claim(summary_of(odd), "Every job ends").outcome is Outcome.MET
 
 
 def test_one_repeat_shows_no_claim_but_equal_weights() -> None:
-    found = summarise([one for one in crossover_suite() if one.repeat == 0]).claims
+    found = summary_of([one for one in crossover_suite() if one.repeat == 0]).claims
     assert {row.claim.partition(" ends")[0] for row in found if row.outcome is not Outcome.NOT_MEASURED} == {
         "Every job"
     }
@@ -161,10 +161,10 @@ def test_one_worker_with_virtual_peers_is_no_null_control() -> None:
     records = crossover_suite(only=("null-one-worker",))
     renamed = [replace(one, cell=one.cell.replace("null-one-worker", "paced")) for one in records]
     virtual = [replace(one, fabric=replace(one.fabric, num_virtual=7)) for one in renamed]
-    assert claim(summarise(renamed), "With nothing").outcome is Outcome.MET
-    assert claim(summarise(virtual), "With nothing").outcome is Outcome.NOT_MEASURED
-    assert "1 host and 7 virtual" in summarise(virtual).pairs[0].title
+    assert claim(summary_of(renamed), "With nothing").outcome is Outcome.MET
+    assert claim(summary_of(virtual), "With nothing").outcome is Outcome.NOT_MEASURED
+    assert "1 host and 7 virtual" in summary_of(virtual).pairs[0].title
 
 
 def test_other_suites_make_no_claims() -> None:
-    assert summarise(quick_suite(1)).claims == ()
+    assert summary_of(quick_suite(1)).claims == ()

@@ -11,21 +11,20 @@ import pytest
 from rich.console import Console
 from synthetic_compression import COMPUTE_S, METHODS, NUM_PARAMETERS, compression_suite, record, step_s
 
-from analysis import look
-from analysis.compression_bits import entropy, golomb_bits, sent_share, theory_bits
+from analysis import theme
 from analysis.compression_figures import compression_drawings
 from analysis.compression_rows import CompressionStudy, MethodRow, PaysBelow, SoonerRow
 from analysis.report import render_page
 from analysis.rows import Summary
 from analysis.shared_rows import ClaimRow, Outcome
-from analysis.summary import summarise
 from analysis.tables import render, rows_as_json
 from results.record import Record
+from suites.reports import summary_of
 
 
 @pytest.fixture(scope="module")
 def summary() -> Summary:
-    return summarise(compression_suite())
+    return summary_of(compression_suite())
 
 
 @pytest.fixture(scope="module")
@@ -80,43 +79,6 @@ def test_compress_and_decompress_are_told_apart(study: CompressionStudy) -> None
     assert own.phases.decompress_s == pytest.approx(0.0075)
 
 
-@pytest.mark.parametrize(
-    ("method", "bits"),
-    [
-        ("fixed-buckets", 32.0),
-        ("unfused+half", 16.0),
-        ("unfused+qsgd(bits=4, bucket=512)", 4.0625),
-        ("unfused+qsgd(bits=2, bucket=64)", 2.5),
-        ("unfused+topk(density=0.01)+error-feedback", 0.32 + 0.0807931),
-        ("unfused+random-k(density=0.01)", 0.32),
-        ("unfused+random-k(density=0.01, shared=False)", 0.32 + 0.0807931),
-        ("unfused+onebit+double-squeeze", 1.0),
-    ],
-)
-def test_bits_by_the_papers_formulas(method: str, bits: float) -> None:
-    assert theory_bits(method) == pytest.approx(bits, rel=1e-5)
-
-
-def test_where_no_formula_is_known_nothing_is_said() -> None:
-    assert theory_bits("unfused+powersgd(rank=4)") is None
-    assert theory_bits("torch-ddp(hook='fp16')") is None
-    assert sent_share("torch-ddp", 2) is None
-    assert sent_share("unfused+gtopk+tree", 8) is None
-
-
-def test_golomb_codes_of_the_paper_s_density_take_about_eight_bits_at_one_percent() -> None:
-    assert golomb_bits(0.01) == pytest.approx(8.1, abs=0.05)
-    assert (
-        golomb_bits(0.01) * 0.01 >= entropy(0.01) - 0.01
-    )  # positions only, and no better than their entropy less log e
-    assert theory_bits("unfused+sbc(density=0.01)") == pytest.approx(0.01 * golomb_bits(0.01))
-
-
-@pytest.mark.parametrize(("method", "share"), [("unfused+topk", 3.0), ("unfused+half", 1.5), ("unfused", 1.5)])
-def test_codes_are_sent_to_all_others_and_sums_around_a_ring(method: str, share: float) -> None:
-    assert sent_share(method, 4) == pytest.approx(share)
-
-
 @pytest.mark.parametrize(("name", "rival"), [("top-k 1 %", "fp16"), ("1-bit SGD", "fp16")])
 def test_the_rate_up_to_which_a_method_pays_is_where_its_step_meets_the_better_of_float32_and_half(
     study: CompressionStudy, name: str, rival: str
@@ -144,9 +106,9 @@ def test_the_better_packing_of_float32_and_half_is_the_one_to_beat() -> None:
         for rate, group in ((50e6, "rate-50"), (200e6, "converge"), (500e6, "rate-500"), (1e9, "rate-1000"))
     ]
     second = [replace(r, id=f"{r.id}-second") for r in second]
-    found = summarise([*compression_suite(), *second]).compression
+    found = summary_of([*compression_suite(), *second]).compression
     assert pays(found, "top-k 1 %").threshold.gbit.median < crossing_gbit("top-k 1 %", "fp16") / 2
-    assert pays(found, "fp16").threshold == pays(summarise(compression_suite()).compression, "fp16").threshold
+    assert pays(found, "fp16").threshold == pays(summary_of(compression_suite()).compression, "fp16").threshold
     assert not any(one.name.startswith("dense") for one in found.pays)
 
 
@@ -165,7 +127,7 @@ def test_what_pays_nowhere_is_told_so(summary: Summary) -> None:
         else r
         for r in compression_suite()
     ]
-    found = pays(summarise(dear).compression, "QSGD 4 bit").threshold
+    found = pays(summary_of(dear).compression, "QSGD 4 bit").threshold
     assert found.gbit.median == 0
     assert found.text == "nowhere from 0.0500 up"
 
@@ -183,8 +145,6 @@ def test_time_to_the_target_is_measured_at_home_and_steps_times_the_step_elsewhe
     assert half.home.median == pytest.approx(step_s(dense, 200e6) / step_s(METHODS["fp16"], 200e6), rel=0.02)
     at = dict(sparse.gains)
     assert at[1.0].median == pytest.approx(20 * step_s(dense, 1e9) / (24 * step_s(own, 1e9)), rel=0.02)
-    assert sparse.is_sparse
-    assert not half.is_sparse
 
 
 def test_a_warm_up_s_steps_take_the_dense_step_s_time(study: CompressionStudy) -> None:
@@ -207,15 +167,15 @@ def test_the_suite_s_own_claims_are_judged(summary: Summary) -> None:
     assert above.outcome is Outcome.MET  # the made-up half is sooner up to the highest rate, and not on no rate at all
     assert sooner(summary.compression, "fp16").unshaped is not None
     assert sooner(summary.compression, "fp16").unshaped.median < 1  # type: ignore[union-attr]
-    shaped = summarise([r for r in compression_suite() if r.fabric.rate_bps])
+    shaped = summary_of([r for r in compression_suite() if r.fabric.rate_bps])
     assert claim(shaped, "There is a rate above").outcome is Outcome.MISSED
     assert "fp16" in above.sentence
 
 
 def test_without_a_sparse_method_at_the_target_nothing_is_claimed() -> None:
     few = [r for r in compression_suite() if not r.cell.endswith(("top-k 1 %", "DGC 0.1 %"))]
-    assert claim(summarise(few), "At 200 Mbit/s").outcome is Outcome.NOT_MEASURED
-    assert claim(summarise(compression_suite(1)), "At 200 Mbit/s").outcome is Outcome.NOT_MEASURED
+    assert claim(summary_of(few), "At 200 Mbit/s").outcome is Outcome.NOT_MEASURED
+    assert claim(summary_of(compression_suite(1)), "At 200 Mbit/s").outcome is Outcome.NOT_MEASURED
 
 
 def test_papers_and_sceptics_are_judged_by_numbers(summary: Summary) -> None:
@@ -238,14 +198,14 @@ def test_papers_and_sceptics_are_judged_by_numbers(summary: Summary) -> None:
 
 def test_other_suites_have_no_compression_section() -> None:
     other = [replace(r, suite="quick") for r in compression_suite(1)[:6]]
-    found = summarise(other)
+    found = summary_of(other)
     assert found.compression == CompressionStudy()
     assert not any(one.claim.startswith("DGC") for one in found.claims)
     assert 'id="compression"' not in render_page(found, [])
 
 
 def test_every_figure_is_drawn_with_its_records(study: CompressionStudy) -> None:
-    with look.style():
+    with theme.style():
         drawn = {drawing.name: drawing for drawing in compression_drawings(study)}
         for drawing in drawn.values():
             drawing.figure.savefig(io.BytesIO(), format="svg")
@@ -270,6 +230,6 @@ def test_page_tables_and_json_hold_what_was_found(summary: Summary) -> None:
 
 def test_a_method_that_failed_in_one_repeat_is_no_row_with_it() -> None:
     records: list[Record] = [record("dense", 200e6, 0), record("fp16", 200e6, 0)]
-    found = summarise(records).compression
+    found = summary_of(records).compression
     assert [len(r.by_repeat) for r in found.rows] == [1, 1]
     assert not np.isfinite(found.rows[0].step_time_s.low)  # type: ignore[union-attr]

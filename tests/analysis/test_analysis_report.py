@@ -8,9 +8,10 @@ import pytest
 from PIL import Image
 from synthetic_records import absent, quick_suite
 
-from analysis.report import write_all, write_report
-from analysis.summary import NoRecordsError, summarise
+from analysis.report import write_all
+from analysis.summary import NoRecordsError
 from results.record import Record, Status
+from suites.reports import summary_of
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +25,7 @@ def records() -> list[Record]:
 
 @pytest.fixture(scope="module")
 def written(records: list[Record], tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Path], Path]:
-    return write_all(summarise(records), tmp_path_factory.mktemp("report"))
+    return write_all(summary_of(records), tmp_path_factory.mktemp("report"))
 
 
 @pytest.fixture(scope="module")
@@ -90,19 +91,19 @@ def test_every_section_and_every_reason_is_there(page: str) -> None:
 
 def test_text_from_records_cannot_become_markup(tmp_path: Path) -> None:
     hostile = absent("real/<b>x</b>/y", 0, Status.ERROR, "<script>alert(1)</script>")
-    text = write_report([hostile], tmp_path).read_text(encoding="utf-8")
+    text = write_all(summary_of([hostile]), tmp_path)[1].read_text(encoding="utf-8")
     assert "<script" not in text
     assert "<b>x</b>" not in text
 
 
 def test_the_same_records_give_the_same_page(records: list[Record], page: str, tmp_path: Path) -> None:
-    assert write_report(records, tmp_path).read_text(encoding="utf-8") == page
-    assert [path.name for path in tmp_path.iterdir()] == ["report.html"]
+    assert write_all(summary_of(records), tmp_path)[1].read_text(encoding="utf-8") == page
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["figures", "report.html"]
 
 
 def test_no_records_leave_no_file(tmp_path: Path) -> None:
     with pytest.raises(NoRecordsError):
-        write_report([], tmp_path)
+        write_all(summary_of([]), tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 

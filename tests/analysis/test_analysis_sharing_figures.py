@@ -13,16 +13,16 @@ from synthetic_sharing import crossover_suite
 from analysis.figures import drawings
 from analysis.report import inline_svg, render_page
 from analysis.rows import Summary
-from analysis.summary import summarise
 from analysis.tables import render, rows_as_json
 from results.record import read_records
+from suites.reports import summary_of
 
 REFERENCE = Path(__file__).resolve().parents[2] / "results" / "reference"
 
 
 @pytest.fixture(scope="module")
 def summary() -> Summary:
-    return summarise(crossover_suite())
+    return summary_of(crossover_suite())
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +83,7 @@ def test_rows_are_plain_json(summary: Summary) -> None:
 def test_older_records_are_read_as_before(suite: str) -> None:
     folder = REFERENCE / suite
     records = list(read_records([folder]))
-    summary = summarise(records)
+    summary = summary_of(records)
     assert summary.num_records == len(records)
     assert not summary.outcomes
     shared = {record.cell for record in records if len(record.jobs) > 1}

@@ -13,23 +13,26 @@ from hypothesis import strategies as st
 from rich.console import Console
 from synthetic_steps import FUSION, Cell, alone, measured, predicted, record, step_suites
 
-from analysis import look
+from analysis import theme
 from analysis.report import render_page
 from analysis.rows import Summary
 from analysis.shared_rows import Outcome
 from analysis.step_figures import step_drawings
 from analysis.step_rows import StepRow
-from analysis.steps import NOISE, in_real_sizes, paying_ranges
-from analysis.summary import summarise
+from analysis.steps import NOISE, paying_ranges
 from analysis.tables import render, rows_as_json
+from results.codec import from_jsonable
+from results.facts import PluginFacts, in_real_sizes, text_of
 from results.record import Record
+from results.schema1 import facts_of
+from suites.reports import summary_of
 
 BUCKETS = list(FUSION)[1]
 
 
 @pytest.fixture(scope="module")
 def summary() -> Summary:
-    return summarise(step_suites())
+    return summary_of(step_suites())
 
 
 def rows(summary: Summary, suite: str = "fusion") -> list[StepRow]:
@@ -79,9 +82,14 @@ def test_suites_with_cells_of_one_name_stay_apart(summary: Summary) -> None:
 
 
 def test_sizes_are_what_they_stand_for() -> None:
-    assert in_real_sizes("torch-ddp(bucket_mb=0.5)", 50) == "torch-ddp(bucket_mb=25)"
-    assert in_real_sizes("a(x_bytes=20972)+b(cycle_s=0.005)", 50) == "a(x_bytes=1050000)+b(cycle_s=0.005)"
-    assert in_real_sizes("a(x_bytes=209715)", 5) == in_real_sizes("a(x_bytes=10486)", 100)
+    assert real("torch-ddp(bucket_mb=0.5)", 50) == "torch-ddp(bucket_mb=25)"
+    assert real("a(x_bytes=20972)+b(cycle_s=0.005)", 50) == "a(x_bytes=1050000)+b(cycle_s=0.005)"
+    assert real("a(x_bytes=209715)", 5) == real("a(x_bytes=10486)", 100)
+
+
+def real(text: str, size_scale: int) -> str:
+    plugins = from_jsonable(tuple[PluginFacts, ...], facts_of({"system": "ours", "strategy": text})["plugins"])
+    return text_of(in_real_sizes(plugins, size_scale))
 
 
 def test_one_place_with_a_crossing_between_two_rates_is_interpolated() -> None:
@@ -125,12 +133,12 @@ def test_a_wrong_order_lowers_tau_and_a_wrong_time_raises_the_error() -> None:
     swapped = [one for one in honest if one.jobs[0].strategy == "unfused"]
     others = [one for one in honest if one not in swapped]
     lying = [_told(one, 0.5) for one in swapped]
-    (error, *_) = summarise([*others, *lying]).errors
+    (error, *_) = summary_of([*others, *lying]).errors
     assert error.num_pairs == 3
     assert error.tau == pytest.approx((1 - 2) / 3)
     assert error.worst == pytest.approx(0.5, abs=0.02)
-    assert outcome(summarise([*others, *lying]), "Predicted order") is Outcome.MISSED
-    assert outcome(summarise([*others, *lying]), "Predicted step times") is Outcome.MISSED
+    assert outcome(summary_of([*others, *lying]), "Predicted order") is Outcome.MISSED
+    assert outcome(summary_of([*others, *lying]), "Predicted step times") is Outcome.MISSED
 
 
 def _told(one: Record, factor: float) -> Record:
@@ -153,16 +161,16 @@ def test_crafted_records_meet_and_miss_the_claims_that_they_should(summary: Summ
 
 def test_the_other_way_round_they_miss_and_meet_them() -> None:
     slow = [one for method in FUSION for one in measured(cell(method), off=0.5 if method == "mg-wfbp" else 0.0)]
-    assert outcome(summarise(slow), "MG-WFBP beats WFBP") is Outcome.MISSED
-    assert outcome(summarise(slow), "MG-WFBP at least ties") is Outcome.MISSED
+    assert outcome(summary_of(slow), "MG-WFBP beats WFBP") is Outcome.MISSED
+    assert outcome(summary_of(slow), "MG-WFBP at least ties") is Outcome.MISSED
     fifo = "unfused+at-pre-hook+parameter-server"
     fast = "slices(slice_elements=2000000)+p3+at-pre-hook+parameter-server"
     few = [one for off, name in ((0.0, fifo), (-0.3, fast)) for one in measured(_ordered(name, 5.0), off=off)]
-    assert outcome(summarise(few), "P3's paper: 25") is Outcome.MET
+    assert outcome(summary_of(few), "P3's paper: 25") is Outcome.MET
     plain = "slices(slice_elements=2000000)+at-pre-hook"
     dear = plain.replace("+at", "+p3+at")
     null = [one for off, name in ((0.0, plain), (0.2, dear)) for one in measured(_ordered(name, 100.0), off=off)]
-    assert outcome(summarise(null), "Where no order can help") is Outcome.MISSED
+    assert outcome(summary_of(null), "Where no order can help") is Outcome.MISSED
 
 
 def _ordered(method: str, gbit: float) -> Cell:
@@ -172,7 +180,7 @@ def _ordered(method: str, gbit: float) -> Cell:
 def test_the_share_of_the_bound_is_that_of_the_way_from_plain_to_bound() -> None:
     methods = ("unfused", "slices(slice_elements=2000000)+p3+at-pre-hook")
     cells = [cell(method, network="vgg16", suite="ordering") for method in methods]
-    found = summarise([one for own in cells for one in measured(own)] + list(alone(cells[0])))
+    found = summary_of([one for own in cells for one in measured(own)] + list(alone(cells[0])))
     row = next(row for row in found.claims if row.claim.startswith("Where order can help"))
     link_s = 8 * 553.4e6 * 1.5 / (0.957 * 25e9)
     share = (cells[0].step_s - cells[1].step_s) / (cells[0].step_s - max(0.167, link_s))
@@ -181,28 +189,28 @@ def test_the_share_of_the_bound_is_that_of_the_way_from_plain_to_bound() -> None
 
 
 def test_too_few_repeats_are_not_measured() -> None:
-    thin = summarise([one for method in FUSION for one in measured(cell(method), repeats=2)])
+    thin = summary_of([one for method in FUSION for one in measured(cell(method), repeats=2)])
     assert {row.outcome for row in thin.claims} == {Outcome.NOT_MEASURED}
 
 
 def test_other_suites_have_no_step_times() -> None:
-    other = summarise([replace(one, suite="quick") for one in measured(cell("unfused"))])
+    other = summary_of([replace(one, suite="quick") for one in measured(cell("unfused"))])
     assert not other.studies
     assert not other.errors
     assert not other.claims
 
 
 def test_a_lone_prediction_needs_no_measurement() -> None:
-    found = summarise([predicted(cell(method, workers, 10.0)) for method in FUSION for workers in (2, 4, 8, 16)])
+    found = summary_of([predicted(cell(method, workers, 10.0)) for method in FUSION for workers in (2, 4, 8, 16)])
     assert not found.settings
     assert {row.single_s for row in rows(found)} == {0.087}
-    with look.style():
+    with theme.style():
         assert [drawing.name.partition("-")[0] for drawing in step_drawings(found)] == ["workers"]
 
 
 def test_systems_are_measured_without_a_prediction() -> None:
     ddp = record(cell(BUCKETS), 0, 0.1, system="torch-ddp(bucket_mb=0.5)")
-    (row,) = rows(summarise([ddp]))
+    (row,) = rows(summary_of([ddp]))
     assert (row.method, row.error, row.num_repeats) == ("torch-ddp(bucket_mb=25)", None, 1)
 
 
@@ -210,8 +218,8 @@ def test_every_figure_is_drawn_within_its_frame_and_names_its_records() -> None:
     small = [
         one for one in step_suites() if "resnet50" in one.cell and one.fabric.num_hosts + one.fabric.num_virtual < 99
     ]
-    found = summarise(small)
-    with look.style():
+    found = summary_of(small)
+    with theme.style():
         drawn = {drawing.name: drawing for drawing in step_drawings(found)}
         for drawing in drawn.values():
             drawing.figure.canvas.draw()

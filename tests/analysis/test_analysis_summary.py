@@ -8,10 +8,11 @@ from synthetic_records import EMULATED, REPLAY, absent, quick_suite, shared, sin
 
 from analysis.rows import CellRow, SettingRow, SharingRow, Tone
 from analysis.sharing import steady_step_time_s
-from analysis.summary import NoRecordsError, summarise
+from analysis.summary import NoRecordsError
 from analysis.tables import rows_as_json
 from analysis.training import Baseline, full_size
 from results.record import CurvePoint, JobResult, RankTimes, Record, Status
+from suites.reports import summary_of
 
 HALF = "tensor-fusion(cycle_s=0.005)+half"
 
@@ -21,7 +22,7 @@ def rng() -> np.random.Generator:
 
 
 def setting(records: list[Record]) -> SettingRow:
-    (only,) = summarise(records).settings
+    (only,) = summary_of(records).settings
     return only
 
 
@@ -51,7 +52,7 @@ def with_held_out(record: Record, loss: float, accuracy: float) -> Record:
 
 def test_every_cell_of_the_suite_is_a_row_or_an_outcome() -> None:
     records = quick_suite(2)
-    summary = summarise(records)
+    summary = summary_of(records)
     shown = {cell.cell for found in summary.settings for cell in found.cells}
     shown |= {sharing.cell for pair in summary.pairs for sharing in pair.rows}
     shown |= {outcome.cell for outcome in summary.outcomes}
@@ -63,7 +64,7 @@ def test_every_cell_of_the_suite_is_a_row_or_an_outcome() -> None:
 
 def test_the_same_records_in_any_order_give_the_same_summary() -> None:
     records = quick_suite(2)
-    assert rows_as_json(summarise(records)) == rows_as_json(summarise(records[::-1]))
+    assert rows_as_json(summary_of(records)) == rows_as_json(summary_of(records[::-1]))
 
 
 def test_throughput_counts_all_ranks_and_the_slowest_of_each_step() -> None:
@@ -97,21 +98,21 @@ def test_without_the_baseline_the_fastest_uncompressed_cell_takes_its_place() ->
 
 
 def test_the_baseline_can_be_chosen() -> None:
-    summary = summarise(cells("unfused", "torch-ddp"), baseline=Baseline("ours", "unfused"))
+    summary = summary_of(cells("unfused", "torch-ddp"), baseline=Baseline("ours", "unfused"))
     assert summary.settings[0].baseline == "unfused"
 
 
 def test_fabrics_of_different_rates_never_share_a_setting() -> None:
     generator = rng()
     fast = single("resnet20-digits", "torch-ddp", 0, generator, replace(EMULATED, rate_bps=1e9))
-    assert len(summarise([*cells("torch-ddp", num_repeats=1), fast]).settings) == 2
+    assert len(summary_of([*cells("torch-ddp", num_repeats=1), fast]).settings) == 2
 
 
 def test_a_cell_that_misses_the_target_loss_cannot_win() -> None:
     base = [with_curve(record, 2.0, 1.0, 0.5) for record in cells("torch-ddp")]
     stuck = [with_curve(record, 2.0, 1.9, 1.8) for record in cells(HALF)]
     good = [with_curve(record, 2.0, 1.0, 0.5) for record in cells("fixed-buckets")]
-    summary = summarise(base + stuck + good)
+    summary = summary_of(base + stuck + good)
     missed = row(summary.settings[0], HALF).time_to_target_s
     assert missed is not None
     assert missed.median == math.inf
@@ -124,7 +125,7 @@ def test_a_diverged_repeat_counts_as_infinite_and_is_shown_with_its_reason() -> 
     base = [with_curve(record, 2.0, 1.0, 0.5) for record in cells("torch-ddp")]
     own = [with_curve(record, 2.0, 1.0, 0.5) for record in cells("unfused")]
     own[1:] = [replace(record, status=Status.DIVERGED, reason="loss is NaN at step 7") for record in own[1:]]
-    summary = summarise(base + own)
+    summary = summary_of(base + own)
     time_s = row(summary.settings[0], "unfused").time_to_target_s
     assert time_s is not None
     assert time_s.median == math.inf
@@ -133,25 +134,25 @@ def test_a_diverged_repeat_counts_as_infinite_and_is_shown_with_its_reason() -> 
 
 
 def test_one_repeat_gives_no_verdict() -> None:
-    assert summarise(cells("torch-ddp", HALF, num_repeats=1)).verdicts[0].tone is Tone.OPEN
+    assert summary_of(cells("torch-ddp", HALF, num_repeats=1)).verdicts[0].tone is Tone.OPEN
 
 
 def test_only_failures_still_make_a_summary() -> None:
-    summary = summarise([absent("real/a/b", 0, Status.SKIPPED, "no compiler")])
+    summary = summary_of([absent("real/a/b", 0, Status.SKIPPED, "no compiler")])
     assert summary.settings == ()
     assert summary.outcomes[0].reason == "no compiler"
 
 
 def test_no_records_at_all_is_an_error_with_a_remedy() -> None:
     with pytest.raises(NoRecordsError, match="make bench-quick"):
-        summarise([])
+        summary_of([])
 
 
 def pair_rows(*policies: str, num_repeats: int = 3) -> dict[str, SharingRow]:
     generator = rng()
     jobs = ("resnet20-digits", "resnet20-digits")
     records = [shared(jobs, policy, n, generator) for n in range(num_repeats) for policy in policies]
-    (pair,) = summarise(records).pairs
+    (pair,) = summary_of(records).pairs
     return {found.policy: found for found in pair.rows}
 
 
@@ -188,7 +189,7 @@ def test_steady_step_time_leaves_out_steps_that_ran_alone() -> None:
 def test_a_repeat_that_ends_worse_than_it_began_cannot_win() -> None:
     base = [with_curve(record, 2.0, 1.0, 0.5) for record in cells("torch-ddp")]
     own = [with_held_out(with_curve(record, 2.0, 1.0, 0.5), 10.4, 0.3) for record in cells(HALF)]
-    verdict = summarise(base + own).verdicts[0]
+    verdict = summary_of(base + own).verdicts[0]
     assert "10.4" in verdict.details[0]
     assert not verdict.headline.startswith("Pays")
 
@@ -196,7 +197,7 @@ def test_a_repeat_that_ends_worse_than_it_began_cannot_win() -> None:
 def test_a_win_that_costs_accuracy_says_so_in_the_headline() -> None:
     base = [with_held_out(with_curve(record, 2.0, 1.0, 0.5), 0.6, 0.8) for record in cells("torch-ddp")]
     own = [with_held_out(with_curve(record, 2.0, 1.0, 0.5), 0.9, 0.6) for record in cells(HALF)]
-    headline = summarise(base + own).verdicts[0].headline
+    headline = summary_of(base + own).verdicts[0].headline
     assert headline.startswith("Pays: tensor-fusion+half")
     assert "60\N{NO-BREAK SPACE}% against 80\N{NO-BREAK SPACE}%" in headline
     assert "in each of 3 repeats" in headline
@@ -232,7 +233,7 @@ def test_names_are_short_and_the_parameters_left_out_are_noted() -> None:
 
 
 def test_rows_are_plain_json_without_nan() -> None:
-    text = json.dumps(rows_as_json(summarise(quick_suite(1))), allow_nan=False)
+    text = json.dumps(rows_as_json(summary_of(quick_suite(1))), allow_nan=False)
     assert '"low": null' in text
     assert '"nan"' not in text
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from described import described
 from hypothesis import given
 from hypothesis import strategies as st
 from synthetic_sharing import Group, Work, crossover_suite, record
@@ -14,13 +15,13 @@ from analysis.rows import Summary
 from analysis.shared_rows import CROSSOVER, PHASE, Paired, PairRow, SweepRow
 from analysis.sharing import steady_step_time_s
 from analysis.sharing_metrics import jain_index
-from analysis.summary import summarise
 from results.record import FabricFacts, JobResult, RankTimes, Record, Status
+from suites.reports import summary_of
 
 
 @pytest.fixture(scope="module")
 def summary() -> Summary:
-    return summarise(crossover_suite())
+    return summary_of(crossover_suite())
 
 
 def sweep(summary: Summary, axis: str, strategy: str = "") -> SweepRow:
@@ -102,19 +103,19 @@ def test_naive_start_offsets_become_a_range_of_the_pair_and_a_sweep_beside_cross
 def test_the_same_value_on_two_networks_makes_two_sweeps() -> None:
     records = crossover_suite(only=("jitter",))
     faster = [replace(one, id=f"{one.id}-fast", fabric=replace(one.fabric, rate_bps=1e9)) for one in records]
-    assert len(summarise([*records, *faster]).sweeps) == 2
+    assert len(summary_of([*records, *faster]).sweeps) == 2
 
 
 def test_an_axis_that_is_not_in_the_table_is_drawn_by_its_own_name(summary: Summary) -> None:
     records = [replace(one, axis="credit") for one in crossover_suite(only=("jitter",))]
-    (found,) = summarise(records).sweeps
+    (found,) = summary_of(records).sweeps
     assert found.axis == "credit"
     assert axis_of("credit").label == "credit"
 
 
 def test_one_job_alone_under_a_policy_is_a_sharing_cell_and_no_setting() -> None:
     group = Group(name="jobs", work=(Work(),), ways=("exclusive", "crossover"), axis="jobs", at=1, repeats=2)
-    summary = summarise(group.records(np.random.default_rng(1)))
+    summary = summary_of(group.records(np.random.default_rng(1)))
     assert summary.settings == ()
     assert summary.sweeps[0].values == (1,)
 
@@ -171,9 +172,9 @@ def test_cells_that_share_a_name_but_not_a_strategy_are_never_mixed() -> None:
     def made(strategy: str, repeat: int) -> Record:
         group = Group(name="on-top", work=(Work(strategy=strategy),) * 2)
         one = record(group, "crossover", repeat, np.random.default_rng(repeat))
-        return replace(one, id=f"{strategy}-{repeat}")
+        return described(replace(one, id=f"{strategy}-{repeat}"))
 
-    summary = summarise([made(strategy, repeat) for strategy in ("a", "b") for repeat in range(3)])
+    summary = summary_of([made(strategy, repeat) for strategy in ("a", "b") for repeat in range(3)])
     assert [row.rows[0].num_repeats for row in summary.pairs] == [3, 3]
 
 
@@ -204,16 +205,18 @@ def test_jobs_that_never_ran_together_share_the_makespan() -> None:
         )
         for name, start_s in (("a", 0.0), ("b", 1.0))
     )
-    record = Record(
-        id="x",
-        suite="crossover",
-        cell="g/w/muri",
-        repeat=0,
-        seed=1,
-        status=Status.OK,
-        sharing="muri",
-        fabric=FabricFacts(kind="emulated", label="replay", num_hosts=4),
-        jobs=jobs,
-        makespan_s=2.0,
+    record = described(
+        Record(
+            id="x",
+            suite="crossover",
+            cell="g/w/muri",
+            repeat=0,
+            seed=1,
+            status=Status.OK,
+            sharing="muri",
+            fabric=FabricFacts(kind="emulated", label="replay", num_hosts=4),
+            jobs=jobs,
+            makespan_s=2.0,
+        )
     )
     assert [steady_step_time_s(record, job) for job in record.jobs] == [0.2, 0.2]

@@ -7,15 +7,16 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
+from described import described
 from rich.console import Console
 
 from analysis.figures import drawings
 from analysis.report import render_page
-from analysis.summary import summarise
 from analysis.tables import render
 from analysis.target_rows import Spread, TargetStudy
 from analysis.targets import judged, ratio
 from results.record import CurvePoint, FabricFacts, JobResult, Record, Status
+from suites.reports import summary_of
 
 LOCKSTEP = FabricFacts(kind="lockstep", label="lockstep", num_hosts=4, rate_bps=200e6, equivalent_rate_bps=200e6)
 STEP_S = 0.1
@@ -47,11 +48,11 @@ def record(
         id=f"convergence.{method}.r{repeat:02d}", suite="convergence", cell=f"4-ranks/resnet20-digits/{method}",
         repeat=repeat, seed=1 + repeat, status=Status.OK, fabric=LOCKSTEP, jobs=(job,),
     )  # fmt: skip
-    return replace(made, **changes)  # type: ignore[arg-type]
+    return described(replace(made, **changes))  # type: ignore[arg-type]
 
 
 def study(records: Sequence[Record]) -> TargetStudy:
-    (found,) = summarise(records).targets
+    (found,) = summary_of(records).targets
     return found
 
 
@@ -131,7 +132,7 @@ def test_a_setting_without_a_dense_run_of_that_name_takes_the_best_of_those_that
 
 
 def test_figures_report_and_terminal_show_every_method() -> None:
-    summary = summarise([*dense(), record("top-k", (0.2, 0.5, 0.8, 0.96), step_bytes=1e4), record("lost", (0.1,) * 4)])
+    summary = summary_of([*dense(), record("top-k", (0.2, 0.5, 0.8, 0.96), step_bytes=1e4), record("lost", (0.1,) * 4)])
     drawn = list(drawings(summary))
     assert [drawing.topic for drawing in drawn] == ["targets"] * 4
     left, right = drawn[0].figure.axes

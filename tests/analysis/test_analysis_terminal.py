@@ -8,16 +8,16 @@ from rich.console import Console
 from synthetic_records import quick_suite
 
 from analysis.rows import Summary
-from analysis.summary import summarise
 from analysis.tables import render
 from analysis.terminal import Column, fit, output_console, paragraph, table
+from suites.reports import summary_of
 
 NAMES = ("fixed-buckets", "unfused", "tensor-fusion", "+error-feedback", "torch-ddp", "horovod", "(fusion_threshold=0)")
 
 
 @pytest.fixture(scope="module")
 def summary() -> Summary:
-    return summarise(quick_suite(2))
+    return summary_of(quick_suite(2))
 
 
 def shown(summary: Summary, width: int) -> str:
@@ -63,7 +63,7 @@ def test_a_narrow_terminal_keeps_the_most_important_columns(summary: Summary) ->
 def test_too_few_repeats_are_noted_under_every_table(summary: Summary) -> None:
     text = shown(summary, 120)
     assert text.count("covers less than 95 %") == len(summary.settings) + len(summary.pairs)
-    assert "--repeats 6" in shown(summarise(quick_suite(1)), 120)
+    assert "--repeats 6" in shown(summary_of(quick_suite(1)), 120)
 
 
 def test_text_in_square_brackets_is_no_markup() -> None:

@@ -21,6 +21,7 @@ from baselines.api import (
     Payload,
     Slot,
     Transfer,
+    Votes,
     as_bytes,
     from_bytes,
 )
@@ -40,7 +41,7 @@ LOSSY = [
     if kind.card.slot is Slot.COMPRESSION
     and not kind.card.wraps
     and kind().lossy
-    and not isinstance(kind(), KeepsResidual)  # no error feedback goes around it: it has a law of its own
+    and not isinstance(kind(), KeepsResidual | Votes)  # no error feedback goes around it: it has a law of its own
 ]
 EXCHANGES = [kind() for kind in plugins().values() if kind.card.slot is Slot.EXCHANGE]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 from collections.abc import Sequence
-from typing import ClassVar
 
 import pytest
 import torch
@@ -13,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from baselines.api import Aggregate, AllToAll, Exchange, How, Payload, Primitive, Transfer
+from baselines.api import Aggregate, AllToAll, Exchange, How, Payload, Primitive, Scope, Transfer
 from baselines.exchange.hierarchical import Hierarchical
 from baselines.exchange.parameter_server import ParameterServer
 from baselines.exchange.ring import Ring
@@ -205,7 +204,9 @@ def test_what_cannot_work_is_refused_with_the_remedy(text: str, message: str) ->
 
 
 class LayerWise(Sgd):
-    element_wise: ClassVar[bool] = False
+    @property
+    def scope(self) -> Scope:
+        return Scope.TENSOR
 
 
 def test_an_optimizer_that_needs_whole_tensors_does_not_run_on_servers() -> None:

@@ -29,7 +29,7 @@ ROWS, COLUMNS, BATCH = 7, 6, 8
 
 def method(warmup_steps: int = WARM_UP, **settings: object) -> str:
     told = "".join(f", {name}={value!r}" for name, value in settings.items())
-    optimizer = f"frozen-adam(lr={LR}, freeze_after={warmup_steps})"
+    optimizer = f"frozen-adam(lr={LR}, freeze_after={warmup_steps}, floor=0.0)"
     return f"onebit-adam(warmup_steps={warmup_steps}{told})+{optimizer}"
 
 
@@ -137,7 +137,7 @@ def test_packings_and_servers_do_as_well(surroundings: str, servers: int) -> Non
     first, *others = ranks.models[: ranks.num_workers]
     for other in others:
         assert all(torch.equal(p, other.get_parameter(name)) for name, p in first.named_parameters())
-    exact = trained(f"frozen-adam(lr={LR}, freeze_after={WARM_UP}){exchange}", 3, 20).models[0]
+    exact = trained(f"frozen-adam(lr={LR}, freeze_after={WARM_UP}, floor=0.0){exchange}", 3, 20).models[0]
     assert loss_of(first) <= 1.1 * loss_of(exact)
 
 

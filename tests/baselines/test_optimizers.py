@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from baselines.api import Scope
 from baselines.optimizer.frozen_adam import FrozenAdam
 from baselines.optimizer.truncated_gradient import TruncatedGradient, truncated
 from baselines.strategy import parse_strategy
@@ -65,7 +66,7 @@ def test_truncation_never_crosses_zero_and_moves_by_the_pull_at_most(
 
 
 def test_with_an_infinite_threshold_every_weight_is_drawn() -> None:
-    rule = parse_strategy("truncated-gradient(lr=0.1, gravity=1.0, every=1, threshold=1e999)").optimizer
+    rule = parse_strategy("truncated-gradient(lr=0.1, gravity=1.0, every=1, threshold=1e30)").optimizer
     assert isinstance(rule, TruncatedGradient)
     (weights,) = weights_after(rule.build, 1)
     plain = torch.linspace(-1, 1, 12) - 0.1 * gradient(0)
@@ -132,8 +133,9 @@ def test_until_it_freezes_it_is_torchs_adam() -> None:
 
 def test_frozen_it_follows_the_formula_with_the_correction_of_the_last_warm_step() -> None:
     num_warm, lr = 3, 0.01
+    rule = FrozenAdam(lr=lr, freeze_after=num_warm, floor=0.0)
     own, mean, square = torch.linspace(-1.0, 1.0, 12).double(), torch.zeros(12).double(), torch.zeros(12).double()
-    for step, weights in enumerate(weights_after(FrozenAdam(lr=lr, freeze_after=num_warm).build, 40), start=1):
+    for step, weights in enumerate(weights_after(rule.build, 40), start=1):
         grad = gradient(step - 1).double()
         mean = 0.9 * mean + 0.1 * grad
         if step <= num_warm:
@@ -161,10 +163,10 @@ def test_frozen_steps_are_linear_in_the_gradient() -> None:
 # ---- both
 
 
-@pytest.mark.parametrize("rule", [TruncatedGradient(every=3, gravity=0.1), FrozenAdam(freeze_after=3)])
+@pytest.mark.parametrize("rule", [TruncatedGradient(every=3, gravity=0.1), FrozenAdam(freeze_after=3, floor=0.0)])
 def test_parts_stepped_alone_are_as_the_whole(rule: Any) -> None:
     """As on servers and at pre-hooks; a parameter without a gradient stays and does not count the step."""
-    assert rule.element_wise
+    assert rule.scope is Scope.ELEMENT
     whole, parts = weights_after(rule.build, NUM_STEPS), weights_after(rule.build, NUM_STEPS, (1, 4, 7))
     assert torch.equal(whole[-1], parts[-1])
     idle = nn.Parameter(torch.full((3,), 0.05))
@@ -172,7 +174,7 @@ def test_parts_stepped_alone_are_as_the_whole(rule: Any) -> None:
     assert idle.tolist() == pytest.approx([0.05] * 3)
 
 
-@pytest.mark.parametrize("text", ["truncated-gradient(every=2, gravity=0.1)", "frozen-adam(freeze_after=2)"])
+@pytest.mark.parametrize("text", ["truncated-gradient(every=2, gravity=0.1)", "frozen-adam(freeze_after=2, floor=0.0)"])
 @pytest.mark.parametrize("how", ["unfused+parameter-server(update='server')", "unfused+at-pre-hook"])
 def test_servers_and_pre_hooks_train_as_after_all(how: str, text: str) -> None:
     from harness.lockstep.ranks import Lockstep, replicas
@@ -187,7 +189,7 @@ def test_servers_and_pre_hooks_train_as_after_all(how: str, text: str) -> None:
     assert torch.equal(trained(f"{how}+{text}"), trained(f"unfused+{text}"))
 
 
-@pytest.mark.parametrize("rule", [TruncatedGradient(every=3, gravity=0.1), FrozenAdam(freeze_after=3)])
+@pytest.mark.parametrize("rule", [TruncatedGradient(every=3, gravity=0.1), FrozenAdam(freeze_after=3, floor=0.0)])
 def test_a_checkpoint_goes_on_where_it_was(rule: Any) -> None:
     whole = weights_after(rule.build, NUM_STEPS)[-1]
     first = nn.Parameter(torch.linspace(-1.0, 1.0, 12))
@@ -212,6 +214,7 @@ def test_a_checkpoint_goes_on_where_it_was(rule: Any) -> None:
         ("truncated-gradient(threshold=-1.0)", "threshold is -1.0; use 0 or more"),
         ("truncated-gradient(lr=0.0)", "lr is 0.0; use a learning rate above 0"),
         ("frozen-adam(freeze_after=0)", "freeze_after is 0; the second moment needs at least 1 step"),
+        ("frozen-adam(floor=1.5)", "floor is 1.5; use a share of the mean from 0"),
         ("frozen-adam(beta2=1.0)", "beta2 is 1.0; use 0 or more and less than 1"),
         ("frozen-adam(eps=0.0)", "both must be above 0"),
     ],

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from baselines.api import Compressor, Exchange, OptimizerSpec, Ordering, Packing, Slot, Tuner, UpdatePoint
+from baselines.api import Compressor, Consistency, Exchange, OptimizerSpec, Ordering, Packing, Slot, Tuner, UpdatePoint
 from baselines.catalogue import CatalogueError, plugin, plugins, summary_of
 from baselines.compression.topk import TopK
+from baselines.optimizer.sgd import Sgd
 from baselines.packing.fixed_buckets import FixedBuckets
 from baselines.packing.tensor_fusion import TensorFusion
 from baselines.strategy import DEFAULTS, StrategyError, parse_strategy
@@ -23,22 +24,24 @@ PROTOCOLS = {
     Slot.EXCHANGE: Exchange,
     Slot.OPTIMIZER: OptimizerSpec,
     Slot.TUNING: Tuner,
+    Slot.CONSISTENCY: Consistency,
 }
 EVERY = pytest.mark.parametrize("kind", plugins().values(), ids=plugins().keys())
 
 # What does not go with the defaults of other slots, and what it goes with.
-NEEDS = {"dgc": "sgd(momentum=0.0)+", "gtopk": "tree+", "onebit-adam": "frozen-adam+"}
+NEEDS = {"dgc": "sgd(momentum=0.0)+", "signum": "sgd(momentum=0.0)+", "gtopk": "tree+", "onebit-adam": "frozen-adam+"}
+INNER: dict[Slot, Any] = {Slot.COMPRESSION: TopK(), Slot.OPTIMIZER: Sgd()}  # what wrappers go around
 
 
 def beside(kind: type[Any]) -> str:
     """What must stand before it in a text: something to wrap, to tune, or that it does not go without."""
     if kind.card.slot is Slot.TUNING:
         return "tensor-fusion+"
-    return "topk+" if kind.card.wraps else NEEDS.get(kind.card.name, "")
+    return INNER[kind.card.slot].card.name + "+" if kind.card.wraps else NEEDS.get(kind.card.name, "")
 
 
 def make(kind: type[Any]) -> Any:
-    return kind(inner=TopK()) if kind.card.wraps else kind()
+    return kind(inner=INNER[kind.card.slot]) if kind.card.wraps else kind()
 
 
 @EVERY
@@ -124,7 +127,7 @@ def test_what_is_not_named_keeps_its_default() -> None:
         ("", "cannot be read"),
         ("tensor-fusion(cycle_s=-1.0)", "neither may be negative"),
         ("fixed-buckets(bucket_bytes=0)", "bucket_bytes is 0"),
-        ("fifo(depth=0)", "at least one"),
+        ("fifo(depth=0)", "between 1 and"),
         ("fifo(depth=True)", "should be of type int"),
         ("half(dtype='int8')", "use one of float16, bfloat16"),
         ("error-feedback", "nothing is lost"),

@@ -48,6 +48,7 @@ class Scenario:
     evaluates: bool = False
     saves: bool = False
     twins: bool = False
+    defer: bool = False
 
 
 SCENARIOS = (
@@ -58,6 +59,9 @@ SCENARIOS = (
     Scenario("checkpoints", saves=True),
     Scenario("everything, held", Sharing.HOLD, 2, clips=True, evaluates=True, saves=True),
     Scenario("two identical models", twins=True),
+    Scenario("deferred", evaluates=True, defer=True),
+    Scenario("deferred, accumulation and checkpoints", num_micro_batches=2, saves=True, defer=True),
+    Scenario("deferred, clipping, held", Sharing.HOLD, clips=True, defer=True),
 )
 
 
@@ -154,7 +158,7 @@ class Horovod:
     def close(self) -> None:
         """The last update waits for its turn, when the script shuts Horovod down."""
         model, optimizer = self.wrap(Net(4), SCENARIOS[0])
-        bond = bind(model, optimizer, Alone(), Manner())
+        bond = bind((model,), (optimizer,), Alone(), Manner(defer=True))
         model(torch.ones(2, 1, 8, 8)).sum().backward()
         optimizer.step()
         assert bond.keeper.is_deferring
@@ -180,7 +184,7 @@ def train(framework: Any, scenario: Scenario, job: str, rank: int, path: Path | 
     seed = 0 if scenario.twins else JOBS.index(job)
     torch.manual_seed(seed)
     model, optimizer = framework.wrap(Net(4 + 3 * seed), scenario)
-    attachment = attach(model, optimizer, job=job, path=path)
+    attachment = attach(model, optimizer, job=job, path=path, defer=scenario.defer)
     schedule = torch.optim.lr_scheduler.StepLR(optimizer, step_size=2, gamma=0.5)
     torch.manual_seed(100 * seed + rank)
     seen = []
@@ -219,7 +223,7 @@ def run_rank(name: str, folder: Path, job: str, rank: int, paths: list[Path]) ->
     framework = FRAMEWORKS[name](folder, job, rank)
     results, solos = {}, dict[Scenario, list[str]]()
     for scenario, path in zip(SCENARIOS, paths, strict=True):
-        script = replace(scenario, name="", sharing=Sharing.NAIVE)  # all that matters alone
+        script = replace(scenario, name="", sharing=Sharing.NAIVE, defer=False)  # all that matters alone
         solo = solos[script] if script in solos else train(framework, script, job, rank, None)[0]
         solos[script] = solo
         shared, attachment = train(framework, scenario, job, rank, path)

@@ -32,8 +32,8 @@ from crossover import (
     Sharing,
     start,
 )
-from crossover.arbiter.acceptor import MAX_VISITORS
-from crossover.protocol import REPLY_BYTES, Answer, Ask, Reply, Request
+from crossover.arbiter.acceptor import MAX_PENDING
+from crossover.protocol import REPLY_BYTES, Reply, ReplyKind, Request, RequestKind
 
 SOON_S = 10.0  # a bound against hanging, not a speed: the machine may be busy
 
@@ -358,7 +358,7 @@ def test_another_user_is_refused_even_where_the_file_modes_let_him_in() -> None:
                 reply = Reply.unpack(os.read(answer, REPLY_BYTES))
             os.close(answer)
             os.close(told)
-            assert reply.kind is Answer.REFUSED
+            assert reply.kind is ReplyKind.REFUSED
             assert "not user 65534" in reply.text
             assert is_alive(arbiter.path)
 
@@ -369,8 +369,8 @@ def test_another_user_is_refused_even_where_the_file_modes_let_him_in() -> None:
         b"x",
         b"\xff" * 4096,
         bytes(300),
-        Request(Ask.ACQUIRE).pack(),
-        Request(Ask.RELEASE, number=5).pack(),
+        Request(RequestKind.ACQUIRE).pack(),
+        Request(RequestKind.RELEASE, number=5).pack(),
         b"\0" * 100_000,
     ],
     ids=["short", "oversized", "zeros", "acquire-first", "release-first", "huge"],
@@ -378,15 +378,15 @@ def test_another_user_is_refused_even_where_the_file_modes_let_him_in() -> None:
 def test_a_stranger_packet_is_refused_and_hurts_nobody(arbiter: ArbiterProcess, packet: bytes) -> None:
     with raw(arbiter.path) as connection:
         connection.send(packet)
-        assert Reply.unpack(connection.recv(REPLY_BYTES)).kind is Answer.REFUSED
+        assert Reply.unpack(connection.recv(REPLY_BYTES)).kind is ReplyKind.REFUSED
         assert connection.recv(1) == b""
     assert is_alive(arbiter.path)
 
 
-def test_a_crowd_at_the_door_loses_its_oldest_and_keeps_nobody_from_a_seat(arbiter: ArbiterProcess) -> None:
-    crowd = [raw(arbiter.path) for _ in range(2 * MAX_VISITORS)]
+def test_a_crowd_of_connections_loses_its_oldest_and_keeps_nobody_from_a_seat(arbiter: ArbiterProcess) -> None:
+    crowd = [raw(arbiter.path) for _ in range(2 * MAX_PENDING)]
     assert is_alive(arbiter.path)
-    assert all(connection.recv(1) == b"" for connection in crowd[:MAX_VISITORS])
+    assert all(connection.recv(1) == b"" for connection in crowd[:MAX_PENDING])
     for connection in crowd:
         connection.close()
     for _ in range(1000):
@@ -396,15 +396,17 @@ def test_a_crowd_at_the_door_loses_its_oldest_and_keeps_nobody_from_a_seat(arbit
 
 def test_a_peer_that_asks_and_never_reads_is_dropped(arbiter: ArbiterProcess) -> None:
     with raw(arbiter.path) as flood, suppress(BrokenPipeError, ConnectionResetError):
-        flood.send(Request(Ask.JOIN, job="a", device="flood").pack())
+        flood.send(Request(RequestKind.JOIN, job="a", device="flood").pack())
         for _ in range(5000):
-            flood.send(Request(Ask.RELEASE, number=99).pack())
+            flood.send(Request(RequestKind.RELEASE, number=99).pack())
     assert is_alive(arbiter.path)
 
 
 def test_random_packets_on_many_seats_leave_the_arbiter_serving(arbiter: ArbiterProcess) -> None:
     random = Random(0)
-    packets = [Request(ask, device="fuzz", job=job, number=n).pack() for ask in Ask for job in "abc" for n in range(4)]
+    packets = [
+        Request(ask, device="fuzz", job=job, number=n).pack() for ask in RequestKind for job in "abc" for n in range(4)
+    ]
     crowd = [raw(arbiter.path) for _ in range(8)]
     for _ in range(2000):
         place = random.randrange(len(crowd))

@@ -11,10 +11,10 @@ from crossover.protocol import (
     REPLY_BYTES,
     REPORT_BYTES,
     REQUEST_BYTES,
-    Answer,
-    Ask,
     Reply,
+    ReplyKind,
     Request,
+    RequestKind,
     Resource,
     check_job,
 )
@@ -25,18 +25,20 @@ NUMBERS = st.integers(0, 2**64 - 1)
 
 @given(resource=st.sampled_from(Resource), number=NUMBERS, job=NAMES, device=NAMES)
 def test_a_join_is_read_as_written(resource: Resource, number: int, job: str, device: str) -> None:
-    request = Request(Ask.JOIN, resource, number, job, device)
+    request = Request(RequestKind.JOIN, resource, number, job, device)
     assert Request.unpack(request.pack()) == request
 
 
-@given(kind=st.sampled_from(Answer), extent=st.sampled_from(Extent), generation=NUMBERS, round_=NUMBERS, text=st.text())
+@given(
+    kind=st.sampled_from(ReplyKind), extent=st.sampled_from(Extent), generation=NUMBERS, round_=NUMBERS, text=st.text()
+)
 def test_a_reply_is_read_as_written_and_its_text_is_cut(
-    kind: Answer, extent: Extent, generation: int, round_: int, text: str
+    kind: ReplyKind, extent: Extent, generation: int, round_: int, text: str
 ) -> None:
     reply = Reply(kind, generation, round_, extent, text)
     again = Reply.unpack(reply.pack())
     assert (again.kind, again.generation, again.round, again.extent) == (kind, generation, round_, extent)
-    assert HEADER_BYTES <= len(reply.pack()) <= (REPORT_BYTES if kind is Answer.REPORT else REPLY_BYTES)
+    assert HEADER_BYTES <= len(reply.pack()) <= (REPORT_BYTES if kind is ReplyKind.REPORT else REPLY_BYTES)
     assert text.startswith(again.text.rstrip("\ufffd")) or "\ufffd" in text
 
 
@@ -49,7 +51,7 @@ def test_garbage_is_refused_and_never_anything_worse(packet: bytes) -> None:
 
 @given(position=st.integers(0, REQUEST_BYTES - 1), value=st.integers(0, 255))
 def test_a_changed_byte_gives_a_request_or_a_refusal(position: int, value: int) -> None:
-    packet = bytearray(Request(Ask.JOIN, job="resnet", device="0").pack())
+    packet = bytearray(Request(RequestKind.JOIN, job="resnet", device="0").pack())
     packet[position] = value
     try:
         request = Request.unpack(bytes(packet))

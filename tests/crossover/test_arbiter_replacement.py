@@ -13,8 +13,14 @@ from random import Random
 import pytest
 
 from crossover import ArbiterAbsent, ArbiterLost, Lease, Participant, Refused, Sharing
-from crossover.arbiter.listening import locked_folder
-from crossover.arbiter.roster import Place, Roster, birth_ticks, open_process, read_roster, roster_path, write_roster
+from crossover.arbiter.listening import locked_folder, private_folder
+from crossover.arbiter.roster import (
+    Roster,
+    RosterEntry,
+    RosterFile,
+    birth_ticks,
+    open_process,
+)
 from crossover.arbiter.server import GENERATIONS_AN_ARBITER
 from crossover.process import ensure
 from crossover.protocol import Resource
@@ -296,28 +302,31 @@ def _kill_if_there(path: Path) -> None:
 def test_the_roster_lists_who_is_here_and_is_gone_at_the_end(path: Path) -> None:
     ensure(path, SETTINGS, linger_s=0.1)
     a = seat(path, "a")
-    roster = read_roster(roster_path(path))
+    with private_folder(path.parent) as folder:
+        roster = RosterFile(folder, path.name).read()
     assert roster is not None
-    assert [(place.job, place.is_here, place.pid) for place in roster.places] == [("a", True, os.getpid())]
-    assert roster_path(path).stat().st_mode & 0o777 == 0o600
+    assert [(entry.job, entry.is_here, entry.pid) for entry in roster.entries] == [("a", True, os.getpid())]
+    assert path.with_name("host.sock.roster").stat().st_mode & 0o777 == 0o600
     a.leave()
     eventually(lambda: not path.exists())
     assert {file.name for file in path.parent.iterdir()} <= {"host.sock.log"}
 
 
 def test_a_roster_is_read_as_written(tmp_path: Path) -> None:
-    places = (
-        Place(Resource.DEVICE, "0", "a", stint=2, is_here=True, pid=7, birth_ticks=9),
-        Place(Resource.LINK, "0", "b", stint=1, is_here=False),
+    entries = (
+        RosterEntry(Resource.DEVICE, "0", "a", stint=2, is_here=True, pid=7, birth_ticks=9),
+        RosterEntry(Resource.LINK, "0", "b", stint=1, is_here=False),
     )
-    write_roster(tmp_path / "r", Roster(SETTINGS, 5, places))
-    assert read_roster(tmp_path / "r") == Roster(SETTINGS, 5, places)
-    assert read_roster(tmp_path / "absent") is None
+    tmp_path.chmod(0o700)
+    with private_folder(tmp_path) as folder:
+        RosterFile(folder, "r").write(Roster(SETTINGS, 5, entries))
+        assert RosterFile(folder, "r").read() == Roster(SETTINGS, 5, entries)
+        assert RosterFile(folder, "absent").read() is None
 
 
 def test_a_damaged_roster_is_refused_by_name(path: Path) -> None:
     with locked_folder(path.parent):
-        roster_path(path).write_text("{")
+        path.with_name("host.sock.roster").write_text("{")
     with pytest.raises(Refused, match="damaged: end the jobs on it and remove it"):
         ensure(path, SETTINGS)
 
@@ -333,9 +342,11 @@ def test_other_settings_are_refused_while_jobs_of_the_dead_arbiter_run(path: Pat
 
 
 def test_a_number_that_is_used_again_is_another_process() -> None:
-    me = Place(Resource.DEVICE, "0", "a", stint=0, is_here=True, pid=os.getpid(), birth_ticks=birth_ticks(os.getpid()))
+    me = RosterEntry(
+        Resource.DEVICE, "0", "a", stint=0, is_here=True, pid=os.getpid(), birth_ticks=birth_ticks(os.getpid())
+    )
     fd = open_process(me)
     assert fd is not None
     os.close(fd)
-    stranger = Place(Resource.DEVICE, "0", "a", stint=0, is_here=True, pid=os.getpid(), birth_ticks=1)
+    stranger = RosterEntry(Resource.DEVICE, "0", "a", stint=0, is_here=True, pid=os.getpid(), birth_ticks=1)
     assert open_process(stranger) is None

@@ -15,10 +15,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from crossover import ArbiterAbsent, ArbiterProcess, Participant, Refused, start
-from crossover.arbiter.acceptor import MAX_VISITORS
+from crossover.arbiter.acceptor import MAX_PENDING
 from crossover.arbiter.server import MAX_NUMBER, MAX_SEATS
 from crossover.connecting import ask_once
-from crossover.protocol import HEADER_BYTES, REPLY_BYTES, REQUEST_BYTES, Answer, Ask, Reply, Request
+from crossover.protocol import HEADER_BYTES, REPLY_BYTES, REQUEST_BYTES, Reply, ReplyKind, Request, RequestKind
 from crossover.status import read_status
 
 SOON_S = 20.0  # a bound against hanging, not a speed: the machine may be busy
@@ -61,7 +61,7 @@ PACKETS = st.one_of(
         lambda kind, number, generation, job: Request(
             kind, number=number, job=job, device="fuzz", generation=generation
         ),
-        st.sampled_from(Ask),
+        st.sampled_from(RequestKind),
         st.integers(0, 2**64 - 1),
         st.integers(0, 2**64 - 1),
         st.sampled_from(["a", "b", "c", ""]),
@@ -80,9 +80,9 @@ def test_no_packets_end_the_arbiter_or_get_a_lease_without_joining(
             connection.settimeout(0.002)
             for packet in packets:
                 connection.send(packet)
-                has_joined |= len(packet) == REQUEST_BYTES and packet[4:5] == bytes([Ask.JOIN])
+                has_joined |= len(packet) == REQUEST_BYTES and packet[4:5] == bytes([RequestKind.JOIN])
                 answer = connection.recv(1 << 17)
-                assert has_joined or Reply.unpack(answer).kind not in (Answer.WELCOME, Answer.GRANTED)
+                assert has_joined or Reply.unpack(answer).kind not in (ReplyKind.WELCOME, ReplyKind.GRANTED)
     assert read_status(arbiter.path).pid == arbiter.pid
 
 
@@ -95,7 +95,7 @@ def test_the_turns_of_others_go_on_under_fuzz(arbiter: ArbiterProcess) -> None:
             number += 1
             with raw(arbiter.path) as connection, suppress(OSError):
                 connection.send(os.urandom(1 + number % 300))
-                connection.send(Request(Ask.RELEASE, number=number).pack())
+                connection.send(Request(RequestKind.RELEASE, number=number).pack())
 
     thread = threading.Thread(target=shout)
     thread.start()
@@ -107,13 +107,15 @@ def test_the_turns_of_others_go_on_under_fuzz(arbiter: ArbiterProcess) -> None:
     assert read_status(arbiter.path).pid == arbiter.pid
 
 
-@pytest.mark.parametrize("kind", [Ask.JOIN, Ask.LOOK])
-def test_numbers_that_would_outgrow_their_field_are_refused_or_harmless(arbiter: ArbiterProcess, kind: Ask) -> None:
+@pytest.mark.parametrize("kind", [RequestKind.JOIN, RequestKind.LOOK])
+def test_numbers_that_would_outgrow_their_field_are_refused_or_harmless(
+    arbiter: ArbiterProcess, kind: RequestKind
+) -> None:
     for number, generation in ((MAX_NUMBER + 1, 1), (0, 2**64 - 1), (2**64 - 1, 2**64 - 1)):
         with raw(arbiter.path) as connection:
             connection.send(Request(kind, number=number, job="a", device="big", generation=generation).pack())
             answer = Reply.unpack(connection.recv(REPLY_BYTES)).kind
-            assert answer is (Answer.REFUSED if kind is Ask.JOIN else Answer.ENTRY)
+            assert answer is (ReplyKind.REFUSED if kind is RequestKind.JOIN else ReplyKind.ENTRY)
     take_turns(arbiter.path, device="big")
 
 
@@ -122,15 +124,15 @@ def test_a_release_of_a_lease_that_one_never_had_ends_the_seat(arbiter: ArbiterP
         raw(arbiter.path) as thief,
         Participant(arbiter.path, "b", "theft", wait_limit_s=SOON_S) as b,
     ):
-        thief.send(Request(Ask.JOIN, job="a", device="theft").pack())
-        assert Reply.unpack(thief.recv(REPLY_BYTES)).kind is Answer.WELCOME
-        thief.send(Request(Ask.RELEASE, number=1).pack())
-        assert Reply.unpack(thief.recv(REPLY_BYTES)).kind is Answer.REFUSED
+        thief.send(Request(RequestKind.JOIN, job="a", device="theft").pack())
+        assert Reply.unpack(thief.recv(REPLY_BYTES)).kind is ReplyKind.WELCOME
+        thief.send(Request(RequestKind.RELEASE, number=1).pack())
+        assert Reply.unpack(thief.recv(REPLY_BYTES)).kind is ReplyKind.REFUSED
         b.release(b.acquire())
 
 
 def test_a_thousand_connects_and_half_open_ones_leave_room(arbiter: ArbiterProcess) -> None:
-    silent = [raw(arbiter.path) for _ in range(2 * MAX_VISITORS)]
+    silent = [raw(arbiter.path) for _ in range(2 * MAX_PENDING)]
     for connection in silent[:10]:
         connection.shutdown(socket.SHUT_WR)
     for _ in range(1000):
@@ -157,21 +159,21 @@ def test_more_seats_than_there_is_room_for_are_refused(tmp_path: Path) -> None:
         assert read_status(arbiter.path).pid == arbiter.pid
 
 
-def test_visitors_who_say_nothing_are_sent_away(arbiter: ArbiterProcess) -> None:
+def test_clients_that_say_nothing_are_disconnected(arbiter: ArbiterProcess) -> None:
     with raw(arbiter.path) as silent:
         assert silent.recv(1) == b""  # after HELLO_LIMIT_S
 
 
 def test_a_question_may_be_asked_again_on_the_same_connection(arbiter: ArbiterProcess) -> None:
-    with raw(arbiter.path) as visitor:
+    with raw(arbiter.path) as client:
         for _ in range(3):
-            visitor.send(Request(Ask.STATUS).pack())
-            assert Reply.unpack(visitor.recv(1 << 16)).kind is Answer.REPORT
+            client.send(Request(RequestKind.STATUS).pack())
+            assert Reply.unpack(client.recv(1 << 16)).kind is ReplyKind.REPORT
 
 
 def test_an_undeclared_job_learns_nothing_by_looking(arbiter: ArbiterProcess) -> None:
     with pytest.raises(ValueError, match="unknown job 'z'"):
-        ask_once(arbiter.path, Request(Ask.LOOK, job="z", device="0"), Answer.ENTRY, limit_s=SOON_S)
+        ask_once(arbiter.path, Request(RequestKind.LOOK, job="z", device="0"), ReplyKind.ENTRY, limit_s=SOON_S)
 
 
 def _as_nobody(action: str, path: Path) -> bytes:
@@ -198,7 +200,7 @@ def _try(action: str, path: Path) -> bytes:
     try:
         with raw(path) as connection:
             with suppress(BrokenPipeError, ConnectionResetError):  # it may have been turned away already
-                connection.send(Request(Ask[action], job="a", device="0").pack())
+                connection.send(Request(RequestKind[action], job="a", device="0").pack())
                 return connection.recv(REPLY_BYTES)
             return connection.recv(REPLY_BYTES)
     except (PermissionError, ArbiterAbsent) as error:
@@ -222,7 +224,7 @@ def test_another_user_whom_the_modes_let_in_is_refused_by_his_credentials(action
         os.chmod(folder, 0o755)
         os.chmod(arbiter.path, 0o666)
         reply = Reply.unpack(_as_nobody(action, arbiter.path))
-        assert reply.kind is Answer.REFUSED
+        assert reply.kind is ReplyKind.REFUSED
         assert f"not user {NOBODY}" in reply.text
         take_turns(arbiter.path)
 

@@ -110,7 +110,7 @@ def test_what_does_not_fit_is_refused_with_the_remedy(
 
 
 def test_nccl_refuses_turns_that_are_not_strict(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plain, "team", lambda *_: Team(agree=lambda entry: entry, device="0", strict="one order"))
+    monkeypatch.setattr(plain, "team", lambda *_: Team(agree=None, device="0", strict="one order"))
     script = Script()
     with pytest.raises(Refused, match="one order: use 0"):
         attach(script.model, script.optimizer, job="a", settings=Settings(jobs=("a", "b"), lead_rounds=1))
@@ -140,7 +140,7 @@ def test_two_jobs_alternate_though_one_fails_in_a_backward_and_another_leaves(ar
             script.optimizer.step()
     thread.join(SOON_S)
     assert "".join(order) == "abababab" + "bbbb"
-    assert attachment.statistics.num_turns == len(attachment.spans) == 4
+    assert attachment.statistics.num_turns == len(attachment.spans) == 5  # the last update begins one
     assert attachment.statistics.held_s > 0
 
 
@@ -148,13 +148,13 @@ def fail(_: torch.Tensor) -> None:
     raise ZeroDivisionError
 
 
-def attached() -> tuple[Script, Diary, Attachment]:
+def attached(*, defer: bool = False) -> tuple[Script, Diary, Attachment]:
     script, diary = Script(), Diary()
-    return script, diary, Attachment("a", plain.bind(script.model, script.optimizer, diary, Manner()))
+    return script, diary, Attachment("a", plain.bind((script.model,), (script.optimizer,), diary, Manner(defer=defer)))
 
 
-def test_at_exit_the_last_update_runs() -> None:
-    script, diary, attachment = attached()
+def test_at_exit_the_last_deferred_update_runs() -> None:
+    script, diary, attachment = attached(defer=True)
     script.step()
     before = script.model.weight.detach().clone()
     attachment._close_at_exit()
@@ -163,7 +163,7 @@ def test_at_exit_the_last_update_runs() -> None:
 
 
 def test_after_an_exception_nobody_waits_at_exit(monkeypatch: pytest.MonkeyPatch) -> None:
-    script, diary, attachment = attached()
+    script, diary, attachment = attached(defer=True)
     script.step()
     before = script.model.weight.detach().clone()
     monkeypatch.setattr(sys, "last_value", RuntimeError("the script failed"), raising=False)

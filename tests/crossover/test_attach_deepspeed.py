@@ -135,6 +135,12 @@ class Diary(TurnTaking):
     def skip(self, num_rounds: int) -> None:
         raise AssertionError
 
+    def pause(self) -> None:
+        raise AssertionError
+
+    def resume(self) -> None:
+        raise AssertionError
+
     def leave(self) -> None:
         self.said.append("leave")
 
@@ -247,16 +253,16 @@ class TestWhatIsRefused:
     )
     def test_what_sends_inside_a_turn_is_refused_with_the_reason(self, different: dict[str, Any], reason: str) -> None:
         with pytest.raises(Refused, match=reason):
-            integration.team(engine(**different), None)
+            integration.team((engine(**different),), ())
 
     def test_an_optimizer_of_another_model_is_refused(self) -> None:
         with pytest.raises(Refused, match="attach the engine alone"):
-            integration.team(engine(), torch.optim.SGD(torch.nn.Linear(1, 1).parameters(), lr=0.1))
+            integration.team((engine(),), (torch.optim.SGD(torch.nn.Linear(1, 1).parameters(), lr=0.1),))
 
     @pytest.mark.usefixtures("one_worker")
     def test_an_engine_and_its_own_optimizer_are_accepted(self) -> None:
         accepted = engine()
-        assert integration.team(accepted, accepted.optimizer).strict == ""
+        assert integration.team((accepted,), (accepted.optimizer,)).strict == ""
 
 
 def test_a_method_is_run_inside_its_context_with_its_arguments() -> None:

@@ -1,70 +1,23 @@
-"""Where turns begin and end in torch, and that a deferred update cannot be told from one at once."""
+"""Where turns begin and end in torch."""
 
 import copy
-import io
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
+from attach_jobs import ASIDE, BATCH, TURN, Breaks, Job
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from turn_diary import Diary
 
 from crossover import Extent, Refused
-from crossover.attach import Attachment
-from crossover.integrations import Bond, Manner, Release, ddp, plain
+from crossover.integrations import Manner, ReleasePoint, ddp, plain
 from crossover.integrations.computing import tensors_in
 
 SOON_S = 10.0
-BATCH = torch.linspace(-1, 1, 12).reshape(4, 3)
-TURN = ["acquire", "release"]
-ASIDE = ["aside", "release"]
-
-
-class Breaks(torch.autograd.Function):
-    """A layer without a gradient."""
-
-    @staticmethod
-    def forward(ctx: Any, value: Tensor) -> Tensor:
-        return value.clone()
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        raise RuntimeError("no gradient here")
-
-
-class Job:
-    """A small model in training, attached to a diary."""
-
-    def __init__(self, extent: Extent = Extent.BACKWARD, *, defer: bool = True, **hyper: Any) -> None:
-        torch.manual_seed(3)
-        self.model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
-        self.optimizer = torch.optim.SGD(self.model.parameters(), **{"lr": 0.5, "momentum": 0.9, **hyper})
-        self.diary = Diary(extent)
-        self.bond: Bond = plain.bind(self.model, self.optimizer, self.diary, Manner(defer=defer))
-
-    @property
-    def events(self) -> list[str]:
-        return self.diary.events
-
-    @property
-    def first(self) -> Tensor:
-        """A parameter, read behind torch's back."""
-        return self.model[0].weight.detach().clone()
-
-    def backward(self) -> None:
-        self.model(BATCH).square().sum().backward()
-
-    def put_off_a_step(self) -> Tensor:
-        """The first parameter before the update, which is due now."""
-        self.backward()
-        self.optimizer.step()
-        self.events.clear()
-        return self.first
 
 
 @pytest.fixture(autouse=True)
@@ -130,18 +83,6 @@ def test_a_turn_until_the_end_of_forward_ends_there() -> None:
     assert job.events == TURN
 
 
-def test_evaluation_is_a_lease_aside_and_follows_the_update() -> None:
-    job = Job()
-    before = job.put_off_a_step()
-    with torch.no_grad():
-        job.model(BATCH)
-    assert job.events == ASIDE
-    assert not torch.equal(before, job.first)
-    job.model.eval()
-    job.model(BATCH)
-    assert job.events == ASIDE * 2
-
-
 def test_an_error_in_forward_ends_the_turn() -> None:
     job = Job()
     with pytest.raises(RuntimeError):
@@ -192,147 +133,6 @@ def test_an_output_without_gradients_ends_the_turn_with_forward() -> None:
     assert job.events == TURN
 
 
-@pytest.mark.parametrize(
-    ("name", "read"),
-    [
-        ("parameters", lambda job: list(job.model.parameters())),
-        ("named_parameters", lambda job: dict(job.model.named_parameters())),
-        ("state_dict", lambda job: job.model.state_dict()),
-        ("deep copy", lambda job: copy.deepcopy(job.model)),
-        ("pickle", lambda job: torch.save(job.model, io.BytesIO())),
-        ("a wrapper's state_dict", lambda job: nn.Sequential(job.model).state_dict()),
-        ("a move", lambda job: job.model.double()),
-        ("optimizer.state_dict", lambda job: job.optimizer.state_dict()),
-        ("optimizer's copy", lambda job: copy.deepcopy(job.optimizer)),
-        ("add_param_group", lambda job: job.optimizer.add_param_group({"params": [nn.Parameter(torch.ones(1))]})),
-        ("close", lambda job: Attachment("a", job.bond).close()),
-    ],
-)
-def test_what_reads_parameters_comes_after_the_update(name: str, read: Callable[[Job], object]) -> None:
-    job = Job()
-    before = job.put_off_a_step()
-    assert torch.equal(before, job.first), "the update was not put off"
-    read(job)
-    assert not torch.equal(before, job.first.float())
-    assert job.events == ASIDE
-
-
-def test_a_loaded_state_is_not_overwritten_by_an_update_from_before() -> None:
-    job = Job()
-    saved = copy.deepcopy((job.model.state_dict(), job.optimizer.state_dict()))
-    job.put_off_a_step()
-    job.model.load_state_dict(saved[0])
-    job.optimizer.load_state_dict(saved[1])
-    job.bond.keeper.flush()
-    assert torch.equal(saved[0]["0.weight"], job.first)
-
-
-def test_a_step_without_deferring_is_a_lease_of_its_own() -> None:
-    job = Job(defer=False)
-    job.backward()
-    before = job.first
-    job.optimizer.step()
-    assert not torch.equal(before, job.first)
-    assert job.events == TURN + ASIDE
-
-
-def test_gradients_set_to_zero_after_a_step_are_there_for_the_update() -> None:
-    for zero in (lambda job: job.optimizer.zero_grad(), lambda job: job.model.zero_grad(set_to_none=False)):
-        job = Job()
-        before = job.put_off_a_step()
-        zero(job)
-        job.backward()
-        assert not torch.equal(before, job.first)
-        gradient = job.model[0].weight.grad
-        job.model.zero_grad()
-        job.backward()
-        assert gradient is not None
-        assert torch.equal(gradient, job.model[0].weight.grad)  # nothing was left of the step before
-
-
-@pytest.mark.parametrize("number", [float, torch.tensor], ids=["number", "tensor"])
-@pytest.mark.parametrize("when", ["before", "after"])
-def test_a_schedule_changes_only_the_next_step(number: Callable[[float], Any], when: str) -> None:
-    def train(job: Job, schedule: Any) -> Tensor:
-        for _ in range(4):
-            job.optimizer.zero_grad()
-            job.backward()
-            job.optimizer.step()
-            schedule.step()
-        return job.model.state_dict()["0.weight"]
-
-    def scheduled(job: Job) -> Any:
-        return torch.optim.lr_scheduler.ExponentialLR(job.optimizer, 0.5)
-
-    def fresh() -> Job:
-        job = Job(lr=number(0.5), foreach=False)
-        job.bond.undo()
-        return job
-
-    solo = fresh()
-    expected = train(solo, scheduled(solo)).clone()
-    job = fresh()
-    schedule = scheduled(job) if when == "before" else None
-    job.bond = plain.bind(job.model, job.optimizer, job.diary, Manner())
-    got = train(job, schedule or scheduled(job))
-    assert job.bond.keeper.statistics.num_turns == 4
-    assert torch.equal(expected, got)
-
-
-def test_hyper_parameters_that_the_step_itself_writes_stay_written() -> None:
-    class Counting(torch.optim.SGD):
-        def step(self, closure: Any = None) -> None:
-            for group in self.param_groups:
-                group["num_steps"] = group.get("num_steps", 0) + 1
-            super().step(closure)
-
-    model = nn.Linear(3, 2)
-    optimizer = Counting(model.parameters(), lr=0.1)
-    optimizer.param_groups[0]["num_steps"] = 0
-    plain.bind(model, optimizer, Diary(), Manner())
-    for _ in range(3):
-        model(BATCH).sum().backward()
-        optimizer.step()
-        optimizer.param_groups[0]["lr"] *= 0.5
-    optimizer.state_dict()
-    assert optimizer.param_groups[0]["num_steps"] == 3
-    assert optimizer.param_groups[0]["lr"] == 0.1 / 8
-
-
-def test_two_steps_in_a_row_are_two_updates() -> None:
-    job = Job(momentum=0.0)
-    before = job.put_off_a_step()
-    once = -0.5 * job.model[0].weight.grad
-    job.optimizer.step()
-    job.bond.keeper.flush()
-    torch.testing.assert_close(job.first, before + 2 * once)
-
-
-def test_a_closure_runs_at_once_and_its_forwards_take_turns() -> None:
-    job = Job()
-
-    def closure() -> Tensor:
-        job.optimizer.zero_grad()
-        loss = job.model(BATCH).square().sum()
-        loss.backward()
-        return loss
-
-    before = job.first
-    assert job.optimizer.step(closure) > 0
-    assert not torch.equal(before, job.first)
-    assert job.events == ASIDE + TURN + ASIDE
-
-
-def test_a_gradient_scaler_that_steps_inside_the_optimizer_is_not_deferred() -> None:
-    job = Job(fused=True)
-    job.backward()
-    before = job.first
-    job.optimizer.grad_scale = torch.tensor(1.0)  # as torch.amp.GradScaler does for this call
-    job.optimizer.found_inf = torch.tensor(0.0)
-    job.optimizer.step()
-    assert not torch.equal(before, job.first)
-
-
 def test_a_copy_of_an_attached_model_takes_no_turns_and_has_parameters_of_its_own() -> None:
     job = Job()
     twin = copy.deepcopy(job.model)
@@ -373,7 +173,7 @@ def test_a_model_that_torch_compile_has_wrapped_takes_turns() -> None:
     compiled = torch.compile(model, backend="eager")
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     before = set(vars(model))
-    bond = plain.bind(compiled, optimizer, diary, Manner())
+    bond = plain.bind((compiled,), (optimizer,), diary, Manner(defer=True))
     for shown in (model, compiled):
         compiled(BATCH).sum().backward()
         optimizer.step()
@@ -388,18 +188,43 @@ def test_tensors_are_found_in_nested_outputs() -> None:
     assert [len(tensor) for tensor in tensors_in({"a": [one, (two, None)], "b": {"c": three}})] == [1, 2, 3]
 
 
-def test_what_cannot_take_turns_is_refused_with_the_remedy() -> None:
-    compiled = nn.Linear(2, 2)
-    compiled._compiled_call_impl = lambda: None
-    for model, remedy in ((nn.ReLU(), "attach the model that is trained"), (compiled, "torch.compile")):
-        with pytest.raises(Refused, match=remedy):
-            plain.team(model, None)
+class FullyShardedDataParallel(nn.Linear):
+    """Named as torch's."""
 
-    class FullyShardedDataParallel(nn.Linear):
-        """Named as torch's."""
 
-    with pytest.raises(Refused, match="DistributedDataParallel"):
-        plain.team(FullyShardedDataParallel(2, 2), None)
+class FSDPModule(nn.Linear):
+    """As torch's `fully_shard` makes them of single layers."""
+
+
+@pytest.mark.parametrize(
+    ("model", "remedy"),
+    [
+        (nn.ReLU(), "attach the model that is trained"),
+        (FullyShardedDataParallel(2, 2), "DistributedDataParallel"),
+        (nn.Sequential(nn.Linear(2, 2), FSDPModule(2, 2)), "FSDPModule gathers parameters inside forward"),
+    ],
+    ids=["no parameters", "sharded", "an inner layer is sharded"],
+)
+def test_what_cannot_take_turns_is_refused_with_the_remedy(model: nn.Module, remedy: str) -> None:
+    with pytest.raises(Refused, match=remedy):
+        plain.team((model,), ())
+
+
+@pytest.mark.usefixtures("group")
+@pytest.mark.parametrize("shard", ["fully_shard", "tensor parallelism"])
+def test_layers_that_torch_itself_has_sharded_are_refused(shard: str) -> None:
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
+
+    mesh = init_device_mesh("cpu", (1,))
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    if shard == "fully_shard":
+        fully_shard(model[1], mesh=mesh)
+    else:
+        parallelize_module(model, mesh, {"1": ColwiseParallel()})
+    with pytest.raises(Refused, match="use DistributedDataParallel"):
+        plain.team((model,), ())
 
 
 @pytest.fixture
@@ -431,7 +256,9 @@ def test_under_ddp_the_release_comes_before_the_wait_unless_the_turn_lasts_until
 
     model = DistributedDataParallel(nn.Linear(3, 2))
     model.register_comm_hook(None, slow)
-    bond = ddp.bind(model, torch.optim.SGD(model.parameters(), lr=0.1), diary, Manner(release=Release.LAUNCH))
+    bond = ddp.bind(
+        (model,), (torch.optim.SGD(model.parameters(), lr=0.1),), diary, Manner(release=ReleasePoint.LAUNCH)
+    )
     model(BATCH).sum().backward()
     assert was_released == [comes_before]
     assert diary.events == TURN
@@ -439,26 +266,31 @@ def test_under_ddp_the_release_comes_before_the_wait_unless_the_turn_lasts_until
 
 
 @pytest.mark.usefixtures("group")
-def test_reading_either_of_ddps_modules_comes_after_the_update() -> None:
-    diary = Diary()
-    model = DistributedDataParallel(nn.Linear(3, 2))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    ddp.bind(model, optimizer, diary, Manner())
-    for shown in (model, model.module):
-        for read in (shown.parameters, shown.named_parameters, shown.state_dict):
-            model(BATCH).sum().backward()
-            optimizer.step()
-            diary.events.clear()
-            read()
-            assert diary.events == ASIDE
-
-
-@pytest.mark.usefixtures("group")
 def test_ddp_sends_its_buffers_outside_the_turn() -> None:
     diary = Diary()
     model = DistributedDataParallel(nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2)))
-    ddp.bind(model, None, diary, Manner())
+    ddp.bind((model,), (), diary, Manner())
     synchronise = model._sync_buffers
     model._sync_buffers = lambda: (diary.events.append("buffers"), synchronise())
     model(BATCH).sum().backward()
     assert diary.events == ["buffers", *TURN]
+
+
+@pytest.mark.usefixtures("group")
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("defer", [False, True], ids=["exact", "deferred"])
+def test_a_model_that_is_compiled_in_place_takes_turns(when: str, defer: bool) -> None:
+    diary = Diary()
+    model = DistributedDataParallel(nn.Linear(3, 2))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    if when == "before":
+        model.compile(backend="eager")
+    bond = ddp.bind((model,), (optimizer,), diary, Manner(defer=defer))
+    if when == "after":
+        model.compile(backend="eager")
+    for _ in range(3):
+        model(BATCH).sum().backward()
+        optimizer.step()
+    bond.keeper.close()
+    # Compiled code reads the parameters before each forward: a deferred update comes first, under a lease aside.
+    assert diary.events == ((TURN + ASIDE) * 3 if defer else TURN * 4)

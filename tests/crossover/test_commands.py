@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from crossover import Participant
 from crossover.commands.main import main
 from crossover.errors import ArbiterAbsent
 from crossover.planning import JobProfile, read_profile, write_profile
@@ -232,14 +233,10 @@ def test_settings_for_other_jobs_are_refused(
 
 
 def test_a_socket_in_use_with_other_settings_is_refused_before_anything_starts(
-    socket_path: Path, script: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    socket_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with started("run", job("a", script, 0.01, 0.01, 9999), job("b", script, 0.01, 0.01, 9999)) as process:
-        wait_for_status(socket_path)
+    with start(socket_path), Participant(socket_path, "a"):
         assert main(["run", f"c=touch {tmp_path / 'began'}", "d=true"]) == 2
-        process.terminate()
-        rest_of(process)
-    assert process.returncode == 143
     assert "serves a, b under crossover already" in capsys.readouterr().err
     assert not (tmp_path / "began").exists()
 

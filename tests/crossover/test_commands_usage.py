@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crossover.commands.profiling import intervals, marks_of, profile_from
+from crossover.commands.profiling import measured_steps, phase_starts, profile_from
 from crossover.commands.sockets import settle_socket
 from crossover.commands.texts import aligned, clock, milliseconds, percent, seconds
 from crossover.commands.top import bar
@@ -96,7 +96,7 @@ def test_a_steady_job_is_profiled_exactly_whenever_it_is_looked_at(
     compute_s: float, rest_s: float, looks_s: list[float]
 ) -> None:
     step_s = compute_s + rest_s
-    marks = []
+    starts = []
     for index, part in enumerate(looks_s):
         at_s = (2 * index + part) * step_s
         num_turns, inside_s = math.floor(at_s / step_s), at_s % step_s
@@ -111,9 +111,9 @@ def test_a_steady_job_is_profiled_exactly_whenever_it_is_looked_at(
             since_s=inside_s if holding else inside_s - compute_s,
             pid=1,
         )
-        marks += marks_of(host(at_s, status), "a")
-    assert intervals(marks)
-    profile = profile_from("a", marks)
+        starts += phase_starts(host(at_s, status), "a")
+    assert measured_steps(starts)
+    profile = profile_from("a", starts)
     assert profile.compute_s == pytest.approx(compute_s, rel=1e-3)
     assert profile.solo_s == pytest.approx(step_s, rel=1e-3)
     assert profile.exposed_s == pytest.approx(rest_s, rel=2e-2, abs=1e-3 * step_s)

@@ -220,7 +220,10 @@ def test_only_the_latest_spans_are_kept() -> None:
     assert keeper.statistics.num_turns == NUM_SPANS_KEPT + 5
 
 
-@given(st.lists(st.sampled_from(["begin", "end", "flush", "defer", "aside"]), max_size=30), st.sampled_from(Extent))
+@given(
+    st.lists(st.sampled_from(["begin", "end", "rest", "interrupt", "flush", "defer", "aside"]), max_size=30),
+    st.sampled_from(Extent),
+)
 def test_whatever_is_called_leases_alternate_and_every_deferred_call_runs_once_in_order_under_one(
     calls: list[str], extent: Extent
 ) -> None:

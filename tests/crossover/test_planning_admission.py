@@ -8,7 +8,7 @@ from planning_jobs import costs, job
 from crossover import JobCost, Refused, Sharing, bound
 from crossover.planning import JobProfile, Plan, Terms, Verdict, memory_of, plan, profile_of
 from crossover.settings import Settings
-from crossover.simulator import Link
+from crossover.simulator import LinkSharing
 
 FREE = Terms(handover_s=0)
 BALANCED = (job("a", 0.1, 0.1), job("b", 0.1, 0.1))
@@ -77,7 +77,7 @@ def test_a_short_job_that_starves_is_warned_about_and_weighted_sharing_helps_it(
 
 def test_flows_that_share_the_link_gain_less_than_link_turns() -> None:
     profiles = [job("a", 0.1, 0.3), job("b", 0.3, 0.1)]
-    assert plan(profiles, Terms(link=Link.FAIR, handover_s=0)).gain <= plan(profiles, FREE).gain
+    assert plan(profiles, Terms(link=LinkSharing.FAIR, handover_s=0)).gain <= plan(profiles, FREE).gain
 
 
 def test_hold_gains_nothing_by_design() -> None:

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from planning_jobs import costs
 
 from crossover import JobCost, Refused
-from crossover.planning import Pattern, beats_for, best_shifts, shifts_of
+from crossover.planning import TrafficPattern, beats_for, best_shifts, shifts_of
 from crossover.planning.cassini import whole_periods
 from crossover.planning.profiles import shape_of
 from crossover.simulator import StepShape, forecast
@@ -15,7 +15,7 @@ HALF = StepShape.without_overlap(0.1, 0.1)
 
 
 def test_two_jobs_half_on_and_half_off_are_shifted_by_half() -> None:
-    found = best_shifts([Pattern(1.0, ((0.5, 0.5),))] * 2)
+    found = best_shifts([TrafficPattern(1.0, ((0.5, 0.5),))] * 2)
     assert found.link_score == pytest.approx(1)
     assert [beat.shift_s for beat in found.beats] == pytest.approx([0, 0.5])
     assert [beat.period_s for beat in found.beats] == pytest.approx([1, 1])
@@ -23,19 +23,19 @@ def test_two_jobs_half_on_and_half_off_are_shifted_by_half() -> None:
 
 def test_jobs_in_phase_would_score_their_mean_excess() -> None:
     """Two that always want the whole link want one link too much, all the time."""
-    assert best_shifts([Pattern(1.0, ((0.0, 1.0),))] * 2).link_score == pytest.approx(0)
-    assert best_shifts([Pattern(1.0, ((0.0, 0.75),))] * 2).link_score == pytest.approx(0.5)
+    assert best_shifts([TrafficPattern(1.0, ((0.0, 1.0),))] * 2).link_score == pytest.approx(0)
+    assert best_shifts([TrafficPattern(1.0, ((0.0, 0.75),))] * 2).link_score == pytest.approx(0.5)
 
 
 @pytest.mark.parametrize("num_jobs", [3, 4, 5])
 def test_several_jobs_take_their_turns_around_the_circle(num_jobs: int) -> None:
-    found = best_shifts([Pattern(0.3, ((0.0, 0.3 / num_jobs),))] * num_jobs)
+    found = best_shifts([TrafficPattern(0.3, ((0.0, 0.3 / num_jobs),))] * num_jobs)
     assert found.link_score == pytest.approx(1, abs=0.02)
     assert len({round(beat.shift_s, 3) for beat in found.beats}) == num_jobs
 
 
 def test_a_job_twice_as_long_finds_the_gaps_of_a_short_one() -> None:
-    found = best_shifts([Pattern(0.1, ((0.0, 0.05),)), Pattern(0.2, ((0.0, 0.05),))])
+    found = best_shifts([TrafficPattern(0.1, ((0.0, 0.05),)), TrafficPattern(0.2, ((0.0, 0.05),))])
     assert found.link_score == pytest.approx(1)
     assert 0.05 <= found.beats[1].shift_s % 0.1 <= 0.05 + 1e-9
 
@@ -76,7 +76,7 @@ def test_periods_are_rounded_to_a_common_circle_and_never_shortened() -> None:
 @pytest.mark.parametrize("arcs", [((0.5, 0.6),), ((-0.1, 0.2),), ((0.1, -0.2),)])
 def test_arcs_outside_their_circle_are_refused(arcs: tuple[tuple[float, float], ...]) -> None:
     with pytest.raises(Refused, match="within its period"):
-        Pattern(1.0, arcs)
+        TrafficPattern(1.0, arcs)
 
 
 @given(st.lists(costs(), min_size=1, max_size=3))
@@ -92,7 +92,7 @@ def test_shifts_lie_in_their_periods_and_scores_are_at_most_one(jobs: list[JobCo
 @given(st.lists(st.tuples(st.floats(0.05, 0.5), st.floats(0, 0.5)), min_size=2, max_size=3))
 @settings(max_examples=30, deadline=None)
 def test_the_best_turns_are_no_worse_than_none(spans: list[tuple[float, float]]) -> None:
-    patterns = [Pattern(1.0, ((start_s, length_s),)) for length_s, start_s in spans]
+    patterns = [TrafficPattern(1.0, ((start_s, length_s),)) for length_s, start_s in spans]
     points = [index / 1000 + 0.0005 for index in range(1000)]
     demand = [sum(start_s <= at_s < start_s + length_s for length_s, start_s in spans) for at_s in points]
     unshifted = 1 - sum(max(0, wanted - 1) for wanted in demand) / len(demand)

@@ -6,10 +6,11 @@ from random import Random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from steady_period import steady_period_s
 
 from crossover.errors import Refused
 from crossover.policies import Exclusive, Extent, Turns
-from crossover.simulator import Bucket, Rules, StepShape, simulate, steady_period_s
+from crossover.simulator import Bucket, Rules, StepShape, simulate
 from crossover.theory import (
     JobCost,
     Limit,

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from crossover.errors import Refused
 from crossover.policies import Beat, Sharing
-from crossover.simulator import Arrival, Forecast, Link, StepShape, forecast
+from crossover.simulator import Arrival, Forecast, LinkSharing, StepShape, forecast
 from crossover.theory import gain_with_overlap, gain_without_overlap, jain_index
 
 EQUAL = StepShape.without_overlap(100, 100, forward_s=40)
@@ -111,7 +111,9 @@ def test_jitter_on_many_hosts_slows_all() -> None:
 
 def test_a_fair_link_is_an_option() -> None:
     shapes = [StepShape.without_overlap(40, 100), StepShape.without_overlap(90, 30)]
-    fifo, fair = (forecast(shapes, "crossover", link=link).period_s for link in Link if link is not Link.ARRIVAL)
+    fifo, fair = (
+        forecast(shapes, "crossover", link=link).period_s for link in LinkSharing if link is not LinkSharing.ARRIVAL
+    )
     assert fifo == pytest.approx(140)
     assert fair > fifo
 

@@ -6,6 +6,7 @@ from random import Random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from steady_period import steady_period_s
 
 from crossover.errors import Refused
 from crossover.policies import Beat, Exclusive, Extent, Grouped, Naive, SlotBarrier, TimeShifted, Turns
@@ -13,12 +14,11 @@ from crossover.simulator import (
     Arrival,
     Bucket,
     Deadlock,
-    Link,
+    LinkSharing,
     Rules,
     StepShape,
     link_policy,
     simulate,
-    steady_period_s,
 )
 from crossover.simulator.fluid import Agenda, Fluid
 from crossover.theory import bound
@@ -79,8 +79,8 @@ def test_link_turns_equal_an_ideal_first_come_first_served_link() -> None:
     random = Random(2)
     for _ in range(20):
         shapes = [random_shape(random, overlaps=True) for _ in range(3)]
-        turns = steady_period_s(shapes, Rules(link=Link.FIFO), num_rounds=30)
-        assert turns == pytest.approx(steady_period_s(shapes, Rules(link=Link.ARRIVAL), num_rounds=30))
+        turns = steady_period_s(shapes, Rules(link=LinkSharing.FIFO), num_rounds=30)
+        assert turns == pytest.approx(steady_period_s(shapes, Rules(link=LinkSharing.ARRIVAL), num_rounds=30))
 
 
 def test_a_fair_link_costs_up_to_one_and_a_half_and_never_gains() -> None:
@@ -88,11 +88,11 @@ def test_a_fair_link_costs_up_to_one_and_a_half_and_never_gains() -> None:
     ratios = []
     for _ in range(60):
         shapes = [random_shape(random, overlaps=False) for _ in range(2)]
-        fair = steady_period_s(shapes, Rules(link=Link.FAIR), num_rounds=40)
+        fair = steady_period_s(shapes, Rules(link=LinkSharing.FAIR), num_rounds=40)
         ratios.append(fair / steady_period_s(shapes, num_rounds=40))
     assert 1.3 < max(ratios) < 1.5
     assert min(ratios) > 0.99
-    assert steady_period_s([EQUAL] * 2, Rules(link=Link.FAIR)) == 200  # identical jobs hide it
+    assert steady_period_s([EQUAL] * 2, Rules(link=LinkSharing.FAIR)) == 200  # identical jobs hide it
 
 
 def test_a_slot_barrier_equals_the_token_for_two_jobs_and_is_worse_for_more() -> None:
@@ -154,7 +154,7 @@ def test_handover_and_interference_cost_what_the_closed_form_says(
 def test_opposite_orders_cost_a_communication_on_an_ideal_link_and_deadlock_with_link_turns() -> None:
     same, opposite = ((0, 1), (0, 1)), ((0, 1), (1, 0))
     assert steady_period_s([EQUAL] * 2, Rules(orders=same)) == 200
-    assert steady_period_s([EQUAL] * 2, Rules(orders=opposite, link=Link.ARRIVAL)) == 300
+    assert steady_period_s([EQUAL] * 2, Rules(orders=opposite, link=LinkSharing.ARRIVAL)) == 300
     with pytest.raises(Deadlock, match="host 0's link: job 0 holding, job 1 waiting; host 1's link: job 1 holding"):
         simulate([EQUAL] * 2, [2, 2], Rules(orders=opposite))
 

@@ -34,5 +34,11 @@ class Diary(TurnTaking):
     def skip(self, num_rounds: int) -> None:
         raise AssertionError("a keeper skips nothing")
 
+    def pause(self) -> None:
+        self.events.append("pause")
+
+    def resume(self) -> None:
+        self.events.append("resume")
+
     def leave(self) -> None:
         self.has_left = True

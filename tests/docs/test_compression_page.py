@@ -23,19 +23,19 @@ from harness.lockstep.ranks import Lockstep, replicas
 TEXT = (ROOT / "docs" / "guide" / "compression.md").read_text()
 pytestmark = pytest.mark.timeout(180)  # kernels are compiled where no cache has them
 
-MARK = "<!-- example: baselines/compression/scaled_sign.py -->"
+MARK = "<!-- example: baselines/compression/eight_bit.py -->"
 CODE = block_after(TEXT, MARK)
 
 
 @pytest.fixture
 def installed(tmp_path: Path) -> Iterator[None]:
     """The example among the plug-ins of this process, found by its presence in one more folder of its slot."""
-    (tmp_path / "scaled_sign.py").write_text(CODE)
+    (tmp_path / "eight_bit.py").write_text(CODE)
     baselines.compression.__path__.append(str(tmp_path))
     plugins.cache_clear()
     yield
     baselines.compression.__path__.remove(str(tmp_path))
-    sys.modules.pop("baselines.compression.scaled_sign", None)
+    sys.modules.pop("baselines.compression.eight_bit", None)
     plugins.cache_clear()
 
 
@@ -69,7 +69,7 @@ def test_the_example_is_one_short_file_that_the_linter_accepts() -> None:
         pytest.skip("ruff is not installed beside this Python")
     for command in (["check", "-"], ["format", "--check", "-"]):
         done = subprocess.run(
-            [ruff, *command, "--stdin-filename", "baselines/compression/scaled_sign.py"],
+            [ruff, *command, "--stdin-filename", "baselines/compression/eight_bit.py"],
             input=CODE, text=True, capture_output=True, cwd=ROOT, check=False,
         )  # fmt: skip
         assert done.returncode == 0, done.stdout + done.stderr
@@ -78,7 +78,7 @@ def test_the_example_is_one_short_file_that_the_linter_accepts() -> None:
 @pytest.mark.usefixtures("installed")
 @pytest.mark.parametrize("around", ["error-feedback", "double-squeeze+error-feedback"])
 def test_the_example_learns_and_keeps_replicas_equal(around: str) -> None:
-    ranks, losses = trained(f"unfused+scaled-sign+{around}+sgd(lr=0.05, momentum=0.0)", world=3, num_steps=60)
+    ranks, losses = trained(f"unfused+eight-bit+{around}+sgd(lr=0.05, momentum=0.0)", world=3, num_steps=60)
     assert losses[-1] < 0.1 * losses[0]
     first, *others = ranks.models
     for other in others:
@@ -87,7 +87,7 @@ def test_the_example_learns_and_keeps_replicas_equal(around: str) -> None:
 
 @pytest.mark.usefixtures("installed")
 def test_the_example_sends_what_it_predicts() -> None:
-    ranks, _ = trained("single-bucket+scaled-sign", world=3, num_steps=2)
-    compressor = plugins()["scaled-sign"]()
+    ranks, _ = trained("single-bucket+eight-bit", world=3, num_steps=2)
+    compressor = plugins()["eight-bit"]()
     assert compressor.how is How.CONCAT
     assert ranks.traffic.wire_bytes["gradient"] == 2 * 2 * compressor.wire_bytes(63, 3)

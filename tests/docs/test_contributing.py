@@ -120,31 +120,31 @@ def test_the_example_passes_the_linter(command: list[str]) -> None:
 
 @pytest.mark.usefixtures("installed")
 def test_the_example_is_found_by_its_presence(capsys: pytest.CaptureFixture[str]) -> None:
-    kind = plugins()["terngrad"]
+    kind = plugins()["k-levels"]
     assert kind.card.slot is Slot.COMPRESSION
     for line in block_after(TEXT, "<!-- try: ").splitlines():
         program, *arguments = shlex.split(line)
         assert program == "crossover-bench"
         assert main([*arguments, "--json"]) == 0
-        assert "terngrad" in capsys.readouterr().out
+        assert "k-levels" in capsys.readouterr().out
 
 
 @pytest.mark.usefixtures("installed")
 def test_its_texts_are_read_and_bad_ones_refused() -> None:
-    assert parse_strategy("tensor-fusion+terngrad(clip=3)+error-feedback").compression.how is How.CONCAT
-    with pytest.raises(TextError, match=r"clip is 0\.0; use a number"):
-        parse_strategy("terngrad(clip=0)")
+    assert parse_strategy("tensor-fusion+k-levels(levels=4)+error-feedback").compression.how is How.CONCAT
+    with pytest.raises(TextError, match="levels is 1; use 2 to 256"):
+        parse_strategy("k-levels(levels=1)")
     with pytest.raises(StrategyError, match="cannot be summed"):
-        parse_strategy("terngrad+ring")
+        parse_strategy("k-levels+ring")
 
 
 @pytest.mark.usefixtures("installed")
 @pytest.mark.parametrize("numel", [1, 3, 4, 5, 4001])
 def test_what_the_example_sends_is_the_gradient_on_average(numel: int) -> None:
-    """Without clipping. An element's deviation is at most half a scale, so the mean of N lies within
-    5 · ½ · scale/√N of it but for one draw in a million."""
+    """An element's deviation is at most half a step of (h − l)/15, so the mean of N lies within 5 · ½ · step/√N of it
+    but for one draw in a million; and float32 rounding of some ulp of the largest."""
     num_draws = 400
-    compressor = plugins()["terngrad"](clip=1e9)
+    compressor = plugins()["k-levels"]()
     grad = torch.randn(numel, generator=torch.Generator().manual_seed(numel))
     message = Message(0, (Segment("p", (numel,), 0, numel, 0),))
     generator = torch.Generator().manual_seed(0)
@@ -154,7 +154,7 @@ def test_what_the_example_sends_is_the_gradient_on_average(numel: int) -> None:
         reduced = drive_alone(compressor, grad.clone(), context)
         assert torch.equal(reduced.value, reduced.contributed)
         total += reduced.value
-    bound = 2.5 * float(grad.abs().max()) / num_draws**0.5
+    bound = 2.5 * float(grad.max() - grad.min()) / 15 / num_draws**0.5 + 1e-5 * float(grad.abs().max())
     assert float((total / num_draws - grad).abs().max()) <= bound
 
 
@@ -171,7 +171,7 @@ def drive_alone(compressor: object, grad: Tensor, context: Context) -> Reduced:
 
 
 @pytest.mark.usefixtures("installed")
-@pytest.mark.parametrize("text", ["terngrad", "fixed-buckets+terngrad+error-feedback"])
+@pytest.mark.parametrize("text", ["k-levels", "fixed-buckets+k-levels+error-feedback"])
 def test_the_example_trains(text: str) -> None:
     """60 steps of 4 ranks take this network beyond 85 % (plain SGD reaches 93 %); seeds are fixed."""
     images, labels = digits()
@@ -182,8 +182,8 @@ def test_the_example_trains(text: str) -> None:
 
 @pytest.mark.usefixtures("installed")
 def test_its_bytes_are_those_it_predicts() -> None:
-    num_steps, compressor = 3, plugins()["terngrad"]()
-    ranks = train("terngrad", world=2, num_steps=num_steps)
+    num_steps, compressor = 3, plugins()["k-levels"]()
+    ranks = train("k-levels", world=2, num_steps=num_steps)
     predicted = sum(compressor.wire_bytes(segment.numel, ranks.world) for segment in ranks.segments)
     assert ranks.traffic.wire_bytes["gradient"] == num_steps * predicted
 
@@ -192,7 +192,7 @@ def test_its_bytes_are_those_it_predicts() -> None:
 @pytest.mark.parametrize("world", [1, 2, 3, 4])
 def test_replicas_stay_identical_in_every_legal_combination(world: int) -> None:
     packings = [name for name, kind in plugins().items() if kind.card.slot is Slot.PACKING]
-    compressions = ["terngrad", "terngrad+error-feedback"]
+    compressions = ["k-levels", "k-levels+error-feedback"]
     combinations = itertools.product(packings, compressions, ["all-reduce", "all-gather"], UpdatePoint)
     for parts in (parts for parts in combinations if is_legal("+".join(parts))):
         first, *others = train("+".join(parts), world, NUM_SMALL_STEPS).models
@@ -224,7 +224,7 @@ def run_in(checkout: Path, *command: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.timeout(180)  # processes of their own: a busy machine makes them late, not wrong
 def test_the_contract_tests_find_the_example(checkout: Path) -> None:
-    options = shlex.split("-k terngrad -q -p no:cacheprovider --hypothesis-profile=ci")
+    options = shlex.split("-k k-levels -q -p no:cacheprovider --hypothesis-profile=ci")
     done = run_in(checkout, "pytest", "tests/baselines", *options)
     assert done.returncode == 0, done.stdout[-3000:]
     passed = re.search(r"(\d+) passed", done.stdout)
@@ -234,9 +234,9 @@ def test_the_contract_tests_find_the_example(checkout: Path) -> None:
 
 @pytest.mark.timeout(180)
 def test_the_example_trains_in_real_processes(checkout: Path) -> None:
-    command = shlex.split("suites run quick --fabric native --only real/resnet20-digits/terngrad --strategy terngrad")
+    command = shlex.split("suites run quick --fabric native --only real/resnet20-digits/k-levels --strategy k-levels")
     done = run_in(checkout, *command, *shlex.split("--steps 2 --repeats 1 --out records"))
     assert done.returncode == 0, done.stderr[-3000:]
     (record,) = read_records([checkout / "records"])
     assert record.status is Status.OK
-    assert record.jobs[0].wire_bytes["gradient"] < record.jobs[0].num_parameters
+    assert record.jobs[0].wire_bytes["gradient"] < 2 * record.jobs[0].num_parameters  # a byte an element

@@ -12,9 +12,9 @@ from pages import ROOT
 from analysis.figures import drawings
 from analysis.naming import short_names
 from analysis.rows import Summary
-from analysis.summary import summarise
 from results.record import Record, read_records, write_record
-from scripts.readme_table import RECORDS, block, labels, main, table
+from scripts.readme_table import RECORDS, block, main, methods, table
+from suites.reports import summary_of
 
 PAGE = "# Title\n\n<!-- quick:begin -->\nnothing yet\n<!-- quick:end -->\n\nthe rest\n"
 
@@ -31,12 +31,12 @@ def records() -> list[Record]:
 
 @pytest.fixture(scope="module")
 def summary(records: list[Record]) -> Summary:
-    return summarise(records)
+    return summary_of(records)
 
 
 def test_the_table_has_every_system_and_setting_with_its_interval(summary: Summary) -> None:
     heading, _, *rows = table(summary.settings)
-    names = short_names(labels(summary.settings))
+    names = short_names(methods(summary.settings))
     assert all(setting.key.workload in heading and setting.evidence in heading for setting in summary.settings)
     for setting in summary.settings:
         for row in setting.competitors:
@@ -96,4 +96,4 @@ def test_the_readme_shows_what_the_reference_records_say() -> None:
     if not any(RECORDS.rglob("*.json")):
         pytest.skip("there are no reference records of the suite quick yet")
     page = (ROOT / "README.md").read_text()
-    assert "\n".join(table(summarise(read_records([RECORDS])).settings)) in page, "run python -m scripts.readme_table"
+    assert "\n".join(table(summary_of(read_records([RECORDS])).settings)) in page, "run python -m scripts.readme_table"

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from fabric.enclosure import enclosure, leash, refusal
+from crossover.supervisor import ending_with_me, supervised
+from fabric.enclosure import enclosure, refusal
 
 CHECKOUT = Path(__file__).parents[2]
 PROGRAMS = str(Path(__file__).with_name("lab_programs.py"))
@@ -36,7 +37,7 @@ def run_program(name: str, num_hosts: int, rate: str, *, rootless: bool | None =
     """Run a program in a lab on the emulated fabric and return its result."""
     skip_if_refused(rootless=rootless)
     lab = [sys.executable, PROGRAMS, name, "emulated", str(num_hosts), rate]
-    command = [*leash(), *enclosure(rootless=rootless), *lab]
+    command = [*supervised(ending_with_me()), *enclosure(rootless=rootless), *supervised(), *lab]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment(), check=False)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)

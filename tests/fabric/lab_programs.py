@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from crossover.supervisor import die_with_parent
 from fabric.api import Cluster, FabricKind, FabricSpec, build, parse_rate
 
 PORT = 7077
@@ -116,8 +117,10 @@ def connect(address: str) -> socket.socket:
 def wait_for_end(cluster: Cluster) -> None:
     """Put a process and its child on each host, say which namespaces are in use, and wait to be killed."""
     reader, writer = os.pipe()
+    lab_pid = os.getpid()
     for host in cluster.hosts:
         if os.fork() == 0:
+            die_with_parent(lab_pid)  # as ranks do
             cluster.enter(host.index)
             if cluster.spec.kind is FabricKind.EMULATED:
                 os.fork()

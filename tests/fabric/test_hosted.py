@@ -38,6 +38,19 @@ def test_the_commands_exit_code_comes_back() -> None:
     assert run("--", "sh", "-c", "exit 7").returncode == 7
 
 
+def test_a_command_may_run_on_every_host_as_a_rank_of_one_job() -> None:
+    told = run("--hosts", "2", "--everywhere", "--", "sh", "-c", "echo $(hostname) $RANK/$WORLD_SIZE $MASTER_ADDR")
+    assert sorted(told.stdout.splitlines()) == ["host0 0/2 10.77.0.1", "host1 1/2 10.77.0.1"]
+    assert told.returncode == 0
+
+
+def test_a_rank_that_ends_badly_ends_the_others_and_its_exit_code_comes_back() -> None:
+    begun_s = time.monotonic()
+    assert run("--everywhere", "--", "sh", "-c", "[ $RANK = 0 ] && exec sleep 60; exit 5").returncode == 5
+    assert time.monotonic() - begun_s < 50
+    assert run("--everywhere", "--", "no-such-command").returncode == 127
+
+
 def test_a_host_that_is_not_there_is_named_with_those_that_are() -> None:
     told = run("--hosts", "2", "--", *HOSTED, "--enter", "host9", "--", "true")
     assert (told.returncode, told.stderr.strip()) == (

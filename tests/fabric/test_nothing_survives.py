@@ -23,15 +23,17 @@ from lab_process import (
     wait_until_unused,
 )
 
-from fabric.enclosure import enclosure, leash
+from crossover.supervisor import ending_with_me, supervised
+from fabric.enclosure import enclosure
 
 # started as a process of its own, which starts the lab as a launcher does and waits for it
 LAUNCHER = """
 import subprocess, sys
-from fabric.enclosure import enclosure, leash
+from crossover.supervisor import ending_with_me, supervised
+from fabric.enclosure import enclosure
 kind, rootless, *lab = sys.argv[1:]
-inner = enclosure(rootless=rootless == "True") if kind == "emulated" else []
-sys.exit(subprocess.Popen([*leash(), *inner, sys.executable, *lab]).wait())
+inner = [*enclosure(rootless=rootless == "True"), *supervised()] if kind == "emulated" else []
+sys.exit(subprocess.Popen([*supervised(ending_with_me()), *inner, sys.executable, *lab]).wait())
 """
 
 
@@ -51,16 +53,16 @@ def token() -> Iterator[str]:
 
 
 def find(token: str, role: str) -> int:
-    """Return the process of a role: the launcher, unshare, init, or the lab itself."""
+    """Return the process of a role: the launcher, a supervisor, unshare, process 1 inside, or the lab itself."""
     found = processes(token)
-    marks = {"launcher": LAUNCHER, "unshare": "unshare", "init": enclosure()[-1]}
-    if role in marks:
-        others = {"unshare", LAUNCHER} - {marks[role]}
-        (pid,) = (pid for pid, line in found.items() if marks[role] in line and not others & set(line))
-        return pid
     labs = {pid for pid, line in found.items() if line[1] == PROGRAMS}
-    (pid,) = (pid for pid in labs if parent(pid) not in labs)
-    return pid
+    (lab,) = (pid for pid in labs if parent(pid) not in labs)
+    (launcher,) = (pid for pid, line in found.items() if LAUNCHER in line)
+    chain = [lab]
+    while chain[-1] != launcher:
+        chain.append(parent(chain[-1]))
+    names = ["lab", "init", "unshare", "supervisor"] if len(chain) == 5 else ["lab", "supervisor"]
+    return dict(zip([*names, "launcher"], chain, strict=True))[role]
 
 
 def parent(pid: int) -> int:
@@ -70,7 +72,7 @@ def parent(pid: int) -> int:
 
 @pytest.mark.emulated
 @pytest.mark.parametrize("rootless", [False, True], ids=["as root", "without root"])
-@pytest.mark.parametrize("role", ["launcher", "unshare", "init", "lab"])
+@pytest.mark.parametrize("role", ["launcher", "supervisor", "unshare", "init", "lab"])
 def test_killing_any_process_of_an_enclosed_lab_ends_all(role: str, rootless: bool, token: str) -> None:
     skip_if_refused(rootless=rootless)
     with launch("emulated", rootless=rootless, token=token) as launcher:
@@ -85,8 +87,8 @@ def test_killing_any_process_of_an_enclosed_lab_ends_all(role: str, rootless: bo
     assert not [line for line in Path("/proc/self/mountinfo").read_text().splitlines() if networks & set(line.split())]
 
 
-@pytest.mark.parametrize("role", ["launcher", "lab"])
-def test_killing_the_launcher_or_the_lab_ends_a_native_lab(role: str, token: str) -> None:
+@pytest.mark.parametrize("role", ["launcher", "supervisor", "lab"])
+def test_killing_any_process_of_a_native_lab_ends_all(role: str, token: str) -> None:
     with launch("native", rootless=False, token=token) as launcher:
         assert launcher.stdout is not None
         launcher.stdout.readline()
@@ -103,12 +105,12 @@ def test_killing_the_launcher_or_the_lab_ends_a_native_lab(role: str, token: str
 )
 def test_an_enclosure_ends_with_the_labs_status(program: str, status: int) -> None:
     skip_if_refused(rootless=None)
-    command = [*leash(), *enclosure(), sys.executable, "-c", program]
+    command = [*supervised(ending_with_me()), *enclosure(), *supervised(), sys.executable, "-c", program]
     assert subprocess.run(command, env=environment(), timeout=60, check=False).returncode == status
 
 
-def test_a_leashed_command_does_not_start_for_a_parent_that_is_gone() -> None:
-    command = [*leash()[:-1], str(os.getppid()), sys.executable, "-c", "print('started')"]
+def test_a_supervised_command_does_not_start_for_a_parent_that_is_gone() -> None:
+    command = [*supervised(f"--parent={os.getppid()}"), sys.executable, "-c", "print('started')"]
     done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == -signal.SIGKILL
+    assert done.returncode == 128 + signal.SIGKILL
     assert done.stdout == ""

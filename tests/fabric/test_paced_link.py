@@ -7,12 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fabric.api import FabricError, FabricKind, FabricSpec, build, command_prefix
-from fabric.enclosure import leash
-from fabric.paced import PacedLink, Pattern, paced_link
+from fabric.collectives import Collective
+from fabric.paced import PacedLink, paced_link
 
 RANKS = st.integers(1, 64)
 BYTES = st.integers(0, 10**9)
-PATTERNS = st.sampled_from(Pattern)
+COLLECTIVES = st.sampled_from(Collective)
 
 
 def spec_of(**asked: object) -> FabricSpec:
@@ -20,45 +20,50 @@ def spec_of(**asked: object) -> FabricSpec:
 
 
 @pytest.mark.parametrize(
-    ("pattern", "num_steps", "num_carried"),
+    ("collective", "num_steps", "num_carried"),
     [
-        (Pattern.ALL_REDUCE, 14, 1_750_000),
-        (Pattern.ALL_GATHER, 7, 7_000_000),
-        (Pattern.GATHER, 1, 7_000_000),
-        (Pattern.BROADCAST, 3, 3_000_000),
-        (Pattern.SHIFT, 1, 1_000_000),
+        (Collective.ALL_REDUCE, 14, 1_750_000),
+        (Collective.ALL_GATHER, 7, 7_000_000),
+        (Collective.GATHER, 1, 7_000_000),
+        (Collective.BROADCAST, 3, 3_000_000),
+        (Collective.ALL_TO_ALL, 7, 1_000_000),
+        (Collective.REDUCE_SCATTER, 7, 875_000),
+        (Collective.REDUCE, 3, 3_000_000),
+        (Collective.SCATTER, 1, 7_000_000),
+        (Collective.BARRIER, 3, 0),
+        (Collective.TRANSFER, 1, 1_000_000),
     ],
 )
 def test_eight_ranks_pay_for_a_megabyte_what_the_table_says(
-    pattern: Pattern, num_steps: int, num_carried: float
+    collective: Collective, num_steps: int, num_carried: float
 ) -> None:
     link = PacedLink(num_ranks=8, alpha_s=1e-4, rate_bps=1e9)
-    assert link.seconds(pattern, 1_000_000) == pytest.approx(num_steps * 1e-4 + num_carried * 8e-9)
+    assert link.seconds(collective, 1_000_000) == pytest.approx(num_steps * 1e-4 + num_carried * 8e-9)
 
 
-@given(PATTERNS, BYTES)
-def test_a_rank_alone_pays_nothing(pattern: Pattern, num_bytes: int) -> None:
-    assert PacedLink(1, 1e-3, 1e6).seconds(pattern, num_bytes) == 0.0
+@given(COLLECTIVES, BYTES)
+def test_a_rank_alone_pays_nothing(collective: Collective, num_bytes: int) -> None:
+    assert PacedLink(1, 1e-3, 1e6).seconds(collective, num_bytes) == 0.0
 
 
-@given(PATTERNS, RANKS, BYTES)
+@given(COLLECTIVES, RANKS, BYTES)
 def test_two_operations_cost_what_one_of_both_sizes_costs_and_its_start_again(
-    pattern: Pattern, num_ranks: int, num_bytes: int
+    collective: Collective, num_ranks: int, num_bytes: int
 ) -> None:
     link = PacedLink(num_ranks, 2e-5, 1e9)
-    start_s = link.seconds(pattern, 0)
-    assert 2 * link.seconds(pattern, num_bytes) == pytest.approx(link.seconds(pattern, 2 * num_bytes) + start_s)
+    start_s = link.seconds(collective, 0)
+    assert 2 * link.seconds(collective, num_bytes) == pytest.approx(link.seconds(collective, 2 * num_bytes) + start_s)
 
 
-@given(PATTERNS, RANKS, BYTES)
-def test_more_ranks_and_more_bytes_never_cost_less(pattern: Pattern, num_ranks: int, num_bytes: int) -> None:
-    seconds = PacedLink(num_ranks, 2e-5, 1e9).seconds(pattern, num_bytes)
-    assert PacedLink(num_ranks + 1, 2e-5, 1e9).seconds(pattern, num_bytes) >= seconds
-    assert PacedLink(num_ranks, 2e-5, 1e9).seconds(pattern, num_bytes + 1) >= seconds
+@given(COLLECTIVES, RANKS, BYTES)
+def test_more_ranks_and_more_bytes_never_cost_less(collective: Collective, num_ranks: int, num_bytes: int) -> None:
+    seconds = PacedLink(num_ranks, 2e-5, 1e9).seconds(collective, num_bytes)
+    assert PacedLink(num_ranks + 1, 2e-5, 1e9).seconds(collective, num_bytes) >= seconds
+    assert PacedLink(num_ranks, 2e-5, 1e9).seconds(collective, num_bytes + 1) >= seconds
 
 
 def test_without_a_rate_only_steps_cost() -> None:
-    assert PacedLink(4, 1e-3, None).seconds(Pattern.ALL_REDUCE, 10**9) == pytest.approx(6e-3)
+    assert PacedLink(4, 1e-3, None).seconds(Collective.ALL_REDUCE, 10**9) == pytest.approx(6e-3)
 
 
 def test_a_link_counts_virtual_ranks_or_real_ones() -> None:
@@ -101,7 +106,7 @@ def test_a_paced_link_may_be_faster_than_the_kernel_can_shape() -> None:
 
 def test_a_paced_cluster_needs_no_privilege_and_is_this_machine() -> None:
     spec = spec_of(num_hosts=2)
-    assert command_prefix(spec) == leash()
+    assert command_prefix(spec) == []
     with build(spec) as cluster:
         assert [host.address for host in cluster.hosts] == ["127.0.0.1"] * 2
         assert cluster.counters() is None

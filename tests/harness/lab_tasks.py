@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 
 import psutil
 
@@ -73,7 +72,7 @@ def ranks_of(lab: LabHandle) -> list[psutil.Process]:
 
 
 def scratch_of(lab: LabHandle) -> str:
-    return str(Path(lab._scratch.name))
+    return str(lab._scratch.path)
 
 
 def left_after(text: str, timeout_s: float = 40.0) -> list[psutil.Process]:

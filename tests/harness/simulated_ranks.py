@@ -12,7 +12,7 @@ from baselines.api import Message, Payload, Primitive, Segment
 from baselines.strategy import Strategy
 from harness.engine.negotiate import Negotiation
 from harness.engine.traffic import Traffic
-from harness.engine.transport import Done
+from harness.engine.transport import CONTROL, Done
 from harness.lockstep.collectives import Room
 
 
@@ -39,13 +39,17 @@ class Rank:
         self.most_bytes_in_flight = 0
         self.now_s = 0.0
         self._depth = strategy.ordering.depth
-        self.side = Negotiation(
-            strategy, layout, room.seat(rank), self.traffic, self._receive, clock=lambda: self.now_s, before=before
-        )
+        self._seat = room.seat(rank)
+        self.side = Negotiation(strategy, layout, rank, clock=lambda: self.now_s, before=before)
 
     def _receive(self, answer: Payload | Exception) -> None:
         assert not isinstance(answer, Exception)
-        self.side.answered(answer)
+        self._ask(self.side.answered(answer))
+
+    def _ask(self, primitive: Primitive | None) -> None:
+        if primitive is not None:
+            self.traffic.send("control", primitive, self._seat.world)
+            self._seat.start(primitive, CONTROL, self._receive)
 
     @property
     def num_sent(self) -> int:
@@ -63,7 +67,12 @@ class Rank:
             self.sent.append(message)
             self.most_bytes_in_flight = max(self.most_bytes_in_flight, sum(m.nbytes for m in self.flying))
         taken = self.flying if self.held is None else [*self.flying, self.held]
-        return self.side.cycle(tuple(taken), now_s)
+        asked = self.side.cycle(tuple(taken), now_s)
+        if isinstance(asked, float):
+            return asked
+        self.traffic.num_control_rounds += asked is not None
+        self._ask(asked)
+        return None
 
 
 def negotiate(strategy: Strategy, layout: Sequence[Segment], world: int, dice: random.Random) -> list[Rank]:

@@ -52,7 +52,9 @@ def test_the_engine_trains_exactly_as_lockstep_does(text: str) -> None:
         for name, parameter in model.named_parameters():
             assert torch.equal(parameter, exact.models[0].get_parameter(name)), name
     for engine, expected in zip(engines, exact.traffic_of, strict=True):
-        assert engine.traffic.wire_bytes["gradient"] == expected.wire_bytes["gradient"]
+        # A ring pads a message to a multiple of two elements, and how many messages there are depends on time.
+        padding = 4 * max(engine.traffic.num_messages, expected.num_messages)
+        assert abs(engine.traffic.wire_bytes["gradient"] - expected.wire_bytes["gradient"]) <= padding
         if strategy.rank_invariant:
             assert engine.traffic == expected
 
@@ -108,11 +110,13 @@ def test_a_failure_while_agreeing_on_the_order_is_told() -> None:
     engine.close()
 
 
-def test_closing_ends_the_thread_and_the_hooks() -> None:
+@pytest.mark.parametrize(("text", "num_threads"), [("unfused", 0), ("tensor-fusion", 1)])
+def test_closing_ends_the_thread_and_the_hooks(text: str, num_threads: int) -> None:
+    """A static plan goes from the hooks; only a negotiation has to look again at a time of no event."""
     before = threading.active_count()
     model = awkward()
-    engine = Engine(model, parse_strategy("unfused"), Room(1).seat(0), recorder=Recorder())
-    assert threading.active_count() == before + 1
+    engine = Engine(model, parse_strategy(text), Room(1).seat(0), recorder=Recorder())
+    assert threading.active_count() == before + num_threads
     engine.close()
     assert threading.active_count() == before
     loss_at(0)(0, model).backward()

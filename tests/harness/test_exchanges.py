@@ -14,14 +14,12 @@ from lab_tasks import digest, done, spec_of, task
 from tiny_models import averaged_sgd, awkward, loss_at, random_arrivals
 from torch import nn
 
-from baselines.api import AllToAll, Message, Segment, Serve, Transfer
+from baselines.api import Message, Segment, Serve
 from baselines.strategy import parse_strategy
 from fabric.api import FabricKind, FabricSpec
-from fabric.paced import PacedLink
 from harness.engine.shards import Adopt, ServingError, Shards, pieces_of
 from harness.lab.launch import LabHandle
 from harness.lab.messages import Task
-from harness.lab.pacing import link_seconds
 from harness.lockstep.ranks import Lockstep, replicas
 from harness.outcome import Background, record_of
 from harness.trial import Job, Sharing, Trial, TrialError, check
@@ -298,14 +296,3 @@ def test_what_a_trial_cannot_have_is_refused_with_the_remedy(
     jobs = tuple(Job(name=name, workload=workload, strategy=strategy, clip_norm=clip_norm) for name in names)
     with pytest.raises(TrialError, match=message):
         check(trial_of(strategy, jobs=jobs, **asked))
-
-
-def test_a_paced_link_takes_a_transfer_for_the_fuller_direction() -> None:
-    link = PacedLink(num_ranks=4, alpha_s=1e-3, rate_bps=8e6)
-    kilobyte, two = torch.zeros(250), torch.zeros(500)
-    assert link_seconds(Transfer(kilobyte, 1, two, 2), link) == pytest.approx(1e-3 + 2e-3)
-    assert link_seconds(Transfer(send=kilobyte, to=1), link) == pytest.approx(1e-3 + 1e-3)
-    assert link_seconds(Transfer(), link) == 0.0
-    parts = (torch.zeros(0), kilobyte, kilobyte, kilobyte)
-    assert link_seconds(AllToAll(parts, (0, 0, 0, 1000)), link) == pytest.approx(1e-3 + 4e-3)
-    assert link_seconds(Serve(two, 0), link) == 0.0

@@ -61,6 +61,13 @@ def test_a_lost_lab_is_an_error_and_takes_its_ranks_along(kind: str) -> None:
     assert not Path(scratch).exists()
 
 
+def test_a_stopped_supervisor_delays_no_end() -> None:
+    with LabHandle(spec_of("native")) as lab:
+        scratch = scratch_of(lab)
+        os.kill(lab._process.pid, signal.SIGSTOP)
+    assert left_after(scratch) == []
+
+
 # a launcher of its own, that says where its lab lives once ranks are training
 LAUNCHER = """
 import signal, sys

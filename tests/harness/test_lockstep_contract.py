@@ -32,8 +32,12 @@ EARLY = {
     "frozen-adam": "frozen-adam(freeze_after=1, eps=0.001)",
     "warm-up": "warm-up(steps=1)",
     "truncated-gradient": "truncated-gradient(every=2)",
+    "lars": "lars(lr=0.05)",  # here biases bear no more
 }
-VARIANTS = {Slot.EXCHANGE: ["parameter-server(update='server')"], Slot.OPTIMIZER: ["sgd(momentum=0.0)"]}
+VARIANTS = {
+    Slot.EXCHANGE: ["parameter-server(update='server')"],
+    Slot.OPTIMIZER: ["sgd(momentum=0.0)", "sgd+linear-scaling(times=2.0, warmup_steps=2)"],
+}
 
 Parts = tuple[str, ...]
 
@@ -78,11 +82,11 @@ def combinations() -> Iterator[tuple[Parts, Strategy]]:
     """Each possible combination, not checked; plug-ins are made once, since there are many thousands."""
     slots = (Slot.PACKING, Slot.ORDERING, Slot.COMPRESSION, Slot.EXCHANGE, Slot.OPTIMIZER)
     texts = [compressions() if slot is Slot.COMPRESSION else names(slot) for slot in slots]
-    tuning = made(DEFAULTS[Slot.TUNING])
+    tuning, consistency = made(DEFAULTS[Slot.TUNING]), made(DEFAULTS[Slot.CONSISTENCY])
     for *parts, point in itertools.product(*texts, UpdatePoint):
         own = {slot.value: made(part) for slot, part in zip(slots, parts, strict=True)}
         text = "+".join((*parts, point))
-        yield (*parts, point), Strategy(text=text, tuning=tuning, update_point=point, **own)
+        yield (*parts, point), Strategy(text=text, tuning=tuning, consistency=consistency, update_point=point, **own)
 
 
 def legal_and_illegal() -> tuple[dict[Parts, Strategy], dict[str, str]]:
@@ -196,7 +200,7 @@ def with_what_it_needs(compression: str) -> Strategy | None:
 
 def test_every_plugin_takes_part_in_a_legal_combination() -> None:
     used = {read_call(part)[0] for text in LEGAL for part in split_parts(text)}
-    assert {name for name, kind in plugins().items() if kind.card.slot is not Slot.TUNING} <= used
+    assert {name for name, kind in plugins().items() if kind.card.slot not in (Slot.TUNING, Slot.CONSISTENCY)} <= used
 
 
 def test_what_is_trained_holds_every_pair_that_is_legal() -> None:

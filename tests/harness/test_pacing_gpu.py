@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Hashable
 
 import pytest
 import torch
+import torch.distributed as dist
+from clocked_link import LINK, virtual_world
 from hypothesis import given
 from hypothesis import strategies as st
 
-from baselines.api import AllReduce
 from crossover import Alone
-from fabric.paced import PacedLink, Pattern
+from fabric.collectives import Collective
 from harness.lab import gpu
 from harness.lab.gpu import EventTurns, GpuMemory, logged_turns, on_host_clock, own_times, peak_memory, until_idle
-from harness.lab.link_client import Paid
-from harness.lab.pacing import PacedTransport, VirtualRing
+from harness.paced.link_client import Paid
 from harness.turns import LoggedTurns, Turn
 from models.workload import Device
 
@@ -94,11 +95,11 @@ def test_a_message_on_a_gpu_is_paid_from_when_its_stream_comes_to_it(monkeypatch
     """The device is ten milliseconds behind Python; the link's time starts after them."""
     device = FakeDevice(monkeypatch)
     device.launch(10.0)
-    link, asked_at_ms = PacedLink(8, 1e-4, 1e9), list[float]()
+    asked_at_ms = list[float]()
 
     class Carrier:
-        def carry(self, flow: int, work_s: float, paid: Paid) -> None:
-            assert work_s == pytest.approx(link.seconds(Pattern.ALL_REDUCE, 12))
+        def carry(self, flow: Hashable, work_s: float, paid: Paid) -> None:
+            assert work_s == pytest.approx(LINK.seconds(Collective.ALL_REDUCE, 12))
             asked_at_ms.append(device.now_ms)
             paid(None)
 
@@ -108,9 +109,6 @@ def test_a_message_on_a_gpu_is_paid_from_when_its_stream_comes_to_it(monkeypatch
     class OnDevice(torch.Tensor):
         is_cuda = True  # type: ignore[assignment]
 
-    told: list[object] = []
-    transport = PacedTransport(VirtualRing(8), link, Carrier(), 1)
-    transport.start(AllReduce(torch.ones(3).as_subclass(OnDevice)), 0, told.append)
-    transport.close()
+    with virtual_world(Carrier()):
+        dist.group.WORLD.allreduce([torch.ones(3).as_subclass(OnDevice)]).wait()  # type: ignore[union-attr]
     assert asked_at_ms == [10.0]
-    assert len(told) == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from importlib.util import find_spec
 
 import pytest
 
@@ -72,11 +73,36 @@ def test_jobs_of_several_real_ranks_end_equal_too(bench: Bench) -> None:
     assert (shared.fabric.label, shared.fabric.num_virtual) == ("paced", 0)
 
 
-@pytest.mark.parametrize("system", ["torch-ddp"])
-def test_a_system_that_would_go_past_the_link_is_skipped_with_the_reason(system: str, bench: Bench) -> None:
-    record = bench.run(asked(VIRTUAL, "a", system=system))
+@pytest.mark.parametrize(
+    "system",
+    [
+        "torch-ddp",
+        pytest.param(
+            "deepspeed",
+            marks=[
+                pytest.mark.slow,
+                pytest.mark.skipif(find_spec("deepspeed") is None, reason="DeepSpeed is not installed"),
+            ],
+        ),
+    ],
+)
+def test_other_systems_train_to_the_same_weights_and_pay_for_their_bytes(system: str, bench: Bench) -> None:
+    ours = bench.run(asked(VIRTUAL, "a"))
+    theirs = bench.run(asked(VIRTUAL, "a", system=system))
+    assert digests(ours) == digests(theirs)
+    (job,) = theirs.jobs
+    assert min(job.step_times_s()) >= 2 * 7 / 8 * 4 * job.num_parameters * 8 / 2e9
+
+
+def test_ddp_of_two_real_ranks_ends_with_equal_weights(bench: Bench) -> None:
+    fabric = FabricSpec(kind=FabricKind.PACED, num_hosts=2, rate_bps=1e9, alpha_s=20e-6)
+    assert digests(bench.run(asked(fabric, "a", system="torch-ddp"))) == digests(bench.run(asked(fabric, "a")))
+
+
+def test_a_system_that_would_go_past_the_link_is_skipped_with_the_reason(bench: Bench) -> None:
+    record = bench.run(asked(VIRTUAL, "a", system="deepspeed(zero=1)"))
     assert record.status is Status.SKIPPED
-    assert system in record.reason
+    assert "virtual peers keep none" in record.reason
 
 
 def test_an_exchange_that_virtual_peers_cannot_do_says_so(bench: Bench) -> None:

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 from collections.abc import Sequence
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from baselines.api import Card, Message, Slot
+from baselines.api import Card, Message, Primitive, Slot
 from baselines.strategy import parse_strategy
-from harness.predict.bounds import best_order, bounds
-from harness.predict.clock import Clock, Link
+from crossover.simulator.fluid import Agenda, Fluid
+from harness.engine.traffic import Planned
+from harness.engine.transport import Done
+from harness.predict.bounds import bounds
+from harness.predict.clock import carry, run_until
 from harness.predict.costs import Cost, EngineCosts, LinkCosts, PredictError, given_costs, hop_of, ring_theory
+from harness.predict.demand import Demand
 from harness.predict.layers import Layers, layers_of, plain_layers
-from harness.predict.step import last_period, predict_exchange_s, predict_step
-from harness.predict.worker import Worker
+from harness.predict.step import predict_exchange_s, predict_step, predict_workers
+from harness.predict.worker import Medium, Worker, run_workers
 from models.layer_profile import load_profile
 
 ONE_LANE = "unfused+fifo(depth=1)"
@@ -146,14 +149,26 @@ class LargestFirst:
         return max(pending, key=lambda message: message.nbytes) if free else None
 
 
+class NotingMedium(Medium):
+    """Notes the link time of each message in the order in which they start."""
+
+    def __init__(self, clock: Agenda, costs: LinkCosts) -> None:
+        super().__init__(clock, costs)
+        self.seconds: list[float] = []
+
+    def start(self, rank: int, lane: int, primitive: Primitive | Planned, done: Done) -> None:
+        if isinstance(primitive, Demand):
+            self.seconds.append(primitive.bytes_s)
+        super().start(rank, lane, primitive, done)
+
+
 def test_an_ordering_is_asked_on_the_virtual_clock_as_in_a_run() -> None:
     strategy = dataclasses.replace(parse_strategy("unfused+at-pre-hook"), ordering=LargestFirst())
-    worker = Worker(Clock(), plain_layers([0.0] * 4, [0.0] * 4, [1, 4, 2, 3]), strategy, costs(0.0, 1e-3))
-    landed: list[int] = []
-    land = worker._land
-    worker._land = lambda flight: (landed.append(flight.message.numel), land(flight))  # type: ignore
+    medium = NotingMedium(Agenda(), costs(0.0, 1e-3))
+    worker = Worker(medium, plain_layers([0.0] * 4, [0.0] * 4, [1, 4, 2, 3]), strategy)
     worker.exchange(1)
-    assert landed == [4, 3, 2, 1]
+    run_workers([worker], 2)
+    assert medium.seconds == pytest.approx([16e-3, 12e-3, 8e-3, 4e-3])
 
 
 # ---- demands
@@ -204,12 +219,13 @@ def test_no_message_beats_its_own_time_and_the_link_is_never_used_twice(
     works: list[tuple[float, float, float, float]],
 ) -> None:
     """Each ends no sooner than alone, and all no later than one after the other."""
-    clock, ends = Clock(), dict[int, float]()
-    link = Link(clock)
+    clock, ends = Agenda(), dict[int, float]()
+    link = Fluid(clock)
     for number, (wait_s, spread_s, link_s, start_s) in enumerate(works):
         done = lambda number=number: ends.__setitem__(number, clock.now_s)  # noqa: E731
-        clock.after(start_s, lambda w=wait_s, s=spread_s, k=link_s, d=done: link.carry(w, s, k, d))
-    assert clock.run(lambda: len(ends) == len(works))
+        phases = (wait_s, spread_s, link_s)
+        clock.after(start_s, lambda phases=phases, done=done: carry(clock, link, phases, done))
+    assert run_until(clock, lambda: len(ends) == len(works))
     for number, (wait_s, spread_s, link_s, start_s) in enumerate(works):
         assert ends[number] >= start_s + wait_s + spread_s + link_s - 1e-9
     assert max(ends.values()) >= min(work[3] for work in works) + sum(work[2] for work in works) - 1e-9
@@ -220,39 +236,34 @@ def test_no_message_beats_its_own_time_and_the_link_is_never_used_twice(
 # ---- bounds
 
 
-@given(
-    numels=st.lists(st.integers(1, 9), min_size=1, max_size=5),
-    times=st.lists(st.integers(0, 6), min_size=10, max_size=10),
-    eager=st.booleans(),
-    alpha=st.sampled_from([0.0, 1.0]),
-)
-def test_the_best_order_is_the_least_over_all_orders_on_the_clock(
-    numels: list[int], times: list[int], eager: bool, alpha: float
-) -> None:
-    num = len(numels)
-    layers = plain_layers([float(t) for t in times[:num]], [float(t) for t in times[5 : 5 + num]], numels)
-    strategy = parse_strategy(f"{ONE_LANE}+at-pre-hook" if eager else ONE_LANE)
-    link = costs(alpha, 0.25)
-    messages = [Message(i, (segment,)) for i, segment in enumerate(layers.segments)]
-    found = best_order(layers, messages, strategy, link)
-
-    def seconds(order: Sequence[Message]) -> float:
-        plan = tuple(dataclasses.replace(message, index=place) for place, message in enumerate(order))
-        worker = Worker(Clock(), layers, strategy, link, plan=plan)
-        worker.train(2)
-        return last_period(worker).step_s
-
-    orders = itertools.permutations(messages) if num < 5 else [messages, messages[::-1]]
-    assert all(found.step_s <= seconds(order) + 1e-9 for order in orders)
-    assert seconds(found.order) == pytest.approx(found.step_s)
-    assert found.step_s >= bounds(layers, strategy, link).step_s - 1e-9
+def test_no_step_beats_its_bounds() -> None:
+    layers, link = small(10, 20, 30), costs(1.0, 0.25)
+    for text in (ONE_LANE, f"{ONE_LANE}+at-pre-hook"):
+        strategy = parse_strategy(text)
+        assert predict_step(layers, strategy, link).step_s >= bounds(layers, strategy, link).step_s - 1e-9
 
 
-def test_an_order_of_nine_messages_is_refused() -> None:
-    layers = small(*[1] * 9)
-    messages = [Message(i, (segment,)) for i, segment in enumerate(layers.segments)]
-    with pytest.raises(PredictError, match="9 messages"):
-        best_order(layers, messages, parse_strategy(ONE_LANE), costs(0.0, 1.0))
+# ---- workers that differ
+
+
+@pytest.mark.parametrize("text", ["unfused", "tensor-fusion", "unfused+at-pre-hook", "slices(slice_elements=50)+p3"])
+def test_equal_workers_take_what_the_one_that_stands_for_all_takes(text: str) -> None:
+    layers, link, strategy = small(100, 200, 300), costs(0.5, 0.001), parse_strategy(text)
+    alone = predict_step(layers, strategy, link)
+    for own in predict_workers([layers] * 3, strategy, link):
+        assert own.step_s == pytest.approx(alone.step_s)
+        assert own.num_messages == alone.num_messages
+
+
+@pytest.mark.parametrize("text", ["unfused", "tensor-fusion"])
+def test_all_wait_for_a_straggler(text: str) -> None:
+    fast, slow = small(100, 200, 300), plain_layers([2.0] * 3, [4.0] * 3, (100, 200, 300))
+    link, strategy = costs(0.5, 0.001), parse_strategy(text)
+    steps = predict_workers([fast, slow, fast], strategy, link)
+    alone = predict_step(slow, strategy, link)
+    assert [own.step_s for own in steps] == pytest.approx([alone.step_s] * 3)
+    # what the fast ones compute less, they wait longer
+    assert steps[0].exposed_s == pytest.approx(alone.exposed_s + slow.forward_s + slow.backward_s - 9.0)
 
 
 # ---- profiles and errors

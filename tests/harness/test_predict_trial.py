@@ -181,15 +181,15 @@ def test_the_command_predicts_a_grid_and_refuses_nonsense(tmp_path: Path, capsys
 @pytest.mark.emulated
 def test_a_real_cell_takes_as_long_as_foretold() -> None:
     """15 %, and a link so slow that its bytes dominate: the cores are shared with whatever else runs here."""
-    hands = Labs()
+    runner = Labs()
     try:
-        calibration = Calibration(entries=(measure_one(SLOW, hands, num_repeats=3, others=False),))
+        calibration = Calibration(entries=(measure_one(SLOW, runner, num_repeats=3, others=False),))
         trial = asked(SLOW, "fixed-buckets", num_warmup=1, num_steps=5)
         told = predict_trial(trial, calibration)
-        with Bench(hands) as bench:
+        with Bench(runner) as bench:
             record = bench.run(trial)
     finally:
-        hands.close()
+        runner.close()
     assert record.status is Status.OK, record.reason
     assert isinstance(told, Prediction)
     assert told.step_time_s == pytest.approx(median(record.jobs[0].step_times_s()), rel=0.15)

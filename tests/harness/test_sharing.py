@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 from queue import SimpleQueue
 
 import pytest
@@ -111,6 +113,21 @@ def test_a_trial_that_is_ended_in_mid_turn_leaves_the_lab_fit_for_the_next() -> 
         assert answer.ending is Ending.TIMEOUT
         again = lab.ask(Task(trial=two_jobs(Sharing.CROSSOVER)))
         assert again.ending is Ending.DONE, again.reason
+
+
+def test_an_arbiter_that_cannot_start_is_an_error_and_no_skipped_cell(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    long = tmp_path / ("x" * 100)  # more than a Unix socket's path may have
+    long.mkdir()
+    monkeypatch.setenv("TMPDIR", str(long))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    with LabHandle(FABRIC) as lab:
+        answer = lab.ask(Task(trial=two_jobs(Sharing.CROSSOVER)))
+    monkeypatch.undo()
+    tempfile.tempdir = None
+    assert answer.ending is Ending.FAILED
+    assert "longer than 107 bytes: use a shorter folder" in answer.reason
 
 
 def _fields(trial: Trial) -> dict[str, object]:

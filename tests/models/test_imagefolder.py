@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from models.imagefolder import ImageFolder, random_box
-from models.sampling import generator_for
+from models.data.imagefolder import ImageFolder, random_box
+from models.data.sampling import generator_for
 from models.values import Device, WorkloadError, WorkloadSpec
 from models.workload import open_workload
 

@@ -9,11 +9,11 @@ import torch
 from learning import learn
 from torch import Tensor, nn
 
+from models.data.text import Text, documentation_text, shift, tokenise
 from models.flops import layer_flops, layer_parameters, meta_inputs
+from models.nets.transformer import sinusoids
 from models.networks import NETWORKS, build_network
 from models.profile import record_profile
-from models.text import Text, documentation_text, shift, tokenise
-from models.transformer import sinusoids
 from models.values import Batch, WorkloadError, WorkloadSpec
 from models.workload import open_workload
 

@@ -5,7 +5,8 @@ import torch
 from torch import Tensor, nn
 
 from models.flops import PUBLISHED, layer_flops, layer_parameters, meta_inputs
-from models.networks import NETWORKS, Kind, Network, build_network
+from models.network import Kind, Network
+from models.networks import NETWORKS, build_network
 
 NAMES = sorted(NETWORKS)
 

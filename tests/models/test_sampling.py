@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.sampling import Shard, generator_for, index_batches
+from models.data.sampling import Shard, generator_for, index_batches
 from models.values import WorkloadError
 
 

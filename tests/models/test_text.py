@@ -9,10 +9,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.sampling import generator_for
-from models.text import IGNORED, NUM_TOKENS, Text, documentation_text, mask, read_corpus, tokenise
+from models.data.sampling import generator_for
+from models.data.text import IGNORED, NUM_TOKENS, Text, documentation_text, mask, read_corpus, tokenise
+from models.data.vocabulary import CLASSIFY, MASK, SEPARATE, SPECIAL, UNKNOWN, learn_vocabulary
 from models.values import WorkloadError
-from models.vocabulary import CLASSIFY, MASK, SEPARATE, SPECIAL, UNKNOWN, learn_vocabulary
 
 ID = {token: index for index, token in enumerate(SPECIAL)}
 

@@ -45,7 +45,19 @@ WRONG = {
     "no records": (("report",), r"no records in runs; run a suite first"),
     "absent records": (("report", "/absent/records"), r"/absent/records: no such folder of records; run a suite"),
     "nothing to compare": (("compare", "/absent/a", "/absent/b"), r"/absent/a: no such folder of records; run a suite"),
-    "unknown fabric to examine": (("doctor", "--fabric", "wifi"), r"unknown fabric 'wifi'; use emulated or native"),
+    "unknown fabric to examine": (
+        ("doctor", "--fabric", "wifi"),
+        r"fabric 'wifi' has no links to measure; use emulated or",
+    ),
+    "a fabric without links to examine": (("doctor", "--fabric", "lockstep"), r"'lockstep' has no links to measure"),
+    "repeats without end": ((*QUICK, "--repeats", "1000000000"), r"--repeats is 1,000,000,000; at most 1,000"),
+    "hosts in another script": (
+        ("predict", "--workload", "resnet50", "--alpha", "0", "--hosts", "²"),
+        r"--hosts ²: give",
+    ),
+    "no start-up time": (("predict", "--workload", "resnet50", "--alpha", "nan"), r"--alpha nan: give a finite number"),
+    "a name beyond what file systems take": ((*QUICK, "--data", "a" * 300), r"File name too long; give a shorter"),
+    "a full disk": (("run", "quick", "--smoke", "--out", "/dev/full/x"), r"cannot write to /dev/full/x"),
     "not a number": ((*QUICK, "--hosts", "two"), r"--hosts: invalid int value: 'two'"),
     "unknown option": ((*QUICK, "--host", "2", "--hots"), r"--hots"),
     "unknown command": (("rum",), r"invalid choice: 'rum'"),
@@ -120,12 +132,12 @@ def copy_reference_record(folder: Path) -> None:
     (folder / "a.json").write_text(json.dumps({**record, "fabric": fabric}))
 
 
-@pytest.mark.parametrize("version", [0, 2, "1", None])
+@pytest.mark.parametrize("version", [0, 3, "1", None])
 def test_a_record_of_another_schema_is_refused(command: Command, tmp_path: Path, version: object) -> None:
     (tmp_path / "a.json").write_text(json.dumps({"schema": version, "id": "a"}))
     ended = command("report", tmp_path)
     assert ended.code == 2
-    assert f"schema version {version!r}, this checkout reads 1; run the trial again" in ended.words
+    assert f"schema version {version!r}, this checkout reads 2 and 1; run the trial again" in ended.words
 
 
 def test_a_gpu_that_is_not_there_is_refused(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,10 @@ from commands import Command
 
 import suites.commands.listing
 from analysis.stats import StatsError
+from baselines.api import UpdatePoint
 from crossover import ArbiterAbsent, Refused
+from harness.precision import Precision
+from harness.trial import Sharing
 from results.codec import CodecError
 from suites.errors import is_about_the_request
 
@@ -108,3 +111,12 @@ def test_ctrl_c_outside_a_run_ends_with_130(command: Command, monkeypatch: pytes
 def test_every_value_error_of_ours_is_known_as_the_users_or_as_a_defect() -> None:
     shown = {kind for kind in own_value_errors() if is_about_the_request(kind.__new__(kind))}
     assert own_value_errors() - shown == DEFECTS
+
+
+def test_the_catalogue_names_everything_that_a_trial_may_say_with_its_source() -> None:
+    found = suites.commands.listing.rows()
+    for kind, values in (("sharing", Sharing), ("precisions", Precision), ("update points", UpdatePoint)):
+        assert [entry["name"] for entry in found[kind]] == [value.value for value in values]
+    assert {"loss-scale", "local-steps", "accumulate", "clip_norm"} == {entry["name"] for entry in found["step"]}
+    for kind in ("sharing", "precisions", "update points", "step"):
+        assert all(entry["summary"] and entry["source"] for entry in found[kind])

@@ -19,7 +19,7 @@ from results.record import Environment, Record
 from suites.api import Options
 from suites.at_once import num_at_once, run_each
 from suites.convergence import grid as convergence
-from suites.convergence.grid import METHODS, SUITE, Method, skipped_methods
+from suites.convergence.grid import METHODS, SUITE, TrainingMethod, skipped_methods
 from suites.expected import expected_s
 
 LONGEST_RUN_S = 45 * 60.0
@@ -36,7 +36,7 @@ def test_every_method_of_the_table_can_be_read_and_every_cell_be_run() -> None:
 
 
 def test_a_method_that_is_not_there_is_left_out_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    unknown = Method("to come", "fixed-buckets+yet-to-be-written", "nowhere")
+    unknown = TrainingMethod("to come", "fixed-buckets+yet-to-be-written", "nowhere")
     monkeypatch.setattr(convergence, "METHODS", (*METHODS, unknown))
     assert "yet-to-be-written" in skipped_methods()["to come"]
     assert len(SUITE.grid(Options())) == len({trial.id for trial in SUITE.grid(Options())})

@@ -19,7 +19,7 @@ from models.workload import Device, WorkloadSpec
 from results.codec import from_jsonable
 from results.record import Record, Status, read_record
 from suites.expected import calibration_s, expected_each_s, expected_s, step_parts
-from suites.runner import Bar, time_left
+from suites.progress import LINE_EVERY_S, ProgressBar, ProgressLines, RunProgress, time_left
 
 REFERENCE = Path(__file__).parents[2] / "results" / "reference"
 RESNET = Job(
@@ -105,7 +105,7 @@ def test_the_first_trial_on_a_fabric_calibrates_it() -> None:
 def test_the_bar_moves_by_seconds_and_a_kept_record_shortens_the_whole() -> None:
     kept, long, short = one(num_steps=998), one(num_steps=98, repeat=1), one(repeat=2)
     with Progress(console=Console(file=io.StringIO())) as progress:
-        bar = Bar(progress, [kept, long, short])
+        bar = ProgressBar(progress, RunProgress([kept, long, short], foresees=False))
         (task,) = progress.tasks
         expected = expected_each_s([kept, long, short])
         assert task.total == pytest.approx(sum(expected))
@@ -118,6 +118,36 @@ def test_the_bar_moves_by_seconds_and_a_kept_record_shortens_the_whole() -> None
         bar.done(short)
         assert task.completed == pytest.approx(task.total)
         assert task.fields["trials"] == "3/3"
+
+
+def test_without_a_terminal_a_line_is_said_per_finished_cell_and_every_twenty_seconds() -> None:
+    """Two cells of two repeats, on a clock of the test's own."""
+    trials = [one(repeat=repeat, cell=cell) for repeat in (0, 1) for cell in ("real/net/a", "real/net/b")]
+    now_s, said = [0.0], list[str]()
+    run = RunProgress(trials, foresees=False, clock=lambda: now_s[0])
+    lines = ProgressLines(said.append, run, clock=lambda: now_s[0])
+    lines.done(trials[0])
+    assert said == []
+    now_s[0] += LINE_EVERY_S
+    lines.on_event(trials[1])(Event(kind="step", step=0))
+    assert len(said) == 1
+    assert said[0].startswith("1/4 trials, ")
+    assert said[0].endswith("left: real/net/b #1, step 1")
+    lines.done(trials[1])
+    assert len(said) == 1
+    lines.done(trials[2])
+    lines.done(trials[3])
+    assert [text.partition(" trials")[0] for text in said] == ["1/4", "3/4", "4/4"]
+    assert said[-1].endswith("0:00 left: real/net/b #2 done")
+
+
+def test_records_of_an_earlier_run_are_said_by_the_count_alone() -> None:
+    trials, said = [one(), one(repeat=1)], list[str]()
+    lines = ProgressLines(said.append, RunProgress(trials, foresees=False))
+    lines.kept(trials[0])
+    assert said == []
+    lines.done(trials[1])
+    assert said[0].startswith("2/2 trials, ")
 
 
 def test_time_left_is_what_was_expected_and_then_what_is_seen() -> None:

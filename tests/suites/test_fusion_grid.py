@@ -6,26 +6,30 @@ import re
 from collections import Counter
 from functools import cache
 
-import numpy as np
 import pytest
 
+from analysis.naming import Method
 from analysis.stats import bootstrap_interval
-from analysis.step_claims import CLAIMS, FAST_GBIT, ORDERINGS, parts
-from analysis.step_rows import Place, StepRow
-from analysis.steps import REFERENCES
+from analysis.step_rows import Setting, StepRow
 from baselines.strategy import parse_strategy
+from harness.facts import plugins_of
+from harness.sizes import scaled
 from harness.trial import Trial, check
 from models.layer_profile import Profile, load_profile
 from models.networks import find_network
 from models.workload import Device
+from results.facts import in_real_sizes, text_of
 from results.record import Phases
-from results.sizes import in_real_sizes, scaled
 from suites.api import Options, Suite
-from suites.catalogue import suite_of
+from suites.catalogue import all_studies, suite_of
 from suites.expected import expected_each_s
 from suites.fusion.grid import SUITE as FUSION
+from suites.fusion.study import CLAIMS as FUSION_CLAIMS
 from suites.ordering.grid import SUITE as ORDERING
+from suites.ordering.study import CLAIMS as ORDERING_CLAIMS
+from suites.ordering.study import FAST_GBIT
 from suites.scaling import LINKS, NUM_WARMUP
+from suites.step_rows import ORDERINGS, parts
 
 SUITES = (FUSION, ORDERING)
 LONGEST_STEP_S = 1.0
@@ -98,27 +102,32 @@ def test_no_measured_step_is_longer_than_a_second_and_a_run_than_twenty_five_min
 
 
 def test_the_slices_of_p3s_paper_are_measured_in_one_cell_only() -> None:
-    sliced = [in_real_sizes(t.jobs[0].strategy, t.jobs[0].workload.size_scale) for s in SUITES for t in cells(s)]
+    sliced = [real(t) for s in SUITES for t in cells(s)]
     assert sum(text.startswith("slices(slice_elements=40000)") for text in sliced) == 1
 
 
 def test_every_claim_about_measured_steps_finds_its_cells(suite: Suite) -> None:
     """All but those about predictions of clusters that are not here."""
-    rng = np.random.default_rng(1)
     rows = [_row(trial) for trial in cells(suite) if trial.jobs[0].system != "local"]
-    for claim in CLAIMS:
-        if claim.suite == suite.name and "scaling efficiency" not in claim.claim:
-            found = list(claim.select(rows, rng))
+    for claim in {"fusion": FUSION_CLAIMS, "ordering": ORDERING_CLAIMS}[suite.name]:
+        if "scaling efficiency" not in claim.claim:
+            found = list(claim.select(rows))
             assert any(value.n >= claim.fewest for _, value in found), claim.claim
 
 
 def test_every_ordering_has_a_fifo_to_be_compared_with_where_no_order_can_help() -> None:
     fast = [_row(trial) for trial in cells(ORDERING) if trial.at == FAST_GBIT and trial.jobs[0].system == "ours"]
     ordered = {row.name for row in fast if parts(row) & set(ORDERINGS)}
-    (claim,) = (claim for claim in CLAIMS if claim.claim.startswith("Where no order can help"))
-    judged = [cell for cell, _ in claim.select(fast, np.random.default_rng(1))]
+    (claim,) = (claim for claim in ORDERING_CLAIMS if claim.claim.startswith("Where no order can help"))
+    judged = [cell for cell, _ in claim.select(fast)]
     assert len(ordered) == 3
     assert {next(name for name in ordered if cell.startswith(f"{name} over ")) for cell in judged} == ordered
+
+
+def real(trial: Trial) -> str:
+    """The cell's strategy or system in real sizes."""
+    job = trial.jobs[0]
+    return text_of(in_real_sizes(plugins_of(job), job.workload.size_scale))
 
 
 def _row(trial: Trial) -> StepRow:
@@ -126,21 +135,22 @@ def _row(trial: Trial) -> StepRow:
     job = trial.jobs[0]
     suite = next(suite for suite in SUITES if suite.name == trial.suite)
     repeats = sum(other.cell == trial.cell for other in suite.grid(Options()))
-    method = in_real_sizes(job.label, job.workload.size_scale)
+    method = Method(plugins_of(job)).in_real_sizes(job.workload.size_scale)
     return StepRow(
-        place=Place(
+        place=Setting(
             suite=trial.suite,
             workload=job.workload.label,
             batch_size=job.workload.batch_size,
             num_workers=trial.world,
             gbit=trial.at,
         ),
-        method=method,
-        name=method,
+        method=str(method),
+        strategy=method,
+        name=str(method),
         system=job.system.partition("(")[0],
         evidence="replay",
         phases=Phases(),
-        step_time_s=bootstrap_interval([1.0] * repeats, np.random.default_rng(1)),
+        step_time_s=bootstrap_interval([1.0] * repeats),
         by_repeat=tuple((repeat, 1.0) for repeat in range(repeats)),
         bound_s=0.5,
     )
@@ -216,16 +226,15 @@ def test_sizes_shrink_with_the_tensors_and_nothing_else_does() -> None:
     assert scaled(text, 1) == text
     searched = scaled("slices(slice_elements=100)+bayesian(trials=12)", 50)
     assert searched == "slices(slice_elements=2)+bayesian(size_scale=50, trials=12)"
-    assert in_real_sizes(searched, 50) == "slices(slice_elements=100)+bayesian(trials=12)"
 
 
 def test_a_method_has_one_name_over_all_size_scales(suite: Suite) -> None:
     assert suite.predicted is not None
     rates: dict[str, set[float | None]] = {}
     for trial in suite.predicted(Options()):
-        job = trial.jobs[0]
-        rates.setdefault(in_real_sizes(job.strategy, job.workload.size_scale), set()).add(trial.at)
+        rates.setdefault(real(trial), set()).add(trial.at)
     everywhere = [name for name, own in rates.items() if own == set(LINKS)]
     assert len(everywhere) >= 8  # under the cell's own sizes only those without any
-    assert any(name.startswith(REFERENCES[suite.name][0]) for name in everywhere)
+    (study,) = (study for study in all_studies() if study.suite == suite.name)
+    assert any(name.startswith(study.references[0]) for name in everywhere)
     assert all(float(size) < 1e9 for name in rates for size in re.findall(r"=(\d+)", name))

@@ -21,7 +21,7 @@ from harness.lab.labs import OnEvent
 from harness.lab.messages import Answer, Ending
 from harness.outcome import Background, record_of
 from harness.trial import Trial
-from models.sampling import Shard, index_batches
+from models.data.sampling import Shard, index_batches
 from results.codec import from_jsonable
 from results.record import Environment, Record, Status, read_records, write_record
 from suites.api import Options

@@ -1,0 +1,110 @@
+"""LAMB: Adam's direction, for each tensor made as long as the tensor itself, times the rate.
+
+Paper: You et al., Large Batch Optimization for Deep Learning: Training BERT in 76 minutes, ICLR 2020. For each tensor
+w, with Adam's moments of its gradient g corrected for their start (m̂, v̂) and weight decay λ:
+
+    r = m̂ / (√v̂ + ε) + λ·w;    w ← w − lr · φ(‖w‖)/‖r‖ · r,    φ the identity
+
+The ratio is 1 where ‖w‖ or ‖r‖ is 0. So the step has length lr·‖w‖ exactly, and with ε → 0 and λ = 0 multiplying all
+gradients by a constant changes nothing.
+
+Biases and the scales of normalisation layers are excluded, as in the authors' code: no weight decay, and Adam's own
+step. Excluded is every tensor of one dimension or none, and those whose name holds one of the words of `exclude`,
+separated by commas.
+
+Defaults as in the paper: β 0.9 and 0.999, ε 1e-6, λ 0.01. Differs from the paper: no clipping of φ and no decay of the
+rate; `linear-scaling` around it warms it up (its authors take the square root of the batch's growth: `power=0.5`). Not
+verified against the paper's text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar, overload
+
+import torch
+from torch import Tensor
+
+from baselines.api import Card, Parameters, Scope, Slot
+from baselines.exclusion import check_rate, groups_of, require
+
+
+@dataclass(frozen=True, slots=True)
+class Lamb:
+    card: ClassVar[Card] = Card(
+        name="lamb",
+        slot=Slot.OPTIMIZER,
+        summary="Adam's direction, each tensor's step as long as the tensor times the rate",
+        paper="You et al., Large Batch Optimization for Deep Learning, ICLR 2020",
+    )
+    lr: float = 0.002
+    beta1: float = 0.9
+    beta2: float = 0.999
+    eps: float = 1e-6
+    weight_decay: float = 0.01
+    exclude: str = ""
+
+    def __post_init__(self) -> None:
+        check_rate(self.lr)
+        for name in ("beta1", "beta2"):
+            require(0 <= getattr(self, name) < 1, name, getattr(self, name), "0 or more and less than 1")
+        require(self.eps > 0, "eps", self.eps, "a small number above 0, e.g. 1e-6")
+        require(self.weight_decay >= 0, "weight_decay", self.weight_decay, "0 or more")
+
+    @property
+    def scope(self) -> Scope:
+        return Scope.TENSOR
+
+    @property
+    def applies_momentum(self) -> bool:
+        return True
+
+    def build(self, parameters: Parameters) -> torch.optim.Optimizer:
+        """Raises: ValueError if `exclude` names words and the parameters come without names."""
+        return _Lamb(groups_of(parameters, self.exclude), self)
+
+
+class _Lamb(torch.optim.Optimizer):
+    """State of a tensor: `step`, `exp_avg` and `exp_avg_sq`, called as in torch's Adam."""
+
+    def __init__(self, groups: list[dict[str, object]], rule: Lamb) -> None:
+        super().__init__(groups, {"lr": rule.lr})
+        self._rule = rule
+
+    @overload
+    def step(self, closure: None = None) -> None: ...
+
+    @overload
+    def step(self, closure: Callable[[], float]) -> float: ...
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:
+        for group in self.param_groups:
+            for weights in group["params"]:
+                if weights.grad is not None:
+                    self._update(weights, weights.grad, group["lr"], excluded=group["excluded"])
+        return None
+
+    def _update(self, weights: Tensor, grad: Tensor, lr: float, *, excluded: bool) -> None:
+        rule, state = self._rule, self.state[weights]
+        grad = grad.to(torch.promote_types(grad.dtype, torch.float32))  # in float16 v and ε vanish
+        if not state:
+            state.update(step=0, exp_avg=torch.zeros_like(grad), exp_avg_sq=torch.zeros_like(grad))
+        state["step"] += 1
+        step, mean, square = state["step"], state["exp_avg"], state["exp_avg_sq"]
+        mean.lerp_(grad, 1 - rule.beta1)
+        square.mul_(rule.beta2).addcmul_(grad, grad, value=1 - rule.beta2)
+        root = square.div(1 - rule.beta2**step).sqrt_().add_(rule.eps)
+        direction = mean.div(1 - rule.beta1**step).div_(root)
+        if not excluded:
+            direction.add_(weights, alpha=rule.weight_decay)
+            direction.mul_(trust_ratio(weights, direction))
+        weights.sub_(direction, alpha=lr)
+
+
+def trust_ratio(weights: Tensor, direction: Tensor) -> Tensor:
+    """‖w‖/‖r‖ of one tensor, a float64 scalar on its device, whose sums of squares do not show their order; 1 where one
+    of the norms is 0."""
+    own, length = (torch.linalg.vector_norm(tensor, dtype=torch.float64) for tensor in (weights, direction))
+    return torch.where((own > 0) & (length > 0), own / length, torch.ones_like(own))

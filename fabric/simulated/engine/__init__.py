@@ -1,0 +1,1 @@
+"""Inside the packet engine: its state, switches, senders, receivers and the event loop; all compiled."""

@@ -1,0 +1,100 @@
+"""A cluster whose workers differ: speeds, jitter, pauses, halts and slow links, as one value for every driver."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+class ClusterError(ValueError):
+    """A cluster that cannot be; the message names the value and the remedy."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Halt:
+    """`worker` computes nothing for `for_s` seconds from `at_s` on."""
+
+    worker: int
+    at_s: float
+    for_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Disturbances:
+    """What makes workers unequal.
+
+    Attributes:
+        slowdowns: by how much each worker computes longer than the fastest, [workers]; empty: all alike.
+        jitter: standard deviation of the logarithm of a step's compute time; its mean stays.
+        pause_probability: chance of a pause in a step.
+        pause_s: mean of a pause, exponentially distributed.
+        halts: workers that stop for a while.
+        slow_links: by how much each worker's transfers take longer, [workers]; empty: all alike.
+    """
+
+    slowdowns: tuple[float, ...] = ()
+    jitter: float = 0.0
+    pause_probability: float = 0.0
+    pause_s: float = 0.0
+    halts: tuple[Halt, ...] = ()
+    slow_links: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name, values in (("slowdowns", self.slowdowns), ("slow_links", self.slow_links)):
+            if any(not 1.0 <= value < math.inf for value in values):
+                raise ClusterError(f"{name} are {values}; each must be 1 (as fast as the fastest) or more")
+        if not 0 <= self.jitter <= 2:
+            raise ClusterError(f"jitter is {self.jitter}; use a standard deviation between 0 and 2")
+        if not (0 <= self.pause_probability <= 1 and 0 <= self.pause_s < math.inf):
+            raise ClusterError(
+                f"pauses of {self.pause_s} s with probability {self.pause_probability}; use a probability between 0 "
+                "and 1, and seconds of 0 or more"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cluster:
+    """`num_workers` that compute `compute_s` per step, and servers behind one link of `alpha_s` + bytes × `beta_s`."""
+
+    num_workers: int
+    compute_s: float
+    alpha_s: float = 0.0
+    beta_s_per_byte: float = 0.0
+    disturbances: Disturbances = Disturbances()
+
+    def __post_init__(self) -> None:
+        if self.num_workers < 1:
+            raise ClusterError(f"num_workers is {self.num_workers}; there is at least 1")
+        if not 0 < self.compute_s < math.inf:
+            raise ClusterError(f"compute_s is {self.compute_s}; a step takes some time")
+        own = self.disturbances
+        for name, values in (("slowdowns", own.slowdowns), ("slow_links", own.slow_links)):
+            if values and len(values) != self.num_workers:
+                raise ClusterError(f"{len(values)} {name} for {self.num_workers} workers; give one for each, or none")
+        if strangers := [halt.worker for halt in own.halts if not 0 <= halt.worker < self.num_workers]:
+            raise ClusterError(f"worker {strangers[0]} halts and there are {self.num_workers}; they count from 0")
+
+    def computed_at_s(self, worker: int, clock: int, start_s: float, seed: int) -> float:
+        """When a step that begins at `start_s` is computed. Depends on its arguments alone, not on the schedule."""
+        own = self.disturbances
+        rng = random.Random(f"{seed}/{worker}/{clock}")
+        duration_s = self.compute_s * _of(own.slowdowns, worker)
+        if own.jitter:
+            duration_s *= math.exp(rng.gauss(0.0, own.jitter) - own.jitter**2 / 2)
+        if rng.random() < own.pause_probability:
+            duration_s += rng.expovariate(1.0) * own.pause_s
+        for halt in sorted((halt for halt in own.halts if halt.worker == worker), key=lambda halt: halt.at_s):
+            until_s = halt.at_s + halt.for_s
+            if start_s < until_s and start_s + duration_s > halt.at_s:
+                duration_s += until_s - max(start_s, halt.at_s)
+        return start_s + duration_s
+
+    def transfer_s(self, worker: int, num_bytes: float) -> float:
+        """Seconds that the servers' link is taken by `num_bytes` to or from `worker`, start-up apart."""
+        return num_bytes * self.beta_s_per_byte * _of(self.disturbances.slow_links, worker)
+
+
+def _of(values: Sequence[float], worker: int) -> float:
+    return values[worker] if values else 1.0

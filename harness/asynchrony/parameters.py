@@ -1,0 +1,64 @@
+"""What servers hold: the parameters, and every update that is not part of a complete version yet.
+
+A version is all workers' updates of one clock. Updates count in order of clock and worker, never of arrival, so equal
+sets of updates give equal parameters bit for bit, whatever the network did in between. That is why staleness 0 equals
+BSP exactly, and why a version of DynSSP is the mean of its updates in any order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+
+class ClockError(RuntimeError):
+    """An update out of turn: lost, or applied twice."""
+
+
+@dataclass(slots=True)
+class Parameters:
+    """Flat parameters `values` [numel] under updates from `num_workers`; `share` weighs a version's updates."""
+
+    values: Tensor
+    num_workers: int
+    share: Callable[[int, int], float]
+    clocks: list[int] = field(init=False)
+    num_pushed: int = 0
+    _open: dict[int, dict[int, Tensor]] = field(default_factory=dict)  # by clock and worker
+    _num_complete: int = 0
+
+    def __post_init__(self) -> None:
+        self.values = self.values.clone()
+        self.clocks = [0] * self.num_workers
+
+    def push(self, worker: int, clock: int, update: Tensor) -> None:
+        """Take in the update [numel] that `worker` has computed in `clock`.
+
+        Raises: ClockError unless it is the worker's next one.
+        """
+        if clock != self.clocks[worker]:
+            raise ClockError(f"worker {worker} pushes clock {clock} after {self.clocks[worker]} updates")
+        self._open.setdefault(clock, {})[worker] = update
+        self.clocks[worker] += 1
+        self.num_pushed += 1
+        while len(self._open.get(self._num_complete, ())) == self.num_workers:
+            self._add(self.values, self._open.pop(self._num_complete))
+            self._num_complete += 1
+
+    def read(self) -> Tensor:
+        """The parameters with every update that has come [numel]."""
+        values = self.values.clone()
+        for clock in sorted(self._open):
+            self._add(values, self._open[clock])
+        return values
+
+    def holds_all_up_to(self, clock: int) -> bool:
+        """Whether every worker's update of `clock` and of all clocks before it has come."""
+        return min(self.clocks) > clock
+
+    def _add(self, values: Tensor, version: dict[int, Tensor]) -> None:
+        weight = self.share(len(version), self.num_workers)
+        for worker in sorted(version):
+            values.add_(version[worker], alpha=weight)

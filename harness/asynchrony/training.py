@@ -1,0 +1,92 @@
+"""Real gradients for workers on the virtual clock: one model in memory, and each worker's own data and states.
+
+A worker loads the parameters that it was given, computes on its own batch, and lets its own optimizer step. What it
+pushes is the difference. For SGD, with momentum too, the mean of the workers' differences is the difference that the
+mean gradient gives, so BSP equals synchronous training to float tolerance. Other optimizers keep one state per worker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from harness.engine.layout import trainable_parameters
+
+Loss = Callable[[int, nn.Module], Tensor]  # of a worker's next batch
+BYTES_PER_ELEMENT = 4
+
+
+@dataclass(slots=True)
+class _Own:
+    """What a worker has to itself: its optimizer, its buffers (BatchNorm's statistics), its generator's state."""
+
+    optimizer: torch.optim.Optimizer
+    buffers: dict[str, Tensor]
+    generator: Tensor
+
+
+@dataclass(slots=True)
+class Training:
+    """`model` trained by `num_workers` workers; `loss(worker, model)` is called once per update.
+
+    `build` makes an optimizer of parameters. Each worker takes `num_local` steps between two pushes.
+    """
+
+    model: nn.Module
+    build: Callable[[list[nn.Parameter]], torch.optim.Optimizer]
+    loss: Loss
+    num_workers: int
+    num_local: int = 1
+    seed: int = 0
+    losses: list[list[float]] = field(init=False)  # [workers][updates]
+    _parameters: list[nn.Parameter] = field(init=False)
+    _workers: list[_Own] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._parameters = list(trainable_parameters(self.model).values())
+        self.losses = [[] for _ in range(self.num_workers)]
+        self._workers = [self._worker(worker) for worker in range(self.num_workers)]
+
+    def _worker(self, worker: int) -> _Own:
+        buffers = {name: value.clone() for name, value in self.model.named_buffers()}
+        return _Own(
+            self.build(self._parameters), buffers, torch.Generator().manual_seed(self.seed + worker).get_state()
+        )
+
+    @property
+    def values(self) -> Tensor:
+        """The model's parameters as they are now [numel]."""
+        return torch.cat([parameter.detach().reshape(-1) for parameter in self._parameters])
+
+    @property
+    def num_bytes(self) -> int:
+        """What a push or an answer carries, uncompressed."""
+        return BYTES_PER_ELEMENT * sum(parameter.numel() for parameter in self._parameters)
+
+    def load(self, values: Tensor, worker: int = 0) -> None:
+        """Give the model these parameters [numel] and a worker's buffers, for a step or to evaluate it."""
+        with torch.no_grad():
+            parts = values.split([parameter.numel() for parameter in self._parameters])
+            for parameter, part in zip(self._parameters, parts, strict=True):
+                parameter.copy_(part.view_as(parameter))
+            for name, buffer in self.model.named_buffers():
+                buffer.copy_(self._workers[worker].buffers[name])
+
+    def update(self, worker: int, clock: int, values: Tensor) -> Tensor:
+        """What a worker's steps from `values` [numel] change [numel]."""
+        own, outer = self._workers[worker], torch.get_rng_state()
+        torch.set_rng_state(own.generator)
+        self.load(values, worker)
+        for _ in range(self.num_local):
+            own.optimizer.zero_grad()
+            loss = self.loss(worker, self.model)
+            loss.backward()
+            own.optimizer.step()
+        own.buffers = {name: buffer.clone() for name, buffer in self.model.named_buffers()}
+        own.generator = torch.get_rng_state()
+        torch.set_rng_state(outer)
+        self.losses[worker].append(float(loss.detach()))
+        return self.values - values

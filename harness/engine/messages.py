@@ -1,0 +1,109 @@
+"""What a message does on one rank: gradients flattened, compressed, exchanged, and their mean written back.
+
+No I/O: `GradientRun.advance` yields the primitives that the exchange asks for, and whoever drives it answers them. The
+engine and lockstep run the same objects.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from time import perf_counter
+
+import torch
+from torch import Tensor, nn
+
+from baselines.api import Context, Message, Payload, Reduced, Serve, State
+from baselines.strategy import Strategy
+from harness.engine.buffers import BufferPool, flatten_gradients, scatter_gradients
+from harness.engine.reduction import MessageRun, Reduces, Tagged, reduce_message
+from harness.engine.shards import Shards
+from harness.engine.streams import InOrder, Streams
+from harness.precision import Guard
+from harness.trace import Recorder
+
+
+@dataclass(slots=True, kw_only=True)
+class RankMessages:
+    """The gradients and compressor states of one rank, and what is needed to reduce them.
+
+    `compressor` is the strategy's, or one that does the same and is charged for it. `guard` watches scaled gradients.
+    `recorder` notes the time of compression.
+    """
+
+    strategy: Strategy
+    parameters: Mapping[str, nn.Parameter]
+    states: Mapping[str, State]
+    rank: int
+    world: int
+    generator: torch.Generator
+    compressor: Reduces
+    guard: Guard | None = None
+    streams: Streams = field(default_factory=InOrder)
+    recorder: Recorder | None = None
+    step: int = 0
+    scale: float = 1.0
+    shards: Shards = field(init=False)  # empty where no server steps
+    num_workers: int = field(init=False)
+    pools: defaultdict[int, BufferPool] = field(default_factory=lambda: defaultdict(BufferPool))
+
+    def __post_init__(self) -> None:
+        self.shards = Shards(self.parameters, self.strategy.optimizer)
+        self.num_workers = self.strategy.num_workers(self.world)
+
+    def begin(self, step: int, loss_scale: float = 1.0) -> None:
+        """The messages to come are of `step`, whose loss was multiplied by `loss_scale`."""
+        self.step, self.scale = step, 1.0 / self.num_workers / loss_scale
+        if self.guard is not None:
+            self.guard.begin()
+
+    def open(self, message: Message, lane: int) -> GradientRun:
+        """The run of `message` on `lane`; nothing is done yet."""
+        return GradientRun(self, message, lane)
+
+
+class GradientRun:
+    """One message's run; its buffer stays on its lane's stream."""
+
+    __slots__ = ("_flat", "_lane", "_message", "_own", "_run")
+
+    def __init__(self, own: RankMessages, message: Message, lane: int) -> None:
+        self._own, self._message, self._lane = own, message, lane
+        self._flat: Tensor
+        self._run: MessageRun
+
+    def advance(self, answer: Payload | None) -> Tagged | None:
+        """The next primitive that travels, or None when the mean is back in the gradients."""
+        with self._own.streams.lane(self._lane):
+            if answer is None:
+                self._begin()
+            start_s = perf_counter()
+            try:
+                tagged = next(self._run) if answer is None else self._run.send(answer)
+                while isinstance(tagged.primitive, Serve):
+                    tagged = self._run.send((self._own.shards.step(self._message, tagged.primitive, self._own.step),))
+                return tagged
+            except StopIteration as end:
+                self._finish(end.value)
+                return None
+            finally:
+                if self._own.recorder is not None:
+                    self._own.recorder.add("codec", "encode" if answer is None else "decode", start_s, perf_counter())
+
+    def _begin(self) -> None:
+        own, message = self._own, self._message
+        own.streams.wait_ready(segment.name for segment in message.segments)
+        self._flat = flatten_gradients(message, own.parameters, own.pools[self._lane], scale=own.scale)
+        if own.guard is not None:
+            own.guard.outgoing(self._flat)
+        ctx = Context(own.rank, own.world, own.step, message, own.generator, num_workers=own.num_workers)
+        self._run = reduce_message(own.compressor, own.strategy.exchange, self._flat, own.states, ctx)
+
+    def _finish(self, reduced: Reduced) -> None:
+        own = self._own
+        if own.guard is not None:
+            own.guard.incoming(reduced.value)
+        scatter_gradients(self._message, reduced.value, own.parameters)
+        own.streams.mark_landed(segment.name for segment in self._message.segments)
+        own.pools[self._lane].give_back(self._flat)

@@ -1,0 +1,89 @@
+"""Drives a core whose messages are plain sums in an order known beforehand: they go straight from the hook.
+
+Nothing is left to decide once such a message is ready, so the library may hold many of them: it begins the next one by
+itself, as it does for torch's DDP. And nobody needs to be told of an end before somebody waits for it. So no thread
+but the main one and autograd's is involved. Those two never run at once, so there is no lock either.
+
+A message has landed when it is looked at: at the next gradient that completes a message, or in `wait_until`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from time import perf_counter
+
+from torch import Tensor
+
+from baselines.api import AllReduce
+from harness.engine.core import Action, Core, Landed, Start
+from harness.engine.dispatch import StaticDispatch
+from harness.engine.negotiate import Negotiation
+from harness.engine.transport import HeldByLibrary, QueuesSums
+from harness.trace import Recorder
+
+NUM_QUEUED = 64  # messages that the library holds at most; more would only keep their buffers
+
+
+class StraightSums:
+    """Messages of one rank on `transport`. `error` is set when it failed; `landed` are the parameters of this step
+    whose gradients are known to be reduced."""
+
+    def __init__(self, core: Core, transport: QueuesSums, *, recorder: Recorder) -> None:
+        self._core, self._transport, self._recorder = core, transport, recorder
+        self._held: deque[tuple[int, Tensor, HeldByLibrary, float]] = deque()  # with lane and start, oldest first
+        self.landed: set[str] = set()
+        self.error: BaseException | None = None
+
+    def begin(self, dispatch: StaticDispatch | Negotiation, numels: Mapping[str, int]) -> None:
+        """Work on a step from now on; the one before is complete."""
+        self.landed = set()
+        self._core.begin(dispatch, numels)
+
+    def ready(self, index: int) -> None:
+        """The gradient of parameter `index` is ready; send what that completes."""
+        if self.error is None and self._core.ready(index):
+            self._attempt(self._go_on)
+
+    def wait_until(self, done: Callable[[], bool]) -> None:
+        """Block until `done()`, which depends on what has landed, or until communication has failed."""
+        while self.error is None and not done():
+            assert self._held, "waiting for a gradient of which no message was made"
+            self._attempt(self._land_oldest)
+
+    def stop(self) -> None:
+        """Nothing is held."""
+
+    def _attempt(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except Exception as error:  # noqa: BLE001  reported by every later call of the main thread
+            self.error = error
+
+    def _go_on(self) -> None:
+        while self._held and self._held[0][2].is_completed():
+            self._land_oldest()
+        self._send()
+
+    def _send(self) -> None:
+        while (actions := self._core.send()) is not None:
+            for action in actions:
+                self._carry_out(action)
+
+    def _land_oldest(self) -> None:
+        lane, tensor, work, start_s = self._held[0]
+        work.wait()
+        self._held.popleft()
+        self._recorder.add(f"lane {lane}", "message", start_s, perf_counter())
+        for action in self._core.answered(lane, (tensor,)):
+            self._carry_out(action)
+        self._send()
+
+    def _carry_out(self, action: Action) -> None:
+        match action:
+            case Start(lane, AllReduce(tensor)):
+                self._held.append((lane, tensor, self._transport.queue(tensor), perf_counter()))
+            case Landed(names=names):
+                self.landed.update(names)
+            case _:
+                raise AssertionError(f"{action} is no part of a plain sum")

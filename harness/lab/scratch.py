@@ -1,0 +1,66 @@
+"""A folder for a lab's logs and sockets, owned by whoever holds its lock.
+
+A process number would not do for an owner: seen from another process namespace (a container that shares /tmp) a live
+owner looks dead, and a dead one's number is used again. The kernel lets go of a lock when its holder ends, however it
+ends, and in every namespace.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+PREFIX = "crossover-bench-lab-"
+
+
+class Scratch:
+    """A new folder; `remove` deletes it. What killed owners have left is deleted first. Raises OSError."""
+
+    def __init__(self) -> None:
+        _sweep()
+        self.path, self._lock_fd = _made()
+
+    def remove(self) -> None:
+        """Delete the folder and all in it. May be called again."""
+        shutil.rmtree(self.path, ignore_errors=True)
+        if self._lock_fd >= 0:
+            os.close(self._lock_fd)
+            self._lock_fd = -1
+
+
+def _made() -> tuple[Path, int]:
+    while True:
+        path = Path(tempfile.mkdtemp(prefix=PREFIX))
+        fd = _locked(path)
+        if fd is not None:
+            return path, fd
+        # a sweep was quicker, and has taken the folder for abandoned before it was locked
+
+
+def _sweep() -> None:
+    """Delete the folders of this user that nobody holds."""
+    for path in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
+        fd = _locked(path)
+        if fd is not None:
+            shutil.rmtree(path, ignore_errors=True)
+            os.close(fd)
+
+
+def _locked(path: Path) -> int | None:
+    """A descriptor that locks the folder; None where somebody else does, or it is gone, a link, or another user's."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        opened, present = os.fstat(fd), path.lstat()
+        if opened.st_ino == present.st_ino and opened.st_uid == os.geteuid():
+            return fd
+    except (BlockingIOError, FileNotFoundError):  # held, or deleted meanwhile
+        pass
+    os.close(fd)
+    return None

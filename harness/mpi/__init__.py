@@ -1,0 +1,1 @@
+"""MPI as a transport of the engine, and ranks started by mpiexec on emulated hosts."""

@@ -1,0 +1,167 @@
+"""A process's side of its host's paced link: asks for link time, and hears when it has been served."""
+
+from __future__ import annotations
+
+import selectors
+import socket
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Hashable
+from pathlib import Path
+from typing import Protocol
+
+from crossover.arbiter.scheduling import short_slices
+from fabric.cluster import FabricError
+from models.device import DONE, REQUEST
+
+Paid = Callable[[FabricError | None], None]
+SWITCH_INTERVAL_S = 0.0002  # a thread in pure Python would keep an answer waiting for 5 ms
+
+
+class Carrier(Protocol):
+    """Serves link time; one operation of a flow after the other."""
+
+    def carry(self, flow: Hashable, work_s: float, paid: Paid) -> None:
+        """Call `paid` from any thread once `work_s` seconds of link time are served, or the link is lost."""
+
+    def close(self) -> None: ...
+
+
+class LinkClient:
+    """A process's flows on the host's link, a connection each, made when a flow first carries something.
+
+    One thread at a time listens. Whoever hears an answer lets another one listen and tells it: what is told may wait
+    for operations that come later, as torch's PowerSGD hook does. While a client is open, threads of its process
+    change hands every 0.2 ms.
+    Raises: FabricError if no link serves at `path`.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._lock, self._listening = path, threading.Lock(), threading.Lock()
+        self._selector = selectors.DefaultSelector()
+        self._wake, woken = socket.socketpair()
+        self._selector.register(woken, selectors.EVENT_READ)
+        self._sockets: dict[Hashable, socket.socket] = {}
+        self._queues: dict[Hashable, deque[tuple[float, Paid]]] = {}
+        self._lost: FabricError | None = None
+        self._threads: list[threading.Thread] = []
+        self._num_free = 0
+        self._unused: socket.socket | None = None
+        try:
+            self._unused = self._connect()
+        except FabricError:
+            self._close_sockets()
+            raise
+        self._switch_interval_s = sys.getswitchinterval()
+        sys.setswitchinterval(min(self._switch_interval_s, SWITCH_INTERVAL_S))
+        self._add_listener()
+
+    def _connect(self) -> socket.socket:
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            connection.connect(str(self._path))
+        except OSError as error:
+            connection.close()
+            raise FabricError(f"no paced link at {self._path} ({error.strerror}); run the trial again") from error
+        return connection
+
+    def carry(self, flow: Hashable, work_s: float, paid: Paid) -> None:
+        if work_s == 0.0:
+            paid(None)
+            return
+        with self._lock:
+            lost = self._lost or self._enqueue(flow, work_s, paid)
+        if lost is not None:
+            paid(lost)
+
+    def _enqueue(self, flow: Hashable, work_s: float, paid: Paid) -> FabricError | None:
+        try:
+            queue = self._queue_of(flow)
+        except FabricError as error:
+            return error
+        queue.append((work_s, paid))
+        return self._ask(flow) if len(queue) == 1 else None
+
+    def _queue_of(self, flow: Hashable) -> deque[tuple[float, Paid]]:
+        if flow not in self._queues:
+            connection, self._unused = self._unused or self._connect(), None
+            self._queues[flow], self._sockets[flow] = deque(), connection
+            self._selector.register(connection, selectors.EVENT_READ, (flow,))
+        return self._queues[flow]
+
+    def _ask(self, flow: Hashable) -> FabricError | None:
+        """Send the first request of a flow's queue; on failure take it out and say why."""
+        work_s, _ = self._queues[flow][0]
+        try:
+            self._sockets[flow].sendall(REQUEST.pack(work_s, False))
+        except OSError:
+            self._queues[flow].popleft()
+            return self._gone()
+        return None
+
+    def _add_listener(self) -> None:
+        thread = threading.Thread(target=self._run, name="paced link", daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def _run(self) -> None:
+        with short_slices():
+            while (told := self._listen()) is not None:
+                for paid in told:
+                    paid(self._lost)
+
+    def _listen(self) -> list[Paid] | None:
+        """Wait for a turn to listen and then for answers; None when the client closes or the link is gone."""
+        with self._lock:
+            self._num_free += 1
+        with self._listening:
+            ready = [key.data for key, _ in self._selector.select()]
+            told = None if None in ready or self._lost is not None else self._hear_all(ready)
+        with self._lock:
+            self._num_free -= 1
+            if told is not None and self._num_free == 0:
+                self._add_listener()
+        return told
+
+    def _hear_all(self, ready: list[tuple[Hashable]]) -> list[Paid]:
+        return [paid for (flow,) in ready for paid in self._hear(flow)]
+
+    def _hear(self, flow: Hashable) -> list[Paid]:
+        """Take one answer: who is to be told, which is everybody who waits if the link is gone."""
+        try:
+            served = self._sockets[flow].recv(1) == DONE
+        except OSError:
+            served = False
+        told: list[Paid] = []
+        with self._lock:
+            queue = self._queues[flow]
+            if served:
+                told.append(queue.popleft()[1])
+                served = not queue or self._ask(flow) is None
+            if not served:
+                self._lost = self._gone()
+                told += [paid for waiting in self._queues.values() for _, paid in waiting]
+                self._queues = {flow: deque() for flow in self._queues}
+        return told
+
+    def _gone(self) -> FabricError:
+        return FabricError(f"the paced link at {self._path} has ended; run the trial again")
+
+    def close(self) -> None:
+        """End the threads and the connections; nothing may be under way. May be called again."""
+        if self._wake.fileno() < 0:
+            return
+        self._wake.close()
+        for thread in self._threads:
+            thread.join(timeout=10)
+        self._close_sockets()
+        sys.setswitchinterval(self._switch_interval_s)
+
+    def _close_sockets(self) -> None:
+        self._wake.close()
+        for key in list(self._selector.get_map().values()):
+            key.fileobj.close()  # type: ignore[union-attr]
+        if self._unused is not None:
+            self._unused.close()
+        self._selector.close()

@@ -1,0 +1,1 @@
+"""What the networks train on: images, text, and how ranks take their samples."""

@@ -1,0 +1,110 @@
+"""Where batches come from: the protocol, and the sources that need no files (digits, random tensors)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from models.data.sampling import Shard, generator_for, index_batches
+from models.network import Kind, SampleShape
+from models.values import Batch, WorkloadError
+
+# Digits are grey 8×8 images with values 0–16; mean and deviation over the whole set, after division by 16.
+_DIGITS_SCALE, _DIGITS_MEAN, _DIGITS_DEVIATION = 16.0, 0.3053, 0.3760
+_HELD_OUT_EVERY = 5
+_SYNTHETIC_BATCHES = 2
+
+
+class Source(Protocol):
+    """Batches on the CPU.
+
+    `batches` is endless and depends on its arguments alone; `held_out` goes once over the part that
+    `batches` never shows, or is None where that means nothing.
+    """
+
+    @property
+    def shape(self) -> SampleShape:
+        """One sample's shape, and the number of classes."""
+
+    def batches(self, rank: int, world: int, seed: int) -> Iterator[Batch]:
+        """Endless batches of one rank. Ranks share no sample in an epoch."""
+
+    def held_out(self) -> Iterator[Batch] | None:
+        """The held-out part, once; None where there is none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Digits:
+    """The 1,797 handwritten digits that ship with scikit-learn; every fifth is held out."""
+
+    batch_size: int
+    num_evaluation: int
+    images: Tensor  # [samples, 1, 8, 8]
+    labels: Tensor  # [samples]
+
+    @classmethod
+    def load(cls, batch_size: int, num_evaluation: int = 0) -> Digits:
+        """Read the data set from the installed scikit-learn."""
+        from sklearn.datasets import load_digits
+
+        data = load_digits()
+        images = torch.tensor(data.images, dtype=torch.float32).unsqueeze(1)
+        normal = (images / _DIGITS_SCALE - _DIGITS_MEAN) / _DIGITS_DEVIATION
+        labels = torch.tensor(data.target, dtype=torch.int64)
+        return cls(batch_size=batch_size, num_evaluation=num_evaluation, images=normal, labels=labels)
+
+    @property
+    def shape(self) -> SampleShape:
+        return SampleShape(size=8, channels=1, num_classes=10)
+
+    def batches(self, rank: int, world: int, seed: int) -> Iterator[Batch]:
+        indices = held_in(len(self.labels), _HELD_OUT_EVERY)
+        shard = Shard(num_samples=len(indices), batch_size=self.batch_size, rank=rank, world=world, seed=seed)
+        return (self._batch(indices[chosen]) for _, chosen in index_batches(shard))
+
+    def held_out(self) -> Iterator[Batch]:
+        indices = torch.arange(0, len(self.labels), _HELD_OUT_EVERY)[: self.num_evaluation or None]
+        return (self._batch(part) for part in torch.split(indices, 128))
+
+    def _batch(self, indices: Tensor) -> Batch:
+        return Batch((self.images[indices],), self.labels[indices])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Synthetic:
+    """Random samples: a few batches a rank, drawn once and repeated, so that a step pays for no data."""
+
+    batch_size: int
+    kind: Kind
+    shape: SampleShape
+
+    def batches(self, rank: int, world: int, seed: int) -> Iterator[Batch]:
+        if not 0 <= rank < world:
+            raise WorkloadError(f"rank {rank} is not in a world of {world}; ranks count from 0")
+        return self._repeat(generator_for(seed, rank))
+
+    def held_out(self) -> None:
+        return None
+
+    def _repeat(self, generator: torch.Generator) -> Iterator[Batch]:
+        batches = [self._draw(generator) for _ in range(_SYNTHETIC_BATCHES)]
+        while True:
+            yield from batches
+
+    def _draw(self, generator: torch.Generator) -> Batch:
+        shape, size = self.shape, self.batch_size
+        if self.kind is Kind.TEXT:
+            tokens = torch.randint(shape.num_classes, (2, size, shape.size), generator=generator)
+            return Batch((tokens[0],), tokens[1])
+        images = torch.randn(size, shape.channels, shape.size, shape.size, generator=generator)
+        return Batch((images,), torch.randint(shape.num_classes, (size,), generator=generator))
+
+
+def held_in(num_samples: int, every: int) -> Tensor:
+    """Indices of all samples but each `every`-th (those are held out), ascending."""
+    indices = torch.arange(num_samples)
+    return indices[indices % every != 0]

@@ -1,0 +1,1 @@
+"""The networks of the workloads, in plain torch."""

@@ -1,0 +1,100 @@
+"""A network from outside the tree, named `path/to/file.py:NAME`.
+
+NAME is a `Network`, or a function `build(shape: SampleShape, dropout: float) -> nn.Module` of an image classifier. The
+file is imported as any program that you start: only name one that you trust.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+
+import torch
+from torch import Tensor, nn
+
+from models.network import Kind, Network, SampleShape
+from models.values import WorkloadError
+
+IMAGE_SIZE, NUM_CLASSES = 224, 1_000  # of ImageNet, for a plain function; a `Network` says its own
+
+
+def is_outside(name: str) -> bool:
+    """Whether a network's name leads out of the tree."""
+    return ".py:" in name
+
+
+@cache
+def network_outside(name: str) -> Network:
+    """The network that `FILE.py:NAME` stands for; the file is imported once.
+
+    Raises: WorkloadError if the file, the name or what it stands for will not do, with the reason.
+    """
+    file, _, attribute = name.rpartition(":")
+    path = Path(file).expanduser()
+    if not path.is_file():
+        raise WorkloadError(f"network {name!r}: there is no file {file!r}; write FILE.py:NAME")
+    found = getattr(_imported(path), attribute, None)
+    if isinstance(found, Network):
+        return found
+    if not callable(found):
+        raise WorkloadError(
+            f"network {name!r}: {attribute!r} in {path.name} is {type(found).__name__}; define it as a function "
+            "build(shape, dropout) that returns a torch module, or as a models.network.Network"
+        )
+    return _of_function(path.stem, found)
+
+
+def _imported(path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"outside_{path.stem}", path)
+    assert spec is not None, "a .py file has a loader"
+    assert spec.loader is not None, "a .py file has a loader"
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise WorkloadError(f"{path} cannot be imported ({type(error).__name__}: {error}); mend it") from error
+    return module
+
+
+def _of_function(name: str, build: Callable[[SampleShape, float], nn.Module]) -> Network:
+    shape = SampleShape(size=IMAGE_SIZE, num_classes=NUM_CLASSES)
+    try:
+        model = build(shape, 0.0)
+        activation_bytes = _saved_bytes(model, shape)
+    except Exception as error:
+        raise WorkloadError(
+            f"network {name!r}: build({shape}, 0.0) and one forward pass failed with {error!r}; mend it, or give a "
+            "models.network.Network that says what it eats"
+        ) from error
+    num_parameters = sum(parameter.numel() for parameter in model.parameters())
+    return Network(
+        name=name,
+        summary=f"from outside, {num_parameters:,} parameters",
+        kind=Kind.IMAGES,
+        build=build,
+        data=("synthetic", "imagefolder"),
+        image_size=IMAGE_SIZE,
+        num_classes=NUM_CLASSES,
+        dropout=0.0,
+        num_parameters=num_parameters,
+        activation_bytes=activation_bytes,
+        layer_of=lambda module: module,
+    )
+
+
+def _saved_bytes(model: nn.Module, shape: SampleShape) -> int:
+    """What a forward pass of one sample keeps for backward, parameters aside."""
+    own = {parameter.data_ptr() for parameter in model.parameters()}
+    kept: dict[int, int] = {}
+
+    def note(tensor: Tensor) -> Tensor:
+        if tensor.data_ptr() not in own:
+            kept[tensor.data_ptr()] = tensor.numel() * tensor.element_size()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+        model.eval()(torch.zeros(1, shape.channels, shape.size, shape.size))
+    return sum(kept.values())

@@ -1,0 +1,181 @@
+"""What a job ran, as values: its plug-ins with their parameters, what its code costs, and the machine meanwhile.
+
+A record's texts (`JobResult.strategy`) are for people; whoever computes with a strategy reads these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+LARGEST_PLAIN = 1e10  # from here on whole numbers are written out, since `.10g` would turn to powers of ten
+
+
+class Role(StrEnum):
+    """What a job is for among the cells that it is compared with.
+
+    DENSE sends every gradient in full: it sets the target, and a code is measured against it. RIVAL is another simple
+    way that a method has to beat, such as half precision. IDEAL does not communicate at all.
+    """
+
+    METHOD = "method"
+    DENSE = "dense"
+    RIVAL = "rival"
+    IDEAL = "ideal"
+
+
+class Unit(StrEnum):
+    """What a parameter counts where it is a size, which shrinks along with the tensors of a replayed network.
+
+    SCALE is no size but the number by which sizes were divided: only a run needs it, and names leave it out.
+    """
+
+    BYTES = "bytes"
+    ELEMENTS = "elements"
+    MEGABYTES = "MB"
+    SCALE = "scale"
+
+
+class Combine(StrEnum):
+    """How ranks combine what a compressor sends: sum; every rank's to every rank; to servers; pairwise up a tree."""
+
+    SUM = "sum"
+    CONCAT = "concat"
+    SCATTER = "scatter"
+    MERGE = "merge"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParameterFacts:
+    """One parameter of a plug-in: the value that it ran with, and the text that was `given` (None: the default)."""
+
+    name: str
+    value: bool | int | str | float | None
+    given: str | None = None
+    unit: Unit | None = None
+
+    def in_real_sizes(self, size_scale: int) -> str:
+        """The given text; a size times `size_scale`, to three figures."""
+        if self.given is None or self.unit is None:
+            return self.given or ""
+        return real_size(float(self.given), size_scale)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PluginFacts:
+    """One plug-in, update point or system. `slot` is what it decides: a strategy's slot, `update` or `system`.
+
+    Those that nobody named, and which fill a slot by default, are not `written`.
+    """
+
+    name: str
+    slot: str
+    parameters: tuple[ParameterFacts, ...] = ()
+    written: bool = True
+
+    @property
+    def given(self) -> tuple[ParameterFacts, ...]:
+        """The parameters that were written down, in that order."""
+        return tuple(parameter for parameter in self.parameters if parameter.given is not None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CodeFacts:
+    """The code in which gradients travel.
+
+    `bits_per_element` is what it needs by its definition, indices and scales included (32: as they are; None: nobody
+    says), `combine` how ranks combine it. The first `dense_steps` steps are sent in full, and in the first `ramp_steps`
+    more is sent than later.
+    """
+
+    bits_per_element: float | None
+    combine: Combine | None = None
+    lossy: bool = False
+    dense_steps: int = 0
+    ramp_steps: int = 0
+
+    def sent_share(self, num_ranks: int) -> float | None:
+        """How many times its code a rank sends: to all others where codes are gathered, 2(P−1)/P of it around a ring
+        or through servers. None where ranks differ (a tree of more than two), or a system decides."""
+        if self.combine is None or (self.combine is Combine.MERGE and num_ranks > 2):
+            return None
+        if self.combine is Combine.CONCAT:
+            return float(num_ranks - 1)
+        return 2 * (num_ranks - 1) / num_ranks
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChargeFacts:
+    """What compression cost in replay, where it is charged and not computed: seconds per element of the real tensor,
+    by stage and per merge, of `method` on `device`; or the `reason` why nothing was charged."""
+
+    method: str = ""
+    stages_s: tuple[float, ...] = ()
+    merge_s: float = 0.0
+    device: str = ""
+    num_ranks: int = 0
+    reason: str = ""
+
+    @property
+    def text(self) -> str:
+        """What was charged, or why nothing was, in a sentence."""
+        if self.reason:
+            return self.reason
+        total_ns = 1e9 * sum(self.stages_s)
+        return f"charged: {self.method} takes {total_ns:.3g} ns an element among {self.num_ranks} ranks ({self.device})"
+
+    @property
+    def is_charged(self) -> bool:
+        """Whether the record's times hold it."""
+        return not self.reason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProbeFacts:
+    """The machine at one moment: `speed_s` seconds for a fixed piece of one thread's work, and the load average."""
+
+    speed_s: float
+    load_1min: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MachineFacts:
+    """The machine before and after a trial and, over the trial, the shares of all processor time that were in use, by
+    whomever, or stolen by the machine's own host."""
+
+    before: ProbeFacts
+    after: ProbeFacts
+    busy_share: float
+    stolen_share: float
+
+
+def real_size(value: float, size_scale: int) -> str:
+    """A size that was divided by `size_scale` as what it stands for, to three figures."""
+    number = float(f"{value * size_scale:.3g}")
+    return f"{number:.10g}" if number < LARGEST_PLAIN else f"{number:.0f}"
+
+
+def in_real_sizes(plugins: Sequence[PluginFacts], size_scale: int) -> tuple[PluginFacts, ...]:
+    """The same with every given size as what it stands for, and without the scale that a plug-in was told."""
+    return tuple(
+        replace(
+            plugin,
+            parameters=tuple(
+                own if own.given is None else replace(own, given=own.in_real_sizes(size_scale))
+                for own in plugin.parameters
+                if own.unit is not Unit.SCALE
+            ),
+        )
+        for plugin in plugins
+    )
+
+
+def text_of(plugins: Sequence[PluginFacts]) -> str:
+    """The plug-ins that were written down as one text, such as `fixed-buckets(bucket_bytes=26200000)+half`."""
+    return "+".join(map(_text, (plugin for plugin in plugins if plugin.written)))
+
+
+def _text(plugin: PluginFacts) -> str:
+    inner = ", ".join(f"{own.name}={own.given}" for own in plugin.given)
+    return f"{plugin.name}({inner})" if inner else plugin.name

@@ -1,0 +1,89 @@
+"""A rank that times collectives: `python -m suites.collectives.ranks LIBRARY OUT [SECONDS]`.
+
+As nccl-tests does: operations follow each other without a barrier, and a time is that of a row divided by its length,
+on the slowest rank. Each size has NUM_ROWS rows. A size is left out where its rows would outlast SECONDS, which is
+judged from the size before. Rank 0 writes OUT.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from time import perf_counter
+
+import torch
+
+from suites.collectives.libraries import Library, Operation, Run, open_library
+
+SIZES = (
+    4,
+    16,
+    64,
+    256,
+    1_024,
+    4_096,
+    16_384,
+    65_536,
+    262_144,
+    1_048_576,
+    4_194_304,
+    25_000_000,
+    67_108_864,
+    256_000_000,
+)
+NUM_ROWS = 5
+ROW_S = 0.1  # about
+LONGEST_ROW = 200
+SECONDS = 15.0
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """Seconds per operation of each row, on the slowest rank."""
+
+    operation: Operation
+    num_bytes: int
+    row_length: int
+    times_s: tuple[float, ...]
+
+
+def time_library(library: Library, seconds: float) -> Iterator[Timed]:
+    """Every operation and size; the same on all ranks."""
+    for operation in Operation:
+        once_s, before = 0.0, SIZES[0]
+        for num_bytes in SIZES:
+            if once_s * max(1.0, num_bytes / before) * (NUM_ROWS + 1) > seconds:
+                break
+            run = library.prepare(operation, num_bytes)
+            if run is None:
+                break
+            once_s, before = _row(library, run, 1), num_bytes
+            length = max(1, min(LONGEST_ROW, round(ROW_S / once_s)))
+            halves = 2 if operation is Operation.POINT_TO_POINT else 1
+            times_s = tuple(_row(library, run, length) / halves for _ in range(NUM_ROWS))
+            once_s = min(times_s) * halves
+            yield Timed(operation, num_bytes, length, times_s)
+
+
+def _row(library: Library, run: Run, length: int) -> float:
+    library.largest(0.0)
+    start_s = perf_counter()
+    for _ in range(length):
+        run()
+    return library.largest((perf_counter() - start_s) / length)
+
+
+def main(name: str, out: Path, seconds: float) -> None:
+    """Time library `name`."""
+    torch.set_num_threads(1)
+    library = open_library(name)
+    timed = [asdict(own) for own in time_library(library, seconds)]
+    if library.rank == 0:
+        out.write_text(json.dumps({"library": name, "num_ranks": library.size, "timed": timed}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]), float(sys.argv[3]) if len(sys.argv) > 3 else SECONDS)

@@ -1,0 +1,49 @@
+"""What the papers claim of weaker consistency, judged by the time to BSP's target on the virtual clock."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from analysis.claims import Level, Measured, judge, low_end
+from analysis.shared_rows import ClaimRow
+from analysis.stats import paired_ratio
+from analysis.study import Evidence, Study
+from suites.consistency.grid import NAME
+
+
+def _sooner(evidence: Evidence, policy: str, cluster: str) -> Iterator[Measured]:
+    """BSP's time to the target over the policy's, paired by seed."""
+    for study in evidence.targets:
+        if study.suite != NAME or cluster not in study.where:
+            continue
+        dense = [price.time_s for price in study.dense.prices]
+        for row in study.rows:
+            own = [price.time_s for price in row.prices]
+            if row.strategy.startswith(policy) and len(own) == len(dense) and None not in (*own, *dense):
+                pairs = [(a, b) for a, b in zip(dense, own, strict=True) if a is not None and b is not None]
+                yield (
+                    f"{row.strategy}, {study.title}",
+                    paired_ratio([a for a, _ in pairs], [b for _, b in pairs]),
+                )
+
+
+CLAIMS = (
+    ("ssp", "straggler", "SSP (Ho et al., NIPS 2013) reaches BSP's target sooner with one straggler"),
+    ("dynssp", "straggler", "DynSSP (Jiang et al., SIGMOD 2017) reaches BSP's target sooner with one straggler"),
+    ("asp", "straggler", "ASP reaches BSP's target sooner with one straggler"),
+    ("ssp", "jitter", "SSP reaches BSP's target sooner where steps vary"),
+)
+
+
+def claims(evidence: Evidence) -> Iterable[ClaimRow]:
+    """Each claim over the clusters that it is about; the whole interval has to lie above 1."""
+    if NAME not in evidence.suites:
+        return
+    for policy, cluster, claim in CLAIMS:
+        level = Level(
+            claim=claim, quantity="BSP's time to the target over its own", low=1.0, fewest=6, judged=low_end, unit="×"
+        )
+        yield judge(level, list(_sooner(evidence, policy, cluster)))
+
+
+STUDY = Study(suite=NAME, claims=claims)

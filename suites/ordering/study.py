@@ -1,0 +1,115 @@
+"""What papers claim of ordering, judged from the records alone; see `suites.fusion.study` on how far that goes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from analysis.claims import Measured
+from analysis.shared_rows import ClaimRow
+from analysis.stats import bootstrap_interval
+from analysis.step_claims import Select, StepClaim, by_place, fastest, over, step_claims
+from analysis.step_rows import StepRow
+from analysis.study import Evidence, Study
+from analysis.wording import percent
+from suites.step_rows import ORDERINGS, SPEED, is_fifo, parts
+
+NAME = "ordering"
+SLOWER = 0.03
+FAST_GBIT = 100.0  # of the suite's links the one on which no order can help
+FEW_GBIT = 10.0  # "few Gbit/s" of the P3 paper
+OF_BOUND = 0.90
+VISIBLE = 0.05  # of a step; where less can be gained, no share of it is given
+SERVERS = "parameter-server"
+
+
+def claims(evidence: Evidence) -> tuple[ClaimRow, ...]:
+    """Every claim of the suite with its outcome, the predictor's first."""
+    return step_claims(CLAIMS, evidence.steps, evidence.errors)
+
+
+def _on_servers(row: StepRow) -> bool:
+    return SERVERS in parts(row)
+
+
+def _same_packing(a: StepRow, b: StepRow) -> bool:
+    return a.strategy.plugins[0] == b.strategy.plugins[0]
+
+
+def _on_fast_link(rows: Sequence[StepRow]) -> Iterator[Measured]:
+    """Each ordering over FIFO with the same packing, exchange and update, where no order can help."""
+
+    def reference(row: StepRow, other: StepRow) -> bool:
+        return is_fifo(other) and _same_packing(row, other) and parts(other) == parts(row) - set(ORDERINGS)
+
+    yield from over(
+        lambda row: bool(parts(row) & set(ORDERINGS)) and not parts(row) & {"half", "bayesian"},
+        reference,
+        lambda place: place.gbit is not None and place.gbit >= FAST_GBIT,
+    )(rows)
+
+
+def _of_bound(rows: Sequence[StepRow]) -> Iterator[Measured]:
+    """What the best ordering takes off the plain step, over what the bound would take off it, on VGG-16."""
+    for place, here in by_place(rows).items():
+        plain = next((row for row in here if row.method == "unfused"), None)
+        best = fastest(row for row in here if parts(row) & set(ORDERINGS) and not parts(row) & {"half", SERVERS})
+        if plain is None or best is None or best.bound_s is None or not place.workload.startswith("vgg16"):
+            continue
+        own, bound_s = dict(best.by_repeat), best.bound_s
+        both = [(step_s, own[repeat]) for repeat, step_s in plain.by_repeat if repeat in own]
+        shares = [(a - b) / (a - bound_s) for a, b in both if a - bound_s > VISIBLE * a]
+        if shares:
+            yield f"{best.name} ({place.describe()})", bootstrap_interval(shares)
+
+
+def _papers(ordering: str, network: str = "", highest_gbit: float | None = None, servers: bool = True) -> Select:
+    """An ordering over the fastest FIFO with the same exchange, whatever that one packs and when it updates."""
+    return over(
+        lambda row: ordering in parts(row) and "half" not in parts(row) and (not servers or _on_servers(row)),
+        lambda row, other: is_fifo(other) and _on_servers(row) == _on_servers(other),
+        lambda place: (
+            place.workload.startswith(network)
+            and (not highest_gbit or (place.gbit or highest_gbit + 1) <= highest_gbit)
+        ),
+    )
+
+
+CLAIMS: tuple[StepClaim, ...] = (
+    *(
+        StepClaim(
+            claim=f"P3's paper: {percent(gain)} faster on {name} with parameter servers and a few Gbit/s",
+            quantity=f"{SPEED}, over the fastest FIFO on parameter servers",
+            select=_papers("p3", network, FEW_GBIT),
+            low=1.0 + gain,
+        )
+        for network, name, gain in (("resnet50", "ResNet-50", 0.25), ("vgg16", "VGG (19 there, 16 here)", 0.66))
+    ),
+    StepClaim(
+        claim="TicTac's paper: training up to 19.2 % faster with parameter servers",
+        quantity=f"{SPEED}, over the fastest FIFO on parameter servers",
+        select=_papers("tictac"),
+        low=1.192,
+        up_to=True,
+    ),
+    StepClaim(
+        claim="ByteScheduler's paper: up to 196 % faster",
+        quantity=f"{SPEED}, over the fastest FIFO with the same exchange",
+        select=_papers("bytescheduler", servers=False),
+        low=2.96,
+        up_to=True,
+    ),
+    StepClaim(
+        claim="Where no order can help, none is slower than FIFO by more than 3 %",
+        quantity="Speed-up over FIFO with the same packing, exchange and update",
+        select=_on_fast_link,
+        low=1.0 - SLOWER,
+        fewest=5,
+    ),
+    StepClaim(
+        claim="Where order can help (VGG-16, all-reduce), the best one takes 90 % of what the bound leaves to gain",
+        quantity="Share of the way from the plain step to the bound",
+        select=_of_bound,
+        low=OF_BOUND,
+    ),
+)
+STUDY = Study(suite=NAME, curves=True, references=("unfused",), claims=claims)

@@ -1,0 +1,59 @@
+"""The suite asks every policy on every cluster, with equal seeds, and its claims judge pairs of them."""
+
+from analysis.shared_rows import Outcome
+from analysis.study import Evidence
+from analysis.target_rows import Price, TargetRow, TargetStudy
+from baselines.strategy import parse_strategy
+from harness.trial import check
+from suites.api import Options
+from suites.consistency.grid import CLUSTERS, POLICIES, REPEATS, SUITE
+from suites.consistency.study import STUDY
+
+
+def test_every_policy_meets_every_cluster_with_the_same_seeds() -> None:
+    trials = SUITE.grid(Options())
+    assert len(trials) == len(CLUSTERS) * len(POLICIES) * REPEATS
+    assert len({trial.seed for trial in trials}) == REPEATS
+    for trial in trials[: len(CLUSTERS) * len(POLICIES)]:
+        check(trial)
+
+
+def test_other_workers_and_policies_can_be_asked_for() -> None:
+    trials = SUITE.grid(Options(num_hosts=8, strategies=("ssp(staleness=8)",), repeats=2))
+    assert {trial.cluster.num_workers for trial in trials if trial.cluster} == {8}
+    assert len(trials) == 2 * len(CLUSTERS)
+
+
+def row(strategy: str, times_s: list[float], *, dense: bool = False) -> TargetRow:
+    assert parse_strategy(strategy)
+    return TargetRow(
+        name=strategy,
+        strategy=strategy,
+        optimizer="sgd",
+        final=None,
+        final_accuracy=None,
+        final_loss=None,
+        prices=tuple(Price(steps=10, num_bytes=None, time_s=time_s) for time_s in times_s),
+        course=None,
+        clock="virtual",
+        is_dense=dense,
+    )
+
+
+def evidence(own_s: list[float]) -> Evidence:
+    rows = (row("bsp", [10.0] * len(own_s), dense=True), row("ssp(staleness=3)", own_s))
+    study = TargetStudy(
+        suite="consistency", workload="w", where="4 ranks, straggler", evidence="lockstep", num_workers=4,
+        metric="accuracy", target=0.9, rule="", rows=rows,
+    )  # fmt: skip
+    return Evidence(suites=frozenset({"consistency"}), targets=(study,))
+
+
+def test_a_claim_is_met_only_where_the_whole_interval_lies_above_one() -> None:
+    sooner, mixed, few = [8.0] * 8, [8.0, 12.0] * 4, [8.0] * 3
+    outcomes = [next(iter(STUDY.claims(evidence(own)))).outcome for own in (sooner, mixed, few)]
+    assert outcomes == [Outcome.MET, Outcome.MISSED, Outcome.NOT_MEASURED]
+
+
+def test_other_suites_are_not_judged() -> None:
+    assert list(STUDY.claims(Evidence(suites=frozenset({"quick"})))) == []

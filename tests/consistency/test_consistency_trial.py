@@ -1,0 +1,110 @@
+"""A trial on the virtual clock is asked for, checked, run and recorded as any other."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from baselines.strategy import StrategyError, parse_strategy
+from baselines.text import TextError
+from fabric.api import FabricKind, FabricSpec
+from harness.asynchrony.cluster import Cluster, Disturbances
+from harness.asynchrony.trial import run_virtual
+from harness.lab.messages import Answer, Ending
+from harness.lab.rank import Signals
+from harness.outcome import Background, record_of
+from harness.trial import Job, Trial, TrialError, check
+from models.workload import WorkloadSpec
+from results.codec import from_jsonable, to_jsonable
+from results.record import Environment, Record, Status
+
+STRAGGLER = Cluster(num_workers=4, compute_s=1.0, disturbances=Disturbances(slowdowns=(1.0, 1.0, 1.0, 3.0)))
+
+
+def trial_of(strategy: str, cluster: Cluster | None = STRAGGLER, **more: object) -> Trial:
+    job = Job(name="job", workload=WorkloadSpec(network="resnet20", batch_size=4, num_evaluation=32), strategy=strategy)
+    asked: dict[str, object] = {
+        "suite": "test",
+        "cell": "test",
+        "jobs": (job,),
+        "fabric": FabricSpec(kind=FabricKind.LOCKSTEP, num_hosts=4),
+        "num_steps": 3,
+        "num_warmup": 1,
+        "evaluate_every": 2,
+        "cluster": cluster,
+    }
+    return Trial(**{**asked, **more})  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def records() -> dict[str, Record]:
+    found = {}
+    for strategy in ("bsp", "ssp(staleness=1)"):
+        trial = trial_of(strategy)
+        check(trial)
+        signals = Signals(ready=lambda: None)
+        answer = Answer(ending=Ending.DONE, ranks=tuple(run_virtual(trial, signals)))
+        found[strategy] = record_of(trial, answer, Background(environment=Environment()))
+    return found
+
+
+def test_its_times_are_those_of_the_virtual_clock(records: dict[str, Record]) -> None:
+    job = records["bsp"].jobs[0]
+    assert records["bsp"].status is Status.OK
+    assert job.clock == "virtual"
+    assert {step for rank in job.ranks for step in rank.steps_s} == {3.0}  # all wait for the slowest
+    assert [point.time_s for point in job.curve if point.accuracy is not None] == [6.0, 12.0]
+    fast = records["ssp(staleness=1)"].jobs[0].ranks[0]
+    assert sum((*fast.warmup_s, *fast.steps_s)) < 12.0
+
+
+def test_its_record_says_how_far_workers_were_apart(records: dict[str, Record]) -> None:
+    assert records["bsp"].jobs[0].consistency is not None
+    assert records["bsp"].jobs[0].consistency.ahead == {"0": 16}
+    facts = records["ssp(staleness=1)"].jobs[0].consistency
+    assert facts is not None
+    assert set(facts.ahead) == {"0", "1"}
+    assert facts.clocks == (4, 4, 4, 4)
+    assert sum(facts.missed.values()) == 16
+
+
+def test_the_record_and_the_trial_survive_json(records: dict[str, Record]) -> None:
+    record = records["ssp(staleness=1)"]
+    assert from_jsonable(Record, to_jsonable(record)) == record
+    assert from_jsonable(Trial, record.trial).cluster == STRAGGLER
+
+
+def test_both_train(records: dict[str, Record]) -> None:
+    for record in records.values():
+        trained = [point.loss for point in record.jobs[0].curve if point.accuracy is None]
+        assert len(trained) == 4
+        assert trained[-1] < 2.0 * trained[0]
+
+
+@pytest.mark.parametrize(
+    ("trial", "message"),
+    [
+        (trial_of("asp", cluster=None), "on a virtual clock alone; give the trial a cluster"),
+        (
+            trial_of("bsp", fabric=FabricSpec(kind=FabricKind.NATIVE, num_hosts=4, rate_bps=None)),
+            "of the fabric native; use lockstep",
+        ),
+        (
+            trial_of("bsp", cluster=replace(STRAGGLER, num_workers=5, disturbances=Disturbances())),
+            "5 workers on 4 ranks",
+        ),
+        (trial_of("bsp+half"), "neither accumulate, compress"),
+    ],
+)
+def test_what_the_virtual_clock_cannot_run_is_refused(trial: Trial, message: str) -> None:
+    with pytest.raises(TrialError, match=message):
+        check(trial)
+
+
+@pytest.mark.parametrize(
+    "text", ["ssp+half", "asp+parameter-server", "dynssp+at-pre-hook", "ssp(staleness=-1)", "asp+ssp"]
+)
+def test_illegal_pairs_are_refused_with_the_reason(text: str) -> None:
+    with pytest.raises((StrategyError, TextError)):
+        parse_strategy(text)

@@ -1,0 +1,71 @@
+"""A strategy over MPI ends with the weights that it has over gloo."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from harness.mpi.library import MpiError, load_mpi, mpiexec, why_no_mpi
+from harness.mpi.remote_shell import command_on_host
+
+RANKS = Path(__file__).with_name("mpi_ranks.py")
+ROOT = RANKS.parents[2]
+STRATEGIES = (
+    "fixed-buckets",
+    "unfused+all-gather",
+    "tensor-fusion",
+    "single-bucket+topk(density=0.2)+error-feedback",
+    "fixed-buckets+ring",
+    "unfused+parameter-server",
+    "fixed-buckets+tree",
+)
+needs_mpi = pytest.mark.skipif(why_no_mpi() is not None, reason=str(why_no_mpi()))
+
+
+@needs_mpi
+@pytest.mark.slow
+def test_two_ranks_over_mpi_have_the_weights_of_two_over_gloo(tmp_path: Path) -> None:
+    line = [mpiexec(), "-n", "2", sys.executable, RANKS, tmp_path, *STRATEGIES]
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{RANKS.parent}"}
+    done = subprocess.run(line, env=environment, capture_output=True, text=True, timeout=150, check=False)
+    assert done.returncode == 0, done.stderr
+    told = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)]
+    assert told[0] == told[1]
+    for text in STRATEGIES:
+        assert told[0][text]["mpi"] == told[0][text]["gloo"], text
+
+
+@needs_mpi
+def test_what_mpi_cannot_sum_is_refused_with_a_remedy() -> None:
+    code = (
+        "import torch; from baselines.api import AllReduce; from harness.mpi.transport import MpiTransport\n"
+        "told = []; transport = MpiTransport(1)\n"
+        "transport.start(AllReduce(torch.zeros(3, dtype=torch.bfloat16)), 0, told.append); print(told[0])\n"
+        "transport.close()"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=100, check=False
+    )
+    assert "MPI sums no torch.bfloat16; use a compressor" in done.stdout, done.stderr
+
+
+def test_without_an_mpi_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(sys.modules, "mpi4py", None)
+    with pytest.raises(MpiError, match="pip install mpi4py mpich"):
+        load_mpi()
+    monkeypatch.setattr(sys, "prefix", str(tmp_path))
+    with pytest.raises(MpiError, match="pip install mpi4py mpich"):
+        mpiexec()
+
+
+def test_in_place_of_ssh_a_command_line_becomes_words_on_a_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CROSSOVER_BENCH_HOSTS", "host0=11,host1=12")
+    line = command_on_host(["-x", "host1", '"/bin/proxy"', "--name", '"two words"'])
+    assert "--target=12" in line
+    assert line[-3:] == ["/bin/proxy", "--name", "two words"]

@@ -1,0 +1,80 @@
+"""A network in a file of the user's own trains, is profiled and is replayed like one of the suite's."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from models.networks import find_network
+from models.profile import record_profile
+from models.values import WorkloadError, WorkloadSpec
+from models.workload import open_workload
+
+OWN = """
+from torch import nn
+from models.network import Kind, Network
+
+def build(shape, dropout):
+    return nn.Sequential(nn.Conv2d(3, 4, 7, stride=16), nn.ReLU(), nn.Flatten(), nn.LazyLinear(shape.num_classes))
+
+def small(shape, dropout):
+    return nn.Sequential(nn.Flatten(), nn.Linear(shape.channels * shape.size**2, shape.num_classes))
+
+SMALL = Network(
+    name="small", summary="one layer", kind=Kind.IMAGES, build=small, data=("synthetic",), image_size=8, num_classes=10,
+    dropout=0.0, num_parameters=1_930, activation_bytes=800, layer_of=lambda module: module,
+)
+number = 3
+
+def broken(shape, dropout):
+    raise RuntimeError("no weights")
+"""
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Path:
+    (tmp_path / "own.py").write_text(OWN)
+    return tmp_path / "own.py"
+
+
+def test_a_function_is_an_image_classifier_whose_size_is_measured(own: Path) -> None:
+    (own.parent / "plain.py").write_text(OWN.replace("nn.LazyLinear(", "nn.Linear(4 * 14 * 14, "))
+    network = find_network(f"{own.parent / 'plain.py'}:build")
+    assert network.num_parameters == 3 * 4 * 49 + 4 + (4 * 14 * 14 + 1) * 1_000
+    assert network.activation_bytes >= 4 * 3 * 224 * 224  # the images alone
+
+
+def test_it_trains_and_its_label_holds_no_path(own: Path) -> None:
+    workload = open_workload(WorkloadSpec(network=f"{own}:SMALL", batch_size=4))
+    model = workload.build_model(seed=1)
+    batch = next(workload.batches(rank=0, world=1, seed=1))
+    loss = workload.loss(model, batch)
+    loss.backward()
+    assert torch.isfinite(loss)
+    assert workload.spec.label == "own.SMALL-synthetic"
+
+
+def test_its_profile_is_recorded(own: Path) -> None:
+    profile = record_profile(WorkloadSpec(network=f"{own}:SMALL", data="synthetic", batch_size=4), num_steps=2)
+    assert profile.num_parameters == 1_930
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("absent.py:build", "there is no file"),
+        ("own.py:missing", "'missing' in own.py is NoneType; define it as a function"),
+        ("own.py:number", "'number' in own.py is int; define it as a function"),
+        ("own.py:broken", "failed with RuntimeError"),
+        ("own.py:build", "mend it, or give a models.network.Network"),  # lazy parameters have no number yet
+    ],
+)
+def test_what_will_not_do_is_refused_with_the_reason(own: Path, name: str, reason: str) -> None:
+    with pytest.raises(WorkloadError, match=reason):
+        find_network(str(own.parent / name))
+
+
+def test_a_file_that_cannot_be_imported_is_named(tmp_path: Path) -> None:
+    (tmp_path / "bent.py").write_text("def")
+    with pytest.raises(WorkloadError, match=r"bent\.py cannot be imported \(SyntaxError"):
+        find_network(f"{tmp_path / 'bent.py'}:build")

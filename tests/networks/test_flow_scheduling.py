@@ -1,0 +1,206 @@
+"""Flow schedulers and optical hybrids: hand-worked cases, and the orderings that the papers claim."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fabric.simulated.graph import NetworkError
+from fabric.simulated.optical import HybridKind, OpticalHybrid, run_hybrid
+from fabric.simulated.routing import route
+from fabric.simulated.scheduling import (
+    FairSharing,
+    FlowPolicy,
+    PFabric,
+    Pias,
+    ScheduledFlow,
+    TrainingPriorities,
+    Varys,
+    estimate_demands,
+    global_first_fit,
+    least_loaded,
+    max_min_rates,
+    schedule_flows,
+)
+from fabric.simulated.topologies import FatTree, FiConn, LeafSpine
+
+STAR = LeafSpine(1, 1, 6, gbit=8, delay_us=0).build()  # 1 GB/s per host
+POLICIES: list[FlowPolicy] = [FairSharing(), PFabric(), Pias(), Varys(), TrainingPriorities(4)]
+GB = 1e9
+
+
+def random_flows(seed: int, num_flows: int, num_hosts: int) -> list[ScheduledFlow]:
+    rng = np.random.default_rng(seed)
+    sources = rng.integers(0, num_hosts, num_flows)
+    destinations = (sources + rng.integers(1, num_hosts, num_flows)) % num_hosts
+    sizes = 10 ** rng.uniform(3, 7, num_flows)
+    return [
+        ScheduledFlow(int(a), int(b), float(size), float(start), int(coflow), int(priority))
+        for a, b, size, start, coflow, priority in zip(
+            sources,
+            destinations,
+            sizes,
+            rng.uniform(0, 5e-3, num_flows),
+            rng.integers(0, 4, num_flows),
+            rng.integers(0, 4, num_flows),
+            strict=True,
+        )
+    ]
+
+
+@settings(max_examples=15)
+@given(seed=st.integers(0, 10**6), policy=st.sampled_from(POLICIES))
+def test_every_policy_delivers_all_and_no_flow_beats_its_path(seed: int, policy: FlowPolicy) -> None:
+    flows = random_flows(seed, 20, 6)
+    result = schedule_flows(STAR, flows, policy)
+    alone_s = np.array([flow.num_bytes / GB for flow in flows])
+    starts = np.array([flow.start_s for flow in flows])
+    assert (result.end_s - starts >= alone_s * (1 - 1e-6)).all()
+
+
+@pytest.mark.parametrize(
+    ("policy", "expected_s"),
+    [
+        (FairSharing(), [2.0, 3.0]),
+        (PFabric(), [1.0, 3.0]),
+        (Pias((0.5e9,)), [2.0, 3.0]),  # both send 0.5 GB together, are demoted together, and share again
+        (TrainingPriorities(2), [3.0, 2.0]),
+        (Varys(), [1.0, 3.0]),
+    ],
+)
+def test_two_flows_into_one_host_end_as_worked_by_hand(policy: FlowPolicy, expected_s: list[float]) -> None:
+    flows = [ScheduledFlow(1, 0, GB, coflow=0, priority=1), ScheduledFlow(2, 0, 2 * GB, coflow=1, priority=0)]
+    assert schedule_flows(STAR, flows, policy).end_s == pytest.approx(expected_s, rel=1e-6)
+
+
+def test_pias_lets_a_new_flow_overtake_one_that_was_demoted() -> None:
+    flows = [ScheduledFlow(1, 0, GB), ScheduledFlow(2, 0, 0.1 * GB, start_s=0.5)]
+    assert schedule_flows(STAR, flows, Pias((0.2 * GB,))).end_s == pytest.approx([1.1, 0.6], rel=1e-6)
+    assert schedule_flows(STAR, flows, FairSharing()).end_s == pytest.approx([1.1, 0.7], rel=1e-6)
+
+
+def test_varys_ends_coflows_sooner_on_average_than_fair_sharing() -> None:
+    """Varys, figure 1: what counts is a coflow's last flow; its others need not be faster than that."""
+    flows = [
+        *(ScheduledFlow(source, destination, GB, coflow=0) for source in (0, 1) for destination in (3, 4)),
+        ScheduledFlow(0, 3, 0.5 * GB, coflow=1),
+        ScheduledFlow(2, 5, 3 * GB, coflow=2),
+        ScheduledFlow(2, 4, 0.2 * GB, coflow=3),
+    ]
+    means = {
+        policy.name: np.mean(list(schedule_flows(STAR, flows, policy).coflow_s(flows).values()))
+        for policy in (FairSharing(), Varys())
+    }
+    assert means["varys"] < 0.85 * means["ecmp"]
+
+
+def test_pfabric_has_the_lowest_mean_completion_and_pias_comes_near_without_sizes() -> None:
+    """pFabric, figure 8, and PIAS, figure 12: small flows end far sooner than under fair sharing."""
+    flows = random_flows(3, 150, 6)
+    starts, sizes = np.array([f.start_s for f in flows]), np.array([f.num_bytes for f in flows])
+    small = sizes < 1e5
+    slow = {}
+    for policy in (FairSharing(), PFabric(), Pias()):
+        completion_s = schedule_flows(STAR, flows, policy).end_s - starts
+        slow[policy.name] = (completion_s[small] / (sizes[small] / GB)).mean(), completion_s.mean()
+    assert slow["pfabric"][1] < slow["pias"][1]
+    assert slow["pfabric"][1] < 0.9 * slow["ecmp"][1]
+    assert slow["pfabric"][0] < 0.5 * slow["ecmp"][0]
+    assert slow["pias"][0] < 0.5 * slow["ecmp"][0]
+
+
+def test_training_priorities_deliver_first_what_the_next_step_needs_first() -> None:
+    """Gradients appear last layer first; the first layer is needed first, and two workers send to one server."""
+    layers = 8
+    flows = [
+        ScheduledFlow(worker, 0, 0.1 * GB, start_s=0.01 * (layers - 1 - layer), priority=layer)
+        for worker in (1, 2)
+        for layer in range(layers)
+    ]
+    first = [index for index, flow in enumerate(flows) if flow.priority == 0]
+    fair = schedule_flows(STAR, flows, FairSharing()).end_s
+    ordered = schedule_flows(STAR, flows, TrainingPriorities(layers)).end_s
+    assert ordered.max() == pytest.approx(fair.max(), rel=1e-6)  # no bandwidth is lost
+    assert ordered[first].max() - 0.07 == pytest.approx(0.2, rel=1e-6)  # the whole link from its start on
+    assert fair[first].max() > 1.0
+
+
+def test_hedera_estimates_the_demands_of_the_papers_example() -> None:
+    """Hedera, figure 4: four hosts; the matrices of its example end in these demands."""
+    pairs = [(0, 1), (0, 2), (0, 3), (1, 0), (1, 0), (1, 2), (2, 0), (2, 3), (3, 1), (3, 1)]
+    sources, destinations = (np.array(side) for side in zip(*pairs, strict=True))
+    demand = estimate_demands(sources, destinations)
+    expected = [1 / 3, 1 / 3, 1 / 3, 1 / 3, 1 / 3, 1 / 3, 1 / 3, 2 / 3, 1 / 3, 1 / 3]
+    np.testing.assert_allclose(demand, expected, atol=1e-6)
+
+
+def test_hedera_parts_large_flows_that_hashing_has_put_on_one_link() -> None:
+    graph = FatTree(8).build()
+    sources = np.arange(128)
+    destinations = (sources + 32) % 128  # a stride of two pods: everything crosses the core
+    picked = global_first_fit(graph, sources.tolist(), destinations.tolist(), 64)
+    hashed = max_min_rates(route(graph, sources, destinations), graph.link_rate_bps)
+    placed = max_min_rates(route(graph, sources, destinations, picked), graph.link_rate_bps)
+    # Hedera, figure 7: ECMP reaches about half of the bisection on such strides, Global First Fit far more
+    assert hashed.mean() < 0.7 * 10e9
+    assert placed.mean() > 0.85 * 10e9
+
+
+def test_ficonns_traffic_aware_routes_spread_flows_over_detours() -> None:
+    graph = FiConn(4, 2).build()
+    sources, destinations = [0, 1, 2, 3] * 2, [44, 45, 46, 47] * 2
+    direct = max_min_rates(route(graph, sources, destinations, [0] * 8), graph.link_rate_bps)
+    picked = least_loaded(graph, sources, destinations, graph.routing.num_choices)
+    spread = max_min_rates(route(graph, sources, destinations, picked), graph.link_rate_bps)
+    assert spread.sum() > 1.3 * direct.sum()
+
+
+def test_circuits_carry_a_stable_demand_and_the_packet_network_alone_is_slower() -> None:
+    """Both papers: a demand between pairs of racks gains nearly the circuits' rate; all-to-all gains much less."""
+    racks = 8
+    pairs = np.zeros((racks, racks))
+    for rack in range(racks):
+        pairs[rack, rack ^ 1] = 0.2 * GB
+    spread = (np.ones((racks, racks)) - np.eye(racks)) * 0.2 * GB / (racks - 1)
+    packet_only_s = 0.2 * GB * 8 / 1e9
+    for kind in HybridKind:
+        network = OpticalHybrid(kind, racks)
+        paired, mixed = run_hybrid(network, pairs), run_hybrid(network, spread)
+        assert paired.circuit_bytes > 0.9 * pairs.sum()
+        assert paired.end_s < packet_only_s / 5
+        assert 2 * paired.end_s < mixed.end_s < packet_only_s
+
+
+def test_helios_matches_one_way_demands_that_c_through_cannot() -> None:
+    """A cycle of demands: one-way circuits serve all at once, two-way ones only disjoint pairs."""
+    cycle = np.zeros((3, 3))
+    cycle[0, 1] = cycle[1, 2] = cycle[2, 0] = GB
+    assert sorted(OpticalHybrid(HybridKind.HELIOS, 3).matching(cycle)) == [(0, 1), (1, 2), (2, 0)]
+    assert len(OpticalHybrid(HybridKind.C_THROUGH, 3).matching(cycle)) == 2
+
+
+def test_slower_setting_makes_a_hybrid_slower() -> None:
+    demand = (np.ones((6, 6)) - np.eye(6)) * 0.5 * GB
+    times = [run_hybrid(OpticalHybrid(HybridKind.HELIOS, 6, setting_ms=ms), demand).end_s for ms in (1.0, 27.0, 100.0)]
+    assert times == sorted(times)
+    assert times[0] < times[-1]
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Pias((2e4, 1e4)), "do not rise"),
+        (lambda: TrainingPriorities(0), "order nothing"),
+        (lambda: schedule_flows(STAR, [ScheduledFlow(0, 1, 0.0)], FairSharing()), "leave it out"),
+        (lambda: OpticalHybrid(HybridKind.HELIOS, 1), "use 2 racks"),
+        (lambda: OpticalHybrid(HybridKind.HELIOS, 4, setting_ms=200), "use a longer epoch"),
+        (lambda: OpticalHybrid(HybridKind.C_THROUGH, 4, num_circuits=2), "is not made; use 1"),
+        (lambda: run_hybrid(OpticalHybrid(HybridKind.HELIOS, 4), np.ones((4, 4))), "empty diagonal"),
+    ],
+)
+def test_bad_schedules_are_refused_with_a_remedy(make: object, message: str) -> None:
+    assert callable(make)
+    with pytest.raises(NetworkError, match=message):
+        make()

@@ -1,0 +1,61 @@
+"""The order of trials within a run."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+
+import pytest
+
+from fabric.api import FabricKind
+from harness.trial import Sharing, Trial
+from suites.api import Options
+from suites.catalogue import all_suites, suite_of
+from suites.order import in_random_order
+
+
+@pytest.fixture(scope="module")
+def quick() -> list[Trial]:
+    return list(suite_of("quick").grid(Options(repeats=3)))
+
+
+def test_the_same_trials_run_repeat_by_repeat_in_another_order_each_time(quick: list[Trial]) -> None:
+    found = in_random_order(quick, seed=1)
+    assert sorted(trial.id for trial in found) == sorted(trial.id for trial in quick)
+    assert [trial.repeat for trial in found] == [trial.repeat for trial in quick]
+    orders = [[trial.cell for trial in found if trial.repeat == repeat] for repeat in range(3)]
+    assert len({tuple(order) for order in orders}) == 3
+    assert orders[0] != [trial.cell for trial in quick if trial.repeat == 0]
+
+
+def test_a_seed_decides_the_order(quick: list[Trial]) -> None:
+    assert in_random_order(quick, seed=1) == in_random_order(quick, seed=1)
+    assert in_random_order(quick, seed=1) != in_random_order(quick, seed=2)
+
+
+@pytest.mark.parametrize("name", ["quick", "crossover"])
+def test_jobs_run_exclusively_before_they_share(name: str) -> None:
+    """Costs measured alone are what the other policies get their settings and predictions from."""
+    measured: set[object] = set()
+    for trial in in_random_order(suite_of(name).grid(Options()), seed=3):
+        alike = tuple(replace(job, num_steps=None, start_phase=0.0) for job in trial.jobs), trial.fabric, trial.repeat
+        if trial.sharing is Sharing.EXCLUSIVE:
+            measured.add(alike)
+        elif trial.sharing is not Sharing.NONE and alike in wanted(name):
+            assert alike in measured, trial.cell
+
+
+@cache
+def wanted(name: str) -> set[object]:
+    """What some trial of the suite measures alone."""
+    return {
+        (tuple(replace(job, num_steps=None, start_phase=0.0) for job in trial.jobs), trial.fabric, trial.repeat)
+        for trial in suite_of(name).grid(Options())
+        if trial.sharing is Sharing.EXCLUSIVE
+    }
+
+
+def test_what_has_no_clock_keeps_its_order() -> None:
+    (lockstep,) = (suite for suite in all_suites().values() if suite.fabric is FabricKind.LOCKSTEP)
+    trials = list(lockstep.grid(Options(smoke=True)))
+    assert in_random_order(trials, seed=1) == trials

@@ -1,0 +1,150 @@
+"""Files and texts that are not what they should be get one clear error: no traceback, no hang, no gigabytes."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from baselines.strategy import parse_strategy
+from baselines.text import TextError
+from crossover.arbiter.roster import Roster
+from crossover.errors import Refused
+from crossover.settings import Settings
+from harness.predict.calibration import read_calibration
+from harness.predict.costs import PredictError
+from harness.systems import system_of
+from models.codec_profile import load_codecs
+from models.data import imagefolder
+from models.data.imagefolder import Unreadable, list_images, read_image
+from models.data.text import read_corpus
+from models.layer_profile import load_profile
+from models.values import WorkloadError
+from results.codec import CodecError
+from results.files import parse_json, read_json
+from results.record import RecordError, read_record
+from scripts import fuzz
+
+BAD_JSON = {
+    "nested a hundred thousand deep": "[" * 100_000,
+    "nested objects": '{"a":' * 100_000,
+    "an integer of 5,000 digits": "9" * 5_000,
+    "not a number": "NaN",
+    "cut off": '{"schema": ',
+    "bytes that are no text": "\udcff",
+}
+READERS: dict[str, tuple[Callable[[Path], object], type[Exception]]] = {
+    "record": (read_record, RecordError),
+    "calibration": (read_calibration, PredictError),
+    "layer profile": (lambda path: load_profile(str(path)), WorkloadError),
+    "codec profile": (lambda path: load_codecs(str(path)), WorkloadError),
+}
+
+
+@pytest.mark.parametrize("content", BAD_JSON.values(), ids=BAD_JSON)
+@pytest.mark.parametrize(("read", "error"), READERS.values(), ids=READERS)
+def test_a_file_that_is_no_json_is_refused_by_name(
+    tmp_path: Path, content: str, read: Callable[[Path], object], error: type[Exception]
+) -> None:
+    path = tmp_path / "given.json"
+    path.write_text(content, errors="surrogateescape")
+    with pytest.raises(error, match=r"given\.json"):
+        read(path)
+
+
+@pytest.mark.parametrize("content", BAD_JSON.values(), ids=BAD_JSON)
+@pytest.mark.parametrize("read", [Settings.from_json, Roster.from_json])
+def test_the_scheduler_refuses_what_is_no_json(content: str, read: Callable[[str], object]) -> None:
+    with pytest.raises(Refused):
+        read(content)
+
+
+def test_a_pipe_a_device_and_a_folder_are_no_files(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.json")
+    for path in (tmp_path / "pipe.json", tmp_path, Path("/dev/zero")):
+        with pytest.raises(CodecError):
+            read_json(path)
+
+
+def test_a_file_larger_than_what_is_read_is_refused_before_it_is_read(tmp_path: Path) -> None:
+    (tmp_path / "large.json").write_text("[" + " " * 1_000 + "]")
+    with pytest.raises(CodecError, match="1,002 bytes, more than the 1,000"):
+        read_json(tmp_path / "large.json", most_bytes=1_000)
+
+
+def test_a_number_beyond_floats_is_refused_with_its_field(tmp_path: Path) -> None:
+    text = Path("models/profiles/resnet50-v100.json").read_text()
+    for number in ("1" + "0" * 400, "1e400"):
+        bent = text.replace('"forward_s": 0', f'"forward_s": {number}, "x": 0', 1)
+        assert bent != text
+        (tmp_path / "bent.json").write_text(bent)
+        with pytest.raises(WorkloadError, match=r"bent\.json"):
+            load_profile(str(tmp_path / "bent.json"))
+    assert parse_json("1e400") == float("inf")  # what the reader of fields then refuses
+
+
+TEXTS = {
+    "topk(inner=1)": "no parameter 'inner'",
+    "topk+error-feedback(inner=1)": "no parameter 'inner'",
+    "topk(density=" + "-" * 1_500 + "1)": "name=value",
+    "topk(density=" + "[" * 1_500 + ")": "name=value",
+    "topk" * 1_000: "4,000 characters; at most 2,000",
+    "fifo(depth=100000)": "depth is 100000; between 1 and 64",
+    "p3(depth=0)": "depth is 0; between 1 and 64",
+    "adam(lr=-1)": "lr is -1; use 0 or more",
+    "sgd(momentum=-0.5)": "momentum is -0.5; use 0 or more",
+    "tensor-fusion(cycle_s=1e400)": "no finite number",
+    "tensor-fusion(cycle_s=" + "9" * 400 + ")": "no finite number",
+}
+
+
+@pytest.mark.parametrize(("text", "message"), TEXTS.items(), ids=[text[:40] for text in TEXTS])
+def test_a_strategy_text_beyond_reason_is_refused(text: str, message: str) -> None:
+    with pytest.raises(TextError, match=message):
+        parse_strategy(text)
+
+
+def test_a_system_takes_no_wrapped_plug_in() -> None:
+    with pytest.raises(TextError, match="no parameter 'inner'"):
+        system_of("torch-ddp(inner=1)")
+
+
+def test_a_small_image_that_unpacks_to_gigabytes_is_not_decoded(tmp_path: Path) -> None:
+    header = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR" + (60_000).to_bytes(4) * 2 + b"\x08\x02\0\0\0"
+    (tmp_path / "bomb.png").write_bytes(header + b"\0" * 64)
+    found = read_image(tmp_path / "bomb.png")
+    assert isinstance(found, Unreadable)
+    assert "bomb.png" in found.reason
+
+
+def test_an_image_with_more_pixels_than_any_photograph_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(imagefolder, "MOST_PIXELS", 99)
+    Image.fromarray(np.zeros((10, 10, 3), np.uint8)).save(tmp_path / "large.png")
+    assert read_image(tmp_path / "large.png") == Unreadable(
+        f"{tmp_path / 'large.png'} has 10 × 10 pixels, more than 99"
+    )
+
+
+def test_pipes_and_folders_among_the_data_are_passed_over(tmp_path: Path) -> None:
+    (tmp_path / "cat").mkdir()
+    os.mkfifo(tmp_path / "cat" / "pipe.png")
+    (tmp_path / "cat" / "folder.jpg").mkdir()
+    Image.new("RGB", (4, 4)).save(tmp_path / "cat" / "real.png")
+    assert [path.name for path in list_images(tmp_path).paths] == ["real.png"]
+    os.mkfifo(tmp_path / "pipe.txt")
+    (tmp_path / "folder.txt").mkdir()
+    (tmp_path / "real.txt").write_text("some words")
+    assert read_corpus(str(tmp_path)) == ["some words"]
+
+
+@pytest.mark.parametrize("kind", [kind for kind in fuzz.KINDS if kind != "options"])
+def test_no_drawn_input_of_this_kind_ends_in_a_traceback(kind: str) -> None:
+    assert [failure for number in range(60) if (failure := fuzz.play(kind, number, seed=7))] == []
+
+
+def test_no_drawn_command_line_ends_in_a_traceback() -> None:
+    assert [failure for number in range(12) if (failure := fuzz.play("options", number, seed=7))] == []
