@@ -51,7 +51,7 @@ OperatorRun = Generator[Combination, Tensor, Tensor]
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class RankPart:
     """Which of how many equal parts."""
 
     rank: int
@@ -74,7 +74,7 @@ def linear_out(x: Tensor, weight: Tensor, bias: Tensor | None, *, join: bool) ->
     return (yield JoinedParts(y, y.dim() - 1)) if join else y
 
 
-def linear_in(x: Tensor, weight: Tensor, bias: Tensor | None, part: Part, *, whole_input: bool) -> OperatorRun:
+def linear_in(x: Tensor, weight: Tensor, bias: Tensor | None, part: RankPart, *, whole_input: bool) -> OperatorRun:
     """A part of the inputs, weight [out, in/P]; x is whole, or already this part."""
     own = part.of(x, x.dim() - 1) if whole_input else x
     total = yield SumOfParts(functional.linear(own, weight))
@@ -87,7 +87,7 @@ def embedding_out(tokens: Tensor, weight: Tensor, padding: int | None = None) ->
     return (yield JoinedParts(y, y.dim() - 1))
 
 
-def embedding_in(tokens: Tensor, weight: Tensor, part: Part, padding: int | None = None) -> OperatorRun:
+def embedding_in(tokens: Tensor, weight: Tensor, part: RankPart, padding: int | None = None) -> OperatorRun:
     """A part of the words, weight [words/P, width]: others' words count as zeros in the sum."""
     first = part.rank * len(weight)
     mine = (tokens >= first) & (tokens < first + len(weight))
@@ -110,7 +110,9 @@ def convolution_out(x: Tensor, weight: Tensor, bias: Tensor | None, shape: Convo
     return (yield JoinedParts(functional.conv2d(x, weight, bias, shape.stride, shape.padding), 1))
 
 
-def convolution_in(x: Tensor, weight: Tensor, bias: Tensor | None, shape: ConvolutionShape, part: Part) -> OperatorRun:
+def convolution_in(
+    x: Tensor, weight: Tensor, bias: Tensor | None, shape: ConvolutionShape, part: RankPart
+) -> OperatorRun:
     """A part of the input channels, weight [out, in/P, k, k]."""
     total = yield SumOfParts(functional.conv2d(part.of(x, 1), weight, None, shape.stride, shape.padding))
     return total if bias is None else total + bias.view(-1, 1, 1)
@@ -133,7 +135,7 @@ def convolution_rows(x: Tensor, weight: Tensor, bias: Tensor | None, shape: Conv
     return functional.conv2d(around, weight, bias, shape.stride, (0, shape.padding))
 
 
-def batch_statistics(x: Tensor, part: Part) -> Generator[Combination, Tensor, tuple[Tensor, Tensor, int]]:
+def batch_statistics(x: Tensor, part: RankPart) -> Generator[Combination, Tensor, tuple[Tensor, Tensor, int]]:
     """(mean, biased variance, elements) per channel of x [samples/P, channels, …] over all ranks' samples and rows."""
     dims = [dim for dim in range(x.dim()) if dim != 1]
     count = x.numel() // x.shape[1] * part.world
@@ -149,7 +151,7 @@ def batch_norm(x: Tensor, weight: Tensor, bias: Tensor, mean: Tensor, variance: 
     return (x - _as_channels(mean, x)) * _as_channels(scale, x) + _as_channels(bias, x)
 
 
-def layer_norm_channels(x: Tensor, weight: Tensor, bias: Tensor, eps: float, part: Part) -> OperatorRun:
+def layer_norm_channels(x: Tensor, weight: Tensor, bias: Tensor, eps: float, part: RankPart) -> OperatorRun:
     """x [..., channels/P]: mean and variance over all channels."""
     count = x.shape[-1] * part.world
     mean = (yield SumOfParts(x.sum(-1, keepdim=True))) / count
@@ -163,7 +165,7 @@ def loss_over_samples(logits: Tensor, targets: Tensor, num_targets: int, ignored
     return (yield SumOfParts(own / num_targets))
 
 
-def loss_over_classes(logits: Tensor, targets: Tensor, num_targets: int, ignored: int, part: Part) -> OperatorRun:
+def loss_over_classes(logits: Tensor, targets: Tensor, num_targets: int, ignored: int, part: RankPart) -> OperatorRun:
     """Cross entropy where each rank has a part of the classes, logits [n, classes/P], and all have all targets."""
     highest = (yield JoinedParts(logits.detach().amax(1, keepdim=True), 1)).amax(1, keepdim=True)
     exponents = yield SumOfParts((logits - highest).exp().sum(1))

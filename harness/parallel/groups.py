@@ -13,16 +13,16 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from baselines.parallelism.operators import Combination, JoinedParts, Part, SumOfParts, WithHalo
+from baselines.parallelism.operators import Combination, JoinedParts, RankPart, SumOfParts, WithHalo
 
 Result = TypeVar("Result")
 
 
-class Group(Protocol):
+class RankGroup(Protocol):
     """This rank's access to all ranks."""
 
     @property
-    def part(self) -> Part: ...
+    def part(self) -> RankPart: ...
 
     def combine(self, combination: Combination) -> Tensor:
         """Every rank asks in the same order."""
@@ -33,7 +33,7 @@ class Group(Protocol):
         ...
 
 
-def run_operator(group: Group, run: Generator[Combination, Tensor, Result]) -> Result:
+def run_operator(group: RankGroup, run: Generator[Combination, Tensor, Result]) -> Result:
     """Drive an operator to its result."""
     try:
         combination = next(run)
@@ -47,12 +47,12 @@ def run_operator(group: Group, run: Generator[Combination, Tensor, Result]) -> R
 class LockstepGroup:
     """One of P ranks that are threads of this process, on one autograd graph. Sums are in order of ranks."""
 
-    def __init__(self, part: Part, shared: _Meeting) -> None:
+    def __init__(self, part: RankPart, shared: _Meeting) -> None:
         self._part = part
         self._shared = shared
 
     @property
-    def part(self) -> Part:
+    def part(self) -> RankPart:
         return self._part
 
     def combine(self, combination: Combination) -> Tensor:
@@ -92,7 +92,7 @@ class _Meeting:
         self._barrier.abort()
 
 
-def run_ranks(world: int, rank_main: Callable[[Group], Result], timeout_s: float = 120.0) -> list[Result]:
+def run_ranks(world: int, rank_main: Callable[[RankGroup], Result], timeout_s: float = 120.0) -> list[Result]:
     """Run `rank_main` on `world` ranks in lockstep; answer: their results. Raises: what a rank raised first."""
     meeting = _Meeting(world, timeout_s)
     results: list[Any] = [None] * world
@@ -100,7 +100,7 @@ def run_ranks(world: int, rank_main: Callable[[Group], Result], timeout_s: float
 
     def run(rank: int) -> None:
         try:
-            results[rank] = rank_main(LockstepGroup(Part(rank, world), meeting))
+            results[rank] = rank_main(LockstepGroup(RankPart(rank, world), meeting))
         except BaseException as error:  # noqa: BLE001 - raised again below, in the caller's thread
             if not isinstance(error, threading.BrokenBarrierError):
                 errors.append(error)
@@ -120,8 +120,8 @@ class ProcessGroup:
     """This process's rank of torch.distributed's default group."""
 
     @property
-    def part(self) -> Part:
-        return Part(dist.get_rank(), dist.get_world_size())
+    def part(self) -> RankPart:
+        return RankPart(dist.get_rank(), dist.get_world_size())
 
     def combine(self, combination: Combination) -> Tensor:
         if isinstance(combination, SumOfParts):
@@ -166,7 +166,7 @@ class _Join(torch.autograd.Function):
         return total.narrow(ctx.dim, dist.get_rank() * ctx.extent, ctx.extent), None
 
 
-def _with_halo(combination: WithHalo, part: Part, tensors: Sequence[Tensor]) -> Tensor:
+def _with_halo(combination: WithHalo, part: RankPart, tensors: Sequence[Tensor]) -> Tensor:
     own = combination.tensor
     pieces = [own]
     if combination.before:

@@ -31,7 +31,7 @@ from baselines.parallelism.operators import (
     loss_over_samples,
 )
 from baselines.parallelism.plans import LayerSplit
-from harness.parallel.groups import Group, run_operator
+from harness.parallel.groups import RankGroup, run_operator
 from harness.parallel.stages import IGNORED, MicroBatch
 from models.chain import chain_of
 from models.graph import Dimension
@@ -42,7 +42,7 @@ _ROWS, _SAMPLES = 2, 0  # dimensions of an activation
 class SplitLinear(nn.Module):
     """A linear layer of which this rank has some outputs or inputs. `chained`: the neighbour is split to match."""
 
-    def __init__(self, weight: nn.Parameter, bias: nn.Parameter | None, group: Group, *, out: bool, chained: bool):
+    def __init__(self, weight: nn.Parameter, bias: nn.Parameter | None, group: RankGroup, *, out: bool, chained: bool):
         super().__init__()
         self.weight, self.bias = weight, bias
         self.group, self.out, self.chained = group, out, chained
@@ -57,7 +57,7 @@ class SplitLinear(nn.Module):
 class SplitEmbedding(nn.Module):
     """An embedding of which this rank has some words (`out` false) or some elements of each vector."""
 
-    def __init__(self, weight: nn.Parameter, padding: int | None, group: Group, *, out: bool) -> None:
+    def __init__(self, weight: nn.Parameter, padding: int | None, group: RankGroup, *, out: bool) -> None:
         super().__init__()
         self.weight, self.padding, self.group, self.out = weight, padding, group, out
 
@@ -71,7 +71,12 @@ class SplitConvolution(nn.Module):
     """A convolution of which this rank has some channels, or works on some rows with all of them."""
 
     def __init__(
-        self, weight: nn.Parameter, bias: nn.Parameter | None, shape: ConvolutionShape, group: Group, over: Dimension
+        self,
+        weight: nn.Parameter,
+        bias: nn.Parameter | None,
+        shape: ConvolutionShape,
+        group: RankGroup,
+        over: Dimension,
     ) -> None:
         super().__init__()
         self.weight, self.bias = weight, bias
@@ -88,7 +93,7 @@ class SplitConvolution(nn.Module):
 class JointBatchNorm(nn.Module):
     """Batch normalisation with the statistics of all ranks' samples and rows."""
 
-    def __init__(self, norm: nn.BatchNorm2d, group: Group) -> None:
+    def __init__(self, norm: nn.BatchNorm2d, group: RankGroup) -> None:
         super().__init__()
         self.norm, self.group = norm, group
 
@@ -108,7 +113,7 @@ class SplitNetwork(nn.Module):
     Raises: ParallelismError for a split that a link does not have, or that does not divide.
     """
 
-    def __init__(self, network: str, model: nn.Module, splits: Sequence[Dimension | None], group: Group) -> None:
+    def __init__(self, network: str, model: nn.Module, splits: Sequence[Dimension | None], group: RankGroup) -> None:
         super().__init__()
         links = chain_of(network, copy.deepcopy(model))
         if len(splits) != len(links):

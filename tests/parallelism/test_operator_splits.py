@@ -11,7 +11,7 @@ from baselines.parallelism.api import ParallelismError
 from baselines.parallelism.operators import (
     Combination,
     ConvolutionShape,
-    Part,
+    RankPart,
     batch_norm,
     batch_statistics,
     convolution_in,
@@ -26,7 +26,7 @@ from baselines.parallelism.operators import (
     loss_over_samples,
 )
 from baselines.parallelism.plans import LayerSplit
-from harness.parallel.groups import Group, run_operator, run_ranks
+from harness.parallel.groups import RankGroup, run_operator, run_ranks
 from harness.parallel.split_network import SplitNetwork, dimensions_of
 from harness.parallel.stages import MicroBatch, micro_batches_of
 from models.chain import chain_of
@@ -44,8 +44,8 @@ def check(
     world: int,
     leaves: dict[str, Tensor],
     whole: Callable[[dict[str, Tensor]], Tensor],
-    split: Callable[[dict[str, Tensor], Part], Run],
-    cut_output: Callable[[Tensor, Part], Tensor] = lambda y, part: y,
+    split: Callable[[dict[str, Tensor], RankPart], Run],
+    cut_output: Callable[[Tensor, RankPart], Tensor] = lambda y, part: y,
 ) -> None:
     """The same output on each rank (or its part of it), and the same gradient of every leaf, as on one device."""
     alone = {name: leaf.clone().requires_grad_(leaf.is_floating_point()) for name, leaf in leaves.items()}
@@ -54,7 +54,7 @@ def check(
     (wanted * weights).sum().backward()
     shared = {name: leaf.clone().requires_grad_(leaf.is_floating_point()) for name, leaf in leaves.items()}
 
-    def rank_main(group: Group) -> None:
+    def rank_main(group: RankGroup) -> None:
         found = run_operator(group, split(shared, group.part))
         torch.testing.assert_close(found, cut_output(wanted, group.part).detach(), **TIGHT)
         partial = found.shape != wanted.shape
@@ -74,7 +74,7 @@ def leaves_of(**shapes: tuple[int, ...]) -> dict[str, Tensor]:
 @pytest.mark.parametrize("world", [2, 3, 4])
 @pytest.mark.parametrize("out", [True, False])
 def test_a_linear_layer_over_channels(world: int, out: bool) -> None:
-    def split(at: dict[str, Tensor], part: Part) -> Run:
+    def split(at: dict[str, Tensor], part: RankPart) -> Run:
         if out:
             return linear_out(at["x"], part.of(at["w"], 0), part.of(at["b"], 0), join=True)
         return linear_in(at["x"], part.of(at["w"], 1), at["b"], part, whole_input=True)
@@ -87,7 +87,7 @@ def test_a_linear_layer_over_channels(world: int, out: bool) -> None:
 @pytest.mark.parametrize("out", [True, False])
 @pytest.mark.parametrize("padding", [None, 7])
 def test_an_embedding_over_words_and_over_their_vectors(world: int, out: bool, padding: int | None) -> None:
-    def split(at: dict[str, Tensor], part: Part) -> Run:
+    def split(at: dict[str, Tensor], part: RankPart) -> Run:
         if out:
             return embedding_out(at["t"], part.of(at["w"], 1), padding)
         return embedding_in(at["t"], part.of(at["w"], 0), part, padding)
@@ -104,7 +104,7 @@ def test_a_convolution_over_channels_and_rows(
 ) -> None:
     shape = ConvolutionShape(stride, padding)
 
-    def split(at: dict[str, Tensor], part: Part) -> Run:
+    def split(at: dict[str, Tensor], part: RankPart) -> Run:
         if over is OUT:
             return convolution_out(at["x"], part.of(at["w"], 0), part.of(at["b"], 0), shape)
         if over is IN:
@@ -124,7 +124,7 @@ def test_a_convolution_over_channels_and_rows(
 @pytest.mark.parametrize("world", [2, 3, 4])
 @pytest.mark.parametrize("dim", [0, 2])
 def test_batch_normalisation_over_samples_and_rows(world: int, dim: int) -> None:
-    def split(at: dict[str, Tensor], part: Part) -> Run:
+    def split(at: dict[str, Tensor], part: RankPart) -> Run:
         own = part.of(at["x"], dim)
         mean, variance, _ = yield from batch_statistics(own, part)
         return batch_norm(own, at["w"], at["b"], mean, variance, 1e-5)
@@ -137,7 +137,7 @@ def test_batch_normalisation_over_samples_and_rows(world: int, dim: int) -> None
 
 @pytest.mark.parametrize("world", [2, 3, 4])
 def test_layer_normalisation_over_channels(world: int) -> None:
-    def split(at: dict[str, Tensor], part: Part) -> Run:
+    def split(at: dict[str, Tensor], part: RankPart) -> Run:
         own = (part.of(at[name], at[name].dim() - 1) for name in ("x", "w", "b"))
         return layer_norm_channels(*own, 1e-5, part)
 
@@ -156,7 +156,7 @@ def test_layer_normalisation_over_channels(world: int) -> None:
 def test_the_loss_over_samples_and_over_classes(world: int, over: str) -> None:
     targets = torch.tensor([3, -100, 0, 11, 5, -100, 7, 2, 1, 4, 6, 10])
 
-    def split(at: dict[str, Tensor], part: Part) -> Run:
+    def split(at: dict[str, Tensor], part: RankPart) -> Run:
         if over == "samples":
             return loss_over_samples(part.of(at["x"], 0), part.of(targets, 0), 10, -100)
         return loss_over_classes(part.of(at["x"], 1), targets, 10, -100, part)
@@ -178,7 +178,7 @@ def batches(network: str, world: int, num_steps: int) -> tuple[nn.Module, list[t
 def train_split(
     network: str, model: nn.Module, steps: list[tuple[MicroBatch, ...]], splits: list[Dimension | None], world: int
 ) -> dict[str, Tensor]:
-    def rank_main(group: Group) -> list[Tensor]:
+    def rank_main(group: RankGroup) -> list[Tensor]:
         own = SplitNetwork(network, model, splits, group)
         optimizer = sgd(own.parameters())
         for (batch,) in steps:
@@ -267,7 +267,7 @@ def test_a_plan_over_several_dimensions_is_refused() -> None:
 
 
 def test_a_rank_that_fails_frees_the_others() -> None:
-    def rank_main(group: Group) -> None:
+    def rank_main(group: RankGroup) -> None:
         if group.part.rank == 1:
             raise ValueError("one of two")
         group.backward(torch.zeros((), requires_grad=True))
