@@ -74,13 +74,13 @@ def run_on_clock(
     """
     if len(stages) != program.num_stages:
         raise ParallelismError(f"costs of {len(stages)} stages for {program.num_stages}; give one for each stage")
-    clock = _Clock(program, tuple(stages), machine, delay_s)
+    clock = _PipelineClock(program, tuple(stages), machine, delay_s)
     while clock.advance():
         pass
     return clock.finished()
 
 
-class _Clock:
+class _PipelineClock:
     def __init__(
         self,
         program: PipelineProgram,

@@ -17,9 +17,9 @@ from harness.parallel.rank_program import (
     RankRun,
     ReceiveFrom,
     Request,
+    SegmentTurns,
     SendTo,
     SumOver,
-    Turns,
 )
 from harness.parallel.stage_worker import MakeOptimizer, StageWorker
 from harness.parallel.stages import MicroBatch, cut
@@ -80,7 +80,7 @@ def open_ranks(
     data: Sequence[MicroBatch],
     *,
     only: int | None = None,
-    turns: Turns | None = None,
+    turns: SegmentTurns | None = None,
 ) -> PipelineRanks:
     """Build the ranks of `job` (or `only` one of them) for programs of `len(data)` micro-batches.
 

@@ -27,7 +27,7 @@ _ROUNDS = 4  # steps that an asynchronous schedule runs for, to see its steady s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Forecast:
+class PlanForecast:
     """A planner's plan and what it comes to; `refused` instead says why there is none.
 
     `step_s` is of one batch; `memory_bytes` of the device that holds most; `bubble` of pipelines, their idle share.
@@ -68,7 +68,7 @@ def _has_card(kind: Any) -> TypeGuard[type[Any]]:
     return isinstance(kind, type) and dataclasses.is_dataclass(kind) and hasattr(kind, "card")
 
 
-def forecast(planner: Planner, graph: LayerGraph, machine: Machine, work: Workshare) -> Forecast:
+def forecast(planner: Planner, graph: LayerGraph, machine: Machine, work: Workshare) -> PlanForecast:
     """Plan, then predict: pipelines on the virtual clock, partitioned operators by their costs.
 
     Where steps overlap, a whole batch goes through the pipeline as one mini-batch, for it is applied by itself.
@@ -80,14 +80,14 @@ def forecast(planner: Planner, graph: LayerGraph, machine: Machine, work: Worksh
     try:
         plan = planner.plan(graph.layers, machine, work)
     except ParallelismError as error:
-        return Forecast(planner=name, refused=str(error))
+        return PlanForecast(planner=name, refused=str(error))
     if plan.splits:
         configs = [config_of(splits) for splits in plan.splits]
         step_s = total_s(graph.layers, configs, machine, work, graph.input_bytes)
         memory = operator_memory_bytes(graph, configs, work)
-        return Forecast(planner=name, schedule="none", plan=plan, step_s=step_s, memory_bytes=memory)
+        return PlanForecast(planner=name, schedule="none", plan=plan, step_s=step_s, memory_bytes=memory)
     timeline, step_s = pipeline_step(plan.stages, schedule, graph, machine, work)
-    return Forecast(
+    return PlanForecast(
         planner=name,
         schedule=schedule.card.name,
         plan=plan,
@@ -145,13 +145,13 @@ def operator_memory_bytes(graph: LayerGraph, configs: Sequence[OperatorConfig], 
     return round(_COPIES * weights + activations)
 
 
-def forecasts(graph: LayerGraph, machine: Machine, work: Workshare) -> tuple[Forecast, ...]:
+def forecasts(graph: LayerGraph, machine: Machine, work: Workshare) -> tuple[PlanForecast, ...]:
     """Of every planner with its defaults, fastest first, refusals last."""
     found = [forecast(kind(), graph, machine, work) for kind in planners().values()]
     return tuple(sorted(found, key=lambda entry: (bool(entry.refused), entry.step_s)))
 
 
-def choose(found: Sequence[Forecast], memory_bytes: int) -> Forecast:
+def choose(found: Sequence[PlanForecast], memory_bytes: int) -> PlanForecast:
     """The fastest plan that fits. `memory_bytes` 0: all do.
 
     Raises: ParallelismError saying how much the smallest one lacks, or that every planner refused.

@@ -53,7 +53,7 @@ RankRun = Generator[Request, Tensor | None, None]
 _SUM, _CROSSING = 0, 1
 
 
-class Turns(Protocol):
+class SegmentTurns(Protocol):
     """A turn around each compute segment: a pass of a micro-batch on a stage, or an update."""
 
     def segment(self, stage: int) -> AbstractContextManager[None]: ...
@@ -98,7 +98,7 @@ class PipelineRank:
         layout: RankLayout,
         program: PipelineProgram,
         workers: Mapping[int, StageWorker],
-        turns: Turns | None = None,
+        turns: SegmentTurns | None = None,
     ) -> None:
         self.rank = rank
         self.workers = workers

@@ -12,7 +12,7 @@ from analysis.terminal import Column, output_console, paragraph, table, titled
 from baselines.parallelism.api import ParallelismError
 from baselines.parallelism.plans import LayerSplit, Machine, ParallelPlan, Workshare
 from fabric.api import format_rate, parse_rate
-from harness.parallel.planning import Forecast, choose, forecasts
+from harness.parallel.planning import PlanForecast, choose, forecasts
 from models.graph import LayerGraph
 from models.graph_building import graph_from_flops, graph_of
 from results.codec import to_jsonable
@@ -54,7 +54,9 @@ def parse_size(text: str) -> int:
     return round(float(match[1]) * _UNITS[match[2]])
 
 
-def _show(graph: LayerGraph, machine: Machine, work: Workshare, found: Sequence[Forecast], chosen: Forecast) -> None:
+def _show(
+    graph: LayerGraph, machine: Machine, work: Workshare, found: Sequence[PlanForecast], chosen: PlanForecast
+) -> None:
     console = output_console()
     width = console.width
     planned = [entry for entry in found if entry.plan is not None]
@@ -80,7 +82,7 @@ def _show(graph: LayerGraph, machine: Machine, work: Workshare, found: Sequence[
         console.print(line, markup=False, highlight=False)
 
 
-def _memory(entry: Forecast, limit_bytes: int) -> str:
+def _memory(entry: PlanForecast, limit_bytes: int) -> str:
     text = f"{entry.memory_bytes / 1e9:.2f}"
     return f"{text} too much" if 0 < limit_bytes < entry.memory_bytes else text
 
@@ -100,7 +102,7 @@ def split_text(splits: Sequence[LayerSplit]) -> str:
     return " ".join(f"{split.dimension}/{split.degree}" for split in splits) or "whole"
 
 
-def placement(graph: LayerGraph, chosen: Forecast) -> list[str]:
+def placement(graph: LayerGraph, chosen: PlanForecast) -> list[str]:
     """A line per stage with its devices, or per run of layers that are split alike."""
     plan = chosen.plan
     assert plan is not None

@@ -1,0 +1,66 @@
+"""Pipelines and split operators among processes on gloo, held against lockstep and one device."""
+
+import copy
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from one_device import NUM_LINKS, distance, model_and_steps, sgd, train_alone
+from torch import Tensor, nn
+
+from baselines.parallelism.dapple import Dapple
+from baselines.parallelism.plans import even_stages
+from harness.parallel.pipeline import PipelineJob, train_lockstep
+from models.chain import chain_of
+
+RANK = Path(__file__).with_name("pipeline_rank.py")
+ROOT = Path(__file__).parents[2]
+
+
+def run_processes(what: str, world: int, out: Path) -> dict[str, Tensor]:
+    """The parameters that the ranks of a run end with."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{RANK.parent}", "GLOO_SOCKET_IFNAME": "lo"}
+    ranks = [
+        subprocess.Popen([sys.executable, str(RANK), what, str(rank), str(world), str(port), str(out)], env=environment)
+        for rank in range(world)
+    ]
+    try:
+        codes = [rank.wait(timeout=150) for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
+            rank.wait()
+    assert codes == [0] * world
+    found: dict[str, Tensor] = {}
+    for rank in range(world):
+        found |= torch.load(out / f"{what}-{rank}.pt", weights_only=True)
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("what", "network", "world"), [("ours-lstm", "lstm_lm", 3), ("ours-bert", "bert_tiny", 2)])
+def test_processes_end_with_the_bits_of_lockstep(what: str, network: str, world: int, tmp_path: Path) -> None:
+    model, steps = model_and_steps(network, num_steps=8, num_micro_batches=4, batch_size=16)
+    stages = even_stages(NUM_LINKS[network], world)
+    job = PipelineJob(network=network, stages=stages, schedule=Dapple(), make_optimizer=sgd)
+    wanted, _ = train_lockstep(job, model, steps)
+    found = run_processes(what, world, tmp_path)
+    assert found.keys() == wanted.keys()
+    assert all(torch.equal(found[name], value) for name, value in wanted.items())
+
+
+@pytest.mark.slow
+def test_split_operators_among_processes_equal_one_device(tmp_path: Path) -> None:
+    model, steps = model_and_steps("lstm_lm", num_steps=8, num_micro_batches=1, batch_size=16)
+    found = run_processes("operators", 2, tmp_path)
+    links = nn.ModuleList(link.module for link in chain_of("lstm_lm", model))
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    by_name = {names[id(own)]: found[str(place)] for place, own in enumerate(links.parameters())}
+    assert distance(by_name, train_alone(copy.deepcopy(model), steps)) < 1e-5
