@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from baselines.api import UNIT, CountsBits, RampsUp, SizedByShape, Slot, UpdatePoint, layers_of
+from baselines.api import UNIT, CountsBits, RampsUp, SizedByShape, UpdatePoint, layers_of
 from baselines.catalogue import plugin
 from baselines.strategy import DEFAULTS, LOCAL_STEPS, Strategy
 from baselines.text import given_texts, read_call, settable_fields, split_parts
