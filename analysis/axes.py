@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from analysis.shared_rows import PHASE, PairRow
+from analysis.sharing.rows import PHASE, PairRow
 
 RHO = "ρ"
 JOBS = "jobs"

@@ -10,7 +10,7 @@ import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from analysis.shared_rows import ClaimRow, Outcome
+from analysis.sharing.rows import ClaimRow, Outcome
 from analysis.stats import Interval
 from analysis.wording import interval, number, plural
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from analysis.cells import fabric_key, is_measured, step_time_s
 from analysis.stats import Interval, unpaired_ratio
-from analysis.step_bytes import counted_a_step
+from analysis.steps.wire_bytes import counted_a_step
 from results.record import Record
 
 TOLERANCE = 0.02

@@ -7,13 +7,13 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from analysis.compression_figures import compression_drawings
-from analysis.convergence import WINDOW
+from analysis.codes.figures import compression_drawings
 from analysis.drawing import Drawing as Drawing
 from analysis.rows import PairRow, SettingRow, Summary
-from analysis.sharing_figures import sharing_drawings
-from analysis.step_figures import step_drawings
-from analysis.target_figures import target_drawings
+from analysis.sharing.figures import sharing_drawings
+from analysis.steps.figures import step_drawings
+from analysis.targets.convergence import WINDOW
+from analysis.targets.figures import target_drawings
 
 PNG_DPI = 220
 

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 
 from analysis import wording
 from analysis.axes import axis_of
-from analysis.compression_tables import bits, sooner_text
-from analysis.convergence import WINDOW
+from analysis.codes.tables import bits, sooner_text
 from analysis.figures import Drawing, drawings, save
 from analysis.rows import PairRow, Summary
 from analysis.stats import FEWEST_FOR_LEVEL
-from analysis.target_tables import price, spread
-from analysis.targets import judged
+from analysis.targets.convergence import WINDOW
+from analysis.targets.reached import judged
+from analysis.targets.tables import price, spread
 
 if TYPE_CHECKING:
     from jinja2 import Environment

@@ -8,15 +8,15 @@ from enum import StrEnum
 
 from analysis.adapting import AdaptedRow
 from analysis.cells import LOCAL, SettingKey
-from analysis.compression_rows import CompressionStudy
+from analysis.codes.rows import CompressionStudy
 from analysis.naming import Method
-from analysis.shared_rows import ClaimRow, OptimiserRow, PaperCase, SweepRow
-from analysis.shared_rows import PairRow as PairRow
-from analysis.shared_rows import SharingRow as SharingRow
+from analysis.sharing.rows import ClaimRow, OptimiserRow, PaperCase, SweepRow
+from analysis.sharing.rows import PairRow as PairRow
+from analysis.sharing.rows import SharingRow as SharingRow
 from analysis.stats import Interval
-from analysis.step_bytes import bytes_a_step
-from analysis.step_rows import ErrorRow, StudyRow
-from analysis.target_rows import TargetStudy
+from analysis.steps.rows import ErrorRow, StudyRow
+from analysis.steps.wire_bytes import bytes_a_step
+from analysis.targets.rows import TargetStudy
 from results.record import Environment, FabricFacts, Phases, Status
 
 

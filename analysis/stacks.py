@@ -13,7 +13,7 @@ from matplotlib.patches import Patch
 
 from analysis import theme
 from analysis.rows import PairRow, SettingRow, SharingRow
-from analysis.shared_rows import PHASE
+from analysis.sharing.rows import PHASE
 from results.record import Phases
 
 SMALLEST_SHARE = 0.005  # of a step; a narrower part cannot be seen

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from analysis.compression_rows import CompressionStudy
-from analysis.shared_rows import ClaimRow, OptimiserRow, PairRow, SweepRow
-from analysis.step_rows import ErrorRow, StepRow
-from analysis.target_rows import TargetStudy
+from analysis.codes.rows import CompressionStudy
+from analysis.sharing.rows import ClaimRow, OptimiserRow, PairRow, SweepRow
+from analysis.steps.rows import ErrorRow, StepRow
+from analysis.targets.rows import TargetStudy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,16 +7,16 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from analysis.adapting import adapted_rows
 from analysis.cells import SIMULATED, cells
-from analysis.compression import compression_study
-from analysis.optimisers import optimisers
+from analysis.codes.findings import compression_study
 from analysis.rows import OutcomeRow, ProvenanceRow, SettingRow, Summary
-from analysis.shared_rows import PairRow, PaperCase, SweepRow
-from analysis.sharing import pairs
-from analysis.steps import error_rows, step_rows, step_studies
+from analysis.sharing.gains import pairs
+from analysis.sharing.optimisers import optimisers
+from analysis.sharing.rows import PairRow, PaperCase, SweepRow
+from analysis.sharing.sweeps import sweeps
+from analysis.steps.times import error_rows, step_rows, step_studies
 from analysis.study import Evidence, Study, suites_with
-from analysis.sweeps import sweeps
-from analysis.targets import target_studies
-from analysis.training import Baseline, settings
+from analysis.targets.reached import target_studies
+from analysis.targets.training import Baseline, settings
 from analysis.verdict import verdicts
 from results.record import Environment, Record, Status
 

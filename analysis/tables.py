@@ -12,14 +12,14 @@ from rich.console import Console, Group
 from rich.text import Text
 
 from analysis import terminal
+from analysis.codes.tables import compression_tables
 from analysis.compare import Comparison
-from analysis.compression_tables import compression_tables
 from analysis.naming import Method
 from analysis.rows import CellRow, OutcomeRow, PairRow, SettingRow, SharingRow, Summary, Tone, VerdictRow
-from analysis.sharing_tables import claim_list, has_metrics, metrics_table, optimiser_table, sweep_table
+from analysis.sharing.tables import claim_list, has_metrics, metrics_table, optimiser_table, sweep_table
 from analysis.stats import FEWEST_FOR_LEVEL
-from analysis.step_tables import adapted_table, step_tables
-from analysis.target_tables import target_tables
+from analysis.steps.tables import adapted_table, step_tables
+from analysis.targets.tables import target_tables
 from analysis.terminal import Column
 from analysis.wording import NOT_KNOWN, duration, factor, number, percent, plural, size
 from results.codec import to_jsonable

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from analysis.cells import ComputeKind
 from analysis.rows import CellRow, PairRow, SettingRow, SharingRow, Tone, VerdictRow
-from analysis.shared_rows import CROSSOVER, NAIVE
+from analysis.sharing.rows import CROSSOVER, NAIVE
 from analysis.stats import Interval
-from analysis.training import full_size
+from analysis.targets.training import full_size
 from analysis.wording import duration, factor, number, percent, plural
 
 ACCURACY_LOSS = 0.02

@@ -9,6 +9,7 @@ each job's loop (`Participant`). `bound` says beforehand what it can gain. A rec
 from crossover.attach import Attachment, attach
 from crossover.client import Alone, Lease, Participant, TurnTaking
 from crossover.errors import ArbiterAbsent, ArbiterLost, CrossoverError, LeaseLost, Refused
+from crossover.integrations import ReleasePoint
 from crossover.policies import Beat, Extent, Sharing
 from crossover.process import ArbiterProcess, start
 from crossover.protocol import Resource
@@ -30,6 +31,7 @@ __all__ = [
     "Limit",
     "Participant",
     "Refused",
+    "ReleasePoint",
     "Resource",
     "Sharing",
     "TurnTaking",

@@ -24,7 +24,7 @@ from weakref import WeakSet
 from crossover.client import Participant
 from crossover.digests import DIGESTS, rank_of_environment, write_digest
 from crossover.errors import Refused
-from crossover.integrations import REST_LIMIT_S, Bond, Integration, Manner, ReleasePoint
+from crossover.integrations import REST_LIMIT_S, Bond, Integration, Manner, ReleasePoint, Team
 from crossover.integrations.unwrapping import show_new_step, unwrapped
 from crossover.keeper import TurnSpan, TurnStatistics
 from crossover.process import default_path
@@ -168,8 +168,7 @@ def attach(
     inner = tuple(map(unwrapped, optimizers))
     integration = _integration_of(models, inner)
     team = integration.team(models, inner)
-    if settings is not None and settings.lead_rounds and team.strict:
-        raise Refused(f"lead_rounds={settings.lead_rounds} lets hosts differ in their order; {team.strict}: use 0")
+    _check_lead(settings, team)
     manner = Manner(
         release=_release(release),
         defer=defer,
@@ -199,6 +198,11 @@ def _as_tuple(given: Any) -> tuple[Any, ...]:
     if given is None:
         return ()
     return tuple(given) if isinstance(given, (list, tuple)) else (given,)
+
+
+def _check_lead(settings: Settings | None, team: Team) -> None:
+    if settings is not None and settings.lead_rounds and team.strict:
+        raise Refused(f"lead_rounds={settings.lead_rounds} lets hosts differ in their order; {team.strict}: use 0")
 
 
 def _check_first(job: str) -> None:

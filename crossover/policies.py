@@ -236,6 +236,16 @@ class Sharing(StrEnum):
         """Whether several jobs may compute at the same time."""
         return self in (Sharing.NAIVE, Sharing.MPS, Sharing.CASSINI, Sharing.TICK_TOCK)
 
+    @property
+    def gates_link(self) -> bool:
+        """Whether link turns belong to it."""
+        return self in (Sharing.CROSSOVER, Sharing.WEIGHTED)
+
+    @property
+    def waits_in_turn(self) -> bool:
+        """Whether a job may wait for messages while it has the device, as an update point inside the turn does."""
+        return self in (Sharing.NAIVE, Sharing.EXCLUSIVE, Sharing.MPS, Sharing.CASSINI)
+
 
 def policy_of(
     sharing: Sharing,

@@ -23,10 +23,9 @@ from time import perf_counter, process_time, sleep
 import torch
 from torch import Tensor
 
-from crossover import Extent, TurnTaking
+from crossover import Extent, ReleasePoint, TurnTaking
 from harness.systems.api import Session
 from harness.trace import Recorder
-from harness.trial import Release
 from models.workload import Evaluation, Workload
 
 OnStep = Callable[[int], None]
@@ -41,7 +40,7 @@ class Schedule:
     num_steps: int
     evaluate_every: int = 0
     start_delay_s: float = 0.0
-    release: Release = Release.EVENT
+    release: ReleasePoint = ReleasePoint.EVENT
     num_micro_batches: int = 1
 
 
@@ -152,9 +151,9 @@ def _end(run: Run, session: Session, turns: TurnTaking, recorder: Recorder, paus
     run.end_s = perf_counter()
 
 
-def _until_idle(loss: Tensor, release: Release) -> None:
+def _until_idle(loss: Tensor, release: ReleasePoint) -> None:
     """Released means that the device is idle, not that Python returned; `launch` shows the difference."""
-    if loss.is_cuda and release is Release.EVENT:
+    if loss.is_cuda and release is ReleasePoint.EVENT:
         torch.cuda.current_stream(loss.device).synchronize()  # messages on streams of their own may go on
 
 

@@ -8,14 +8,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 
-from crossover import JobCost, bound
+from crossover import JobCost, Sharing, bound
 from crossover.theory import predicted
 from fabric.api import FabricKind
 from harness.calibrate import LinkModel
 from harness.facts import asked_of
 from harness.lab.messages import Answer, Ending
 from harness.lab.rank import RankResult
-from harness.trial import Sharing, Trial
+from harness.trial import Trial
 from harness.turns import busy_share, common_window, handovers_s, percentiles_s
 from models.workload import Device
 from results.codec import to_jsonable
@@ -68,7 +68,7 @@ def record_of(trial: Trial, answer: Answer, background: Background) -> Record:
     answer = replace(answer, ranks=tuple(rank for rank in answer.ranks if not rank.serves))
     status, reason = _verdict(trial, answer)
     done = answer.ending is Ending.DONE
-    facts = sharing_facts(trial, answer.ranks) if done and trial.sharing is not Sharing.NONE else None
+    facts = sharing_facts(trial, answer.ranks) if done and trial.sharing is not None else None
     return Record(
         id=trial.id,
         suite=trial.suite,
@@ -77,8 +77,8 @@ def record_of(trial: Trial, answer: Answer, background: Background) -> Record:
         seed=trial.seed,
         status=status,
         reason=reason,
-        sharing=trial.sharing.value,
-        link=trial.link.value if trial.sharing.gates_link else "",
+        sharing=trial.sharing.value if trial.sharing else "none",
+        link=trial.link.value if trial.sharing and trial.sharing.gates_link else "",
         axis=trial.axis,
         at=trial.at,
         fabric=fabric_facts(trial, background.link),
@@ -265,12 +265,12 @@ def _makespan_s(trial: Trial, ranks: Sequence[RankResult]) -> float:
 
 
 def _prediction(trial: Trial, solo: Sequence[JobCosts], facts: SharingFacts | None) -> Prediction | None:
-    if trial.sharing is Sharing.NONE or len(solo) != len(trial.jobs):
+    if trial.sharing is None or len(solo) != len(trial.jobs):
         return None
     costs = [theory_cost(own) for own in solo]
     best = bound(costs)
     expected = None
-    if trial.sharing is not Sharing.EXCLUSIVE and trial.sharing.policy.takes_turns:
+    if trial.sharing is not Sharing.EXCLUSIVE and trial.sharing.takes_turns:
         handover_s = (facts.handover_p50_s if facts else None) or 0.0
         expected = predicted(costs, handover_s=handover_s, interference=fmean(own.interference for own in solo))
     terms = "; ".join(

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from crossover import JobCost
-from harness.trial import Sharing, Trial, TrialError
+from crossover import JobCost, Sharing
+from harness.trial import Trial, TrialError
 from results.record import JobCosts
 
 Rule = Callable[[Trial, Sequence[JobCost]], Mapping[str, Any]]
@@ -19,7 +19,7 @@ def with_rules(trial: Trial, costs: Sequence[JobCosts]) -> Trial:
     Raises: TrialError where they are needed and were not measured.
     """
     phased = any(job.start_phase for job in trial.jobs)
-    rule = RULES.get(trial.sharing)
+    rule = None if trial.sharing is None else RULES.get(trial.sharing)
     if (rule is None and not phased) or trial.shares or trial.groups or trial.beats:
         return trial
     if len(costs) != len(trial.jobs):

@@ -9,6 +9,7 @@ from enum import StrEnum
 import crossover
 from baselines.api import NeedsWorld, UpdatePoint
 from baselines.strategy import Strategy, parse_strategy
+from crossover import ReleasePoint, Sharing
 from fabric.api import FabricKind, FabricSpec
 from harness.asynchrony.cluster import VirtualCluster
 from harness.precision import Precision
@@ -20,48 +21,11 @@ class TrialError(ValueError):
     """A trial that cannot be run as asked; the message names the value and the remedy."""
 
 
-class Sharing(StrEnum):
-    """Who has the device when several jobs are on it: nobody else, or a policy of `crossover`."""
-
-    NONE = "none"
-    EXCLUSIVE = "exclusive"
-    HOLD = "hold"
-    NAIVE = "naive"
-    SLOT_BARRIER = "slot-barrier"
-    CROSSOVER = "crossover"
-    WEIGHTED = "weighted"
-    TICK_TOCK = "tick-tock"
-    MURI = "muri"
-    CASSINI = "cassini"
-
-    @property
-    def policy(self) -> crossover.Sharing:
-        """The scheduler's own name for it; not for `none`."""
-        return crossover.Sharing(self.value)
-
-    @property
-    def gates_link(self) -> bool:
-        """Whether link turns belong to it."""
-        return self in (Sharing.CROSSOVER, Sharing.WEIGHTED)
-
-    @property
-    def waits_in_turn(self) -> bool:
-        """Whether an update point inside the turn may wait for messages."""
-        return self in (Sharing.NONE, Sharing.NAIVE, Sharing.EXCLUSIVE, Sharing.CASSINI)
-
-
 class Link(StrEnum):
     """How jobs in turns share the link: first in, first out by job, or as TCP divides it."""
 
     FIFO = "fifo"
     FAIR = "fair"
-
-
-class Release(StrEnum):
-    """When a turn ends on a GPU: when its work is complete, or when it is launched."""
-
-    EVENT = "event"
-    LAUNCH = "launch"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,9 +99,9 @@ class Trial:
     cell: str
     jobs: tuple[Job, ...]
     fabric: FabricSpec
-    sharing: Sharing = Sharing.NONE
+    sharing: Sharing | None = None
     link: Link = Link.FIFO
-    release: Release = Release.EVENT
+    release: ReleasePoint = ReleasePoint.EVENT
     axis: str = ""
     at: float | None = None
     shares: tuple[int, ...] = ()
@@ -161,7 +125,7 @@ class Trial:
             raise TrialError(
                 f"{self.cell}: num_steps is {self.num_steps} and num_warmup {self.num_warmup}; both must be at least 1"
             )
-        if (len(self.jobs) > 1) != (self.sharing is not Sharing.NONE):
+        if (len(self.jobs) > 1) != (self.sharing is not None):
             raise TrialError(f"{self.cell}: {len(self.jobs)} job(s) with sharing={self.sharing}; two or more share")
         if self.ranks_per_host < 1:
             raise TrialError(f"{self.cell}: ranks_per_host is {self.ranks_per_host}; use at least 1")
@@ -203,6 +167,10 @@ def check(trial: Trial) -> None:
     from harness.systems.api import HasPrecisions, Warms
 
     _check_placement(trial)
+    if trial.sharing is Sharing.MPS:
+        raise TrialError(
+            f"{trial.cell}: mps is a service of the GPU's driver, which no trial starts; use `crossover run`"
+        )
     if not trial.fabric.kind.has_processes:
         _check_lockstep(trial)
     for job in trial.jobs:
@@ -242,7 +210,7 @@ def _check_exchange(trial: Trial, job: Job) -> None:
     strategy = job.resolve()
     if isinstance(strategy.exchange, NeedsWorld) and (reason := strategy.exchange.why_unfit(trial.world)):
         raise TrialError(f"{trial.cell}: {job.strategy}: {reason}")
-    if strategy.num_workers(trial.world) < trial.world and trial.sharing is not Sharing.NONE:
+    if strategy.num_workers(trial.world) < trial.world and trial.sharing is not None:
         raise TrialError(
             f"{trial.cell}: {job.strategy} has ranks that only serve, which take no turns under {trial.sharing}; use "
             "servers=0, or run the job alone"
@@ -279,7 +247,7 @@ def _check_lockstep(trial: Trial) -> None:
     """One process, no time: what is about either is asked of another fabric."""
     job = trial.jobs[0]
     reasons = (
-        (trial.sharing is not Sharing.NONE, f"jobs cannot share by {trial.sharing}"),
+        (trial.sharing is not None, f"jobs cannot share by {trial.sharing}"),
         (job.system != "ours", f"{job.system} is processes of its own"),
         (job.workload.device is Device.REPLAY, "a replayed workload learns nothing"),
         (job.clip_norm is not None, "gradients are not clipped"),
@@ -294,7 +262,7 @@ def _check_lockstep(trial: Trial) -> None:
 def _check_placement(trial: Trial) -> None:
     if trial.ranks_per_host == 1:
         return
-    if trial.sharing is not Sharing.NONE:
+    if trial.sharing is not None:
         raise TrialError(
             f"{trial.cell}: ranks_per_host={trial.ranks_per_host} under {trial.sharing}: a host's arbiter seats one "
             "rank of a job; use ranks_per_host=1"
@@ -309,7 +277,7 @@ def _check_placement(trial: Trial) -> None:
 def _check_update_point(trial: Trial, job: Job) -> None:
     if job.resolve().update_point is not UpdatePoint.AT_PRE_HOOK:
         return
-    if not trial.sharing.waits_in_turn:
+    if trial.sharing is not None and not trial.sharing.waits_in_turn:
         raise TrialError(
             f"{trial.cell}: at-pre-hook waits for messages inside the turn, which {trial.sharing} must "
             "not; update after-all"

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from analysis.roofline import SpeedError, figure, read_run, table
+from analysis.codes.roofline import SpeedError, figure, read_run, table
 from scripts.marked_block import PageError, replace_block
 
 ROOT = Path(__file__).resolve().parent.parent

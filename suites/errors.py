@@ -34,8 +34,8 @@ def is_about_the_request(error: ValueError) -> bool:
 
 def _request_errors() -> tuple[type[ValueError], ...]:
     # Imported here: torch comes with them, and `--help` should not wait for it.
+    from analysis.codes.roofline import SpeedError
     from analysis.compare import CompareError
-    from analysis.roofline import SpeedError
     from analysis.summary import NoRecordsError
     from baselines.catalogue import CatalogueError
     from baselines.outside import OutsideError

@@ -15,6 +15,7 @@ from functools import cache
 
 from baselines.api import Message
 from baselines.strategy import Strategy
+from crossover import Sharing
 from fabric.api import FabricKind, FabricSpec
 from harness.engine.dispatch import PlanError, make_plan
 from harness.predict.calibration import NUM_REPEATS, RING_ROWS
@@ -23,7 +24,7 @@ from harness.predict.costs import RING_STEPS, LinkCosts, PredictError, given_cos
 from harness.predict.demand import Demands
 from harness.predict.layers import Layers, layers_of_workload, plain_layers
 from harness.predict.worker import bound
-from harness.trial import Job, Sharing, Trial
+from harness.trial import Job, Trial
 from models.networks import find_network
 from models.workload import Device, WorkloadSpec
 from results.lines import PAYLOAD_SHARE

@@ -11,7 +11,8 @@ from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import replace
 from random import Random
 
-from harness.trial import Sharing, Trial
+from crossover import Sharing
+from harness.trial import Trial
 
 
 def in_random_order(trials: Sequence[Trial], seed: int) -> list[Trial]:
@@ -37,7 +38,7 @@ def _units(trials: Iterable[Trial]) -> Iterable[list[Trial]]:
     units: dict[Hashable, list[Trial]] = {}
     for place, trial in enumerate(trials):
         alike = tuple(replace(job, num_steps=None, start_phase=0.0) for job in trial.jobs)
-        units.setdefault((alike, trial.fabric) if trial.sharing is not Sharing.NONE else place, []).append(trial)
+        units.setdefault((alike, trial.fabric) if trial.sharing is not None else place, []).append(trial)
     return units.values()
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from crossover import Sharing
 from fabric.api import FabricSpec
 from harness.engine.adaptation import settled_after
 from harness.systems import system_of
 from harness.systems.api import Warms
-from harness.trial import Job, Link, Sharing, Trial
+from harness.trial import Job, Link, Trial
 from models.workload import Device, WorkloadSpec
 from suites.api import Options
 
@@ -50,7 +51,7 @@ def trial(
     num_steps: int,
     label: str = "",
     evaluate_every: int = 0,
-    sharing: Sharing = Sharing.NONE,
+    sharing: Sharing | None = None,
     num_cost_steps: int = 0,
     num_warmup: int = 3,
     link: Link = Link.FIFO,
@@ -62,7 +63,7 @@ def trial(
     `num_warmup` steps come after those in which its jobs settle.
     Raises: TextError, CatalogueError, TrialError for a strategy or system that cannot be read.
     """
-    own_label = label or (jobs[0].label if sharing is Sharing.NONE else sharing.value)
+    own_label = label or (jobs[0].label if sharing is None else sharing.value)
     workloads = "+".join(job.workload.label for job in jobs)
     return Trial(
         suite=suite,

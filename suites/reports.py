@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from analysis.rows import Summary
 from analysis.summary import summarise
-from analysis.training import Baseline
+from analysis.targets.training import Baseline
 from results.record import Record
 from suites.catalogue import all_studies
 

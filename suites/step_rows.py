@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from analysis.cells import OURS
-from analysis.step_claims import Accepts
-from analysis.step_rows import Setting, StepRow
+from analysis.steps.claims import Accepts
+from analysis.steps.rows import Setting, StepRow
 
 ORDERINGS = ("p3", "tictac", "bytescheduler")
 SPEED = "Speed-up, repeat by repeat"

@@ -38,7 +38,7 @@ from baselines.api import (
 )
 from baselines.strategy import Strategy
 from harness.calibrate import fit_link
-from harness.engine.layer_graph import LayerGraph
+from harness.engine.layer_graph import ModuleGraph
 from harness.engine.transport import CONTROL
 from results.record import Adapted
 
@@ -148,7 +148,7 @@ class Adaptation:
         self._needs_costs, self._tuner, self._knobs = strategy.needs_costs, strategy.tuning, strategy.knobs
         self.layers = LayerTimes(layer_clock or clock)
         self.costs: Costs | None = None
-        self.graph: LayerGraph | None = None
+        self.graph: ModuleGraph | None = None
         self._link = (0.0, 0.0)
         self._number = 0
         self._tried: list[Tried] = []
@@ -232,7 +232,7 @@ class Adaptation:
         return strategy
 
 
-def needs_of(graph: LayerGraph | None, places: Mapping[str, int]) -> tuple[tuple[int, ...], ...]:
+def needs_of(graph: ModuleGraph | None, places: Mapping[str, int]) -> tuple[tuple[int, ...], ...]:
     """`Costs.needs` of parameters by their places in ready order; a parameter that no layer's forward used, itself."""
     if graph is None or not graph.needs:
         return ()

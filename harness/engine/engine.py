@@ -30,7 +30,7 @@ from harness.engine.checkpoint import Saved, restore_states, saved_states
 from harness.engine.communication import Communication
 from harness.engine.core import Core
 from harness.engine.dispatch import StaticDispatch, make_plan
-from harness.engine.layer_graph import LayerGraph
+from harness.engine.layer_graph import ModuleGraph
 from harness.engine.layout import lay_out, rank_generator, trainable_parameters
 from harness.engine.link_turns import LinkTurns
 from harness.engine.messages import RankMessages
@@ -94,19 +94,7 @@ class Engine:
             clock=perf_counter,
             shares_link=link is not None,
         )
-        self._communication: Communication | StraightSums
-        if straight is not None:
-            self._communication = StraightSums(self._core, straight, recorder=recorder)
-        else:
-            self._communication = Communication(
-                self._core,
-                transport,
-                recorder=recorder,
-                streams=self._streams,
-                link=link,
-                looks_again=not strategy.rank_invariant,
-                compresses=not strategy.sends_plain_sums,
-            )
+        self._communication = self._carrier(straight)
         self._muted = False
         self._step: int | None = None  # number of the present or last one
         self._seen: list[str] = []
@@ -114,6 +102,20 @@ class Engine:
         self._hooks = [p.register_post_accumulate_grad_hook(self._hook(n)) for n, p in self.parameters.items()]
         self._waited_s = 0.0
         self._adaptation = self._new_adaptation(model) if adapts(strategy) else None
+
+    def _carrier(self, straight: QueuesSums | None) -> Communication | StraightSums:
+        """Who carries out what the core says: plain sums straight from the hooks, all else by lanes."""
+        if straight is not None:
+            return StraightSums(self._core, straight, recorder=self.recorder)
+        return Communication(
+            self._core,
+            self.transport,
+            recorder=self.recorder,
+            streams=self._streams,
+            link=self._link,
+            looks_again=not self.strategy.rank_invariant,
+            compresses=not self.strategy.sends_plain_sums,
+        )
 
     @property
     def traffic(self) -> Traffic:
@@ -322,9 +324,9 @@ class Engine:
         adaptation.graph = self._watch_graph(model, names)
         return adaptation
 
-    def _watch_graph(self, model: nn.Module, names: Mapping[int, str]) -> LayerGraph:
+    def _watch_graph(self, model: nn.Module, names: Mapping[int, str]) -> ModuleGraph:
         """What each layer needs, looked at in the first forward with gradients alone."""
-        graph, hooks = LayerGraph(names), list[RemovableHandle]()
+        graph, hooks = ModuleGraph(names), list[RemovableHandle]()
         for module in model.modules():
             if own := [names[id(p)] for p in module.parameters(recurse=False) if id(p) in names]:
                 look = partial(_look, graph, own)
@@ -362,7 +364,7 @@ class Engine:
         self._plan = make_plan(self.strategy.packing, self.segments) if self.strategy.rank_invariant else ()
 
 
-def _look(graph: LayerGraph, own: Sequence[str], _: nn.Module, __: object, output: object) -> None:
+def _look(graph: ModuleGraph, own: Sequence[str], _: nn.Module, __: object, output: object) -> None:
     if torch.is_grad_enabled():
         graph.layer(own, output)
 

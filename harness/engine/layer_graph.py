@@ -13,7 +13,7 @@ from typing import Any
 from torch import Tensor
 
 
-class LayerGraph:
+class ModuleGraph:
     """Collects, in one forward with gradients, what each layer needs. `names` maps a parameter's id to its name."""
 
     def __init__(self, names: Mapping[int, str]) -> None:

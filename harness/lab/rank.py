@@ -29,7 +29,7 @@ from harness.paced.pacing import pacing_of
 from harness.precision import in_precision
 from harness.predict.codecs import Charge, Charged, charge_of
 from harness.systems import system_of
-from harness.systems.api import Seat, Session
+from harness.systems.api import RankSeat, Session
 from harness.trace import Recorder, Span, covered_s
 from harness.trial import Link, Trial
 from harness.turns import Turn, merged
@@ -144,7 +144,7 @@ def run_rank(trial: Trial, place: Place, signals: Signals) -> RankResult:
     workload = _open(trial, place)
     model = workload.build_model(trial.seed)
     recorder = Recorder()
-    seat = Seat(
+    seat = RankSeat(
         rank=place.rank,
         world=trial.world,
         host=place.host,
@@ -242,7 +242,7 @@ def _compressor(trial: Trial, place: Place, workload: Workload) -> Charged | Non
 
 def _link_turns(trial: Trial, place: Place) -> LinkTurns | None:
     job = trial.jobs[place.job]
-    if not trial.sharing.gates_link or trial.link is not Link.FIFO or job.system != "ours":
+    if trial.sharing is None or not trial.sharing.gates_link or trial.link is not Link.FIFO or job.system != "ours":
         return None
     return LinkTurns(Participant(place.arbiter_socket, job.name, resource=Resource.LINK))
 

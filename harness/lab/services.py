@@ -13,7 +13,7 @@ from harness.lab.fluid_server import shared_fluid
 from harness.lab.rank import Place
 from harness.systems import system_of
 from harness.systems.api import RunsPaced
-from harness.trial import Sharing, Trial
+from harness.trial import Trial
 from models.fluid import FluidDevice
 from models.workload import Device
 
@@ -29,7 +29,7 @@ def places(trial: Trial | None, hosts: tuple[Host, ...], scratch: Path, first_po
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=scratch)))
         arbiters = {host.index: "" for host in hosts}
         devices, links = dict(arbiters), dict(arbiters)
-        if trial is not None and trial.sharing is not Sharing.NONE:
+        if trial is not None and trial.sharing is not None:
             for host in hosts:
                 arbiters[host.index] = _start_arbiter(stack, folder / f"arbiter{host.index}", trial)
         if trial is not None and _shares_device(trial):
@@ -61,17 +61,16 @@ def places(trial: Trial | None, hosts: tuple[Host, ...], scratch: Path, first_po
 
 
 def _start_arbiter(stack: contextlib.ExitStack, path: Path, trial: Trial) -> str:
+    assert trial.sharing is not None, "a job alone has no arbiter"
     rules = {name: getattr(trial, name) for name in ("shares", "groups", "beats")}
-    stack.enter_context(crossover.start(path, [job.name for job in trial.jobs], trial.sharing.policy, **rules))
+    stack.enter_context(crossover.start(path, [job.name for job in trial.jobs], trial.sharing, **rules))
     return str(path)
 
 
 def _shares_device(trial: Trial) -> bool:
     """Jobs that compute at the same time on a replayed device divide it among them."""
     return (
-        trial.sharing is not Sharing.NONE
-        and trial.sharing.policy.computes_at_once
-        and trial.jobs[0].workload.device is Device.REPLAY
+        trial.sharing is not None and trial.sharing.computes_at_once and trial.jobs[0].workload.device is Device.REPLAY
     )
 
 

@@ -14,7 +14,7 @@ from harness.predict.codecs import with_charge
 from harness.predict.costs import Cost, LinkCosts, PredictError
 from harness.predict.layers import Layers, layers_of_workload
 from harness.predict.step import Predicted, predict_step
-from harness.trial import Job, Sharing, Trial
+from harness.trial import Job, Trial
 from models.workload import Device, WorkloadError
 from results.codec import to_jsonable
 from results.record import (
@@ -84,7 +84,7 @@ def why_unpredictable(trial: Trial) -> str:
     job = trial.jobs[0]
     system = job.system.partition("(")[0]
     reasons = (
-        (trial.sharing is not Sharing.NONE, "jobs share: their period is predicted from measured costs instead"),
+        (trial.sharing is not None, "jobs share: their period is predicted from measured costs instead"),
         (system not in SYSTEMS, f"{system} decides by itself what to send when"),
         (
             job.workload.device is not Device.REPLAY,
@@ -157,7 +157,7 @@ def simulated_record(
         seed=trial.seed,
         status=Status.SKIPPED if isinstance(found, str) else Status.OK,
         reason=found if isinstance(found, str) else "",
-        sharing=trial.sharing.value,
+        sharing=trial.sharing.value if trial.sharing else "none",
         axis=trial.axis,
         at=trial.at,
         fabric=FabricFacts(

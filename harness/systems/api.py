@@ -30,7 +30,7 @@ class SystemCard:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seat:
+class RankSeat:
     """Where a rank sits: the default process group is up, and this is what else it may know.
 
     A step is `accumulate` micro-batches; `clip_norm` is for the averaged gradient; `precision` is what the workload's
@@ -120,7 +120,7 @@ class System(Protocol):
     def why_unavailable(self) -> str | None:
         """The reason why this machine cannot run it and what to do, or None."""
 
-    def prepare(self, model: nn.Module, seat: Seat) -> Session:
+    def prepare(self, model: nn.Module, seat: RankSeat) -> Session:
         """Wrap `model` on this rank; the optimizer is the one in `seat.strategy`."""
 
 

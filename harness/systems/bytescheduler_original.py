@@ -22,7 +22,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from harness.systems.api import PlainSession, Seat, Session, SystemCard
+from harness.systems.api import PlainSession, RankSeat, Session, SystemCard
 from harness.systems.horovod import meet
 
 
@@ -44,7 +44,7 @@ class ByteSchedulerOriginal:
             )
         return None
 
-    def prepare(self, model: nn.Module, seat: Seat) -> Session:
+    def prepare(self, model: nn.Module, seat: RankSeat) -> Session:
         if seat.accumulate > 1 or seat.clip_norm is not None:
             raise ValueError(
                 "bytescheduler-original updates each parameter by itself; leave accumulate and clip_norm out"

@@ -30,7 +30,7 @@ from torch.nn.parallel import DistributedDataParallel
 from baselines.api import size
 from baselines.text import TextError
 from harness.precision import Precision
-from harness.systems.api import PlainSession, Seat, Session, SystemCard, scaler_for
+from harness.systems.api import PlainSession, RankSeat, Session, SystemCard, scaler_for
 
 POWERSGD = "powersgd"
 WHOLE_MODEL_MB = 1e6
@@ -88,7 +88,7 @@ class TorchDdp:
     def why_unpaced(self, *, among_virtual: bool) -> str | None:
         return None
 
-    def prepare(self, model: nn.Module, seat: Seat) -> Session:
+    def prepare(self, model: nn.Module, seat: RankSeat) -> Session:
         compresses = self.hook == POWERSGD
         bucket_mb = WHOLE_MODEL_MB if compresses else self.bucket_mb or None
         wrapped = DistributedDataParallel(model, broadcast_buffers=False, bucket_cap_mb=bucket_mb)

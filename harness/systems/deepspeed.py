@@ -28,7 +28,7 @@ from torch import Tensor, nn
 
 from baselines.api import size
 from baselines.text import TextError
-from harness.systems.api import PlainSession, Seat, Session, SystemCard
+from harness.systems.api import PlainSession, RankSeat, Session, SystemCard
 
 STAGES = (0, 1)
 BYTES_AN_ELEMENT = 4
@@ -75,7 +75,7 @@ class DeepSpeed:
             return "with zero=1 each rank keeps another part of the optimizer, and virtual peers keep none; use zero=0"
         return None
 
-    def prepare(self, model: nn.Module, seat: Seat) -> Session:
+    def prepare(self, model: nn.Module, seat: RankSeat) -> Session:
         if any(parameter.is_cuda for parameter in model.parameters()):
             raise ValueError("deepspeed runs on CPU tensors and in replay here; on a GPU use ours or torch-ddp")
         self.preload()
@@ -140,7 +140,7 @@ class DeepSpeedSession(PlainSession):
         self._engine.destroy()
 
 
-def _say_where(seat: Seat) -> None:
+def _say_where(seat: RankSeat) -> None:
     """DeepSpeed takes the process group that is there, but insists on what its launcher would have set."""
     os.environ.pop("OMPI_COMM_WORLD_LOCAL_RANK", None)
     os.environ.update(RANK=str(seat.rank), WORLD_SIZE=str(seat.world), LOCAL_RANK="0")

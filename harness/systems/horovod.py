@@ -33,7 +33,7 @@ from torch import nn
 from baselines.api import size
 from baselines.text import TextError
 from harness.precision import Precision
-from harness.systems.api import PlainSession, Seat, Session, SystemCard
+from harness.systems.api import PlainSession, RankSeat, Session, SystemCard
 
 SAMPLES_A_TRIAL = 5  # Horovod's: the median of so many samples is what a setting scores
 NOT_SEARCHED = {
@@ -80,7 +80,7 @@ class Horovod:
             return "Horovod is not installed; install a C++ compiler and cmake, then run make setup again"
         return None
 
-    def prepare(self, model: nn.Module, seat: Seat) -> Session:
+    def prepare(self, model: nn.Module, seat: RankSeat) -> Session:
         server = meet(seat)
         log = seat.scratch / f"autotune-{seat.rank}.csv" if self.autotune and seat.scratch else None
         os.environ.update(self._environment(log))
@@ -170,7 +170,7 @@ def autotuned(log: Path) -> dict[str, str]:
     }
 
 
-def meet(seat: Seat) -> Any:
+def meet(seat: RankSeat) -> Any:
     """Start Horovod's rendezvous server on rank 0, tell all ranks its port, set their environment."""
     server = None
     port = torch.zeros(1, dtype=torch.int64)
@@ -200,7 +200,7 @@ def meet(seat: Seat) -> Any:
     return server
 
 
-def _first_address(seat: Seat) -> str:
+def _first_address(seat: RankSeat) -> str:
     """Rank 0's IPv4 address, on every rank."""
     octets = torch.tensor([int(part) for part in seat.host.address.split(".")], dtype=torch.int64)
     dist.broadcast(octets, src=0)

@@ -8,7 +8,7 @@ from typing import ClassVar
 from torch import nn
 
 from harness.precision import Precision
-from harness.systems.api import PlainSession, Seat, Session, SystemCard, scaler_for
+from harness.systems.api import PlainSession, RankSeat, Session, SystemCard, scaler_for
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +26,6 @@ class NoCommunication:
     def why_unpaced(self, *, among_virtual: bool) -> str | None:
         return None
 
-    def prepare(self, model: nn.Module, seat: Seat) -> Session:
+    def prepare(self, model: nn.Module, seat: RankSeat) -> Session:
         optimizer = seat.strategy.optimizer.build(model.named_parameters())
         return PlainSession(model, optimizer, clip_norm=seat.clip_norm, scaler=scaler_for(model, seat.precision))

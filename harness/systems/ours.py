@@ -15,7 +15,7 @@ from harness.engine.shards import Adopt
 from harness.engine.traffic import Traffic
 from harness.engine.transport import ProcessGroupTransport
 from harness.precision import LossScale, Precision
-from harness.systems.api import PlainSession, Seat, Session, SystemCard
+from harness.systems.api import PlainSession, RankSeat, Session, SystemCard
 from results.record import Adapted
 
 
@@ -32,7 +32,7 @@ class Ours:
     def why_unpaced(self, *, among_virtual: bool) -> str | None:
         return None
 
-    def prepare(self, model: nn.Module, seat: Seat) -> Session:
+    def prepare(self, model: nn.Module, seat: RankSeat) -> Session:
         transport = ProcessGroupTransport(seat.strategy.ordering.depth)
         scales_loss = seat.precision.scales_loss
         engine = Engine(

@@ -15,10 +15,10 @@ from rich.text import Text
 from analysis.terminal import output_console
 from baselines.api import UpdatePoint
 from baselines.catalogue import plugins, summary_of
+from crossover import Sharing
 from fabric.api import FabricKind
 from harness.precision import FIRST_SCALE, GROWTH_INTERVAL, Precision
 from harness.systems import systems
-from harness.trial import Sharing
 from models.workload import catalogue
 from suites.catalogue import all_suites
 
@@ -33,8 +33,8 @@ MIXED = "Micikevicius et al., Mixed Precision Training, ICLR 2018"
 WAVELET = "Wang et al., Wavelet, MLSys 2021"
 MURI = "Zhao et al., Muri, SIGCOMM 2022"
 CASSINI = "Rajasekaran et al., CASSINI, NSDI 2024"
-SHARINGS = {
-    Sharing.NONE: ("a job alone", "textbook"),
+SHARINGS: dict[str, tuple[str, str]] = {
+    "none": ("a job alone", "textbook"),
     Sharing.EXCLUSIVE: ("one job after the other", "textbook"),
     Sharing.HOLD: ("turns, kept while the job communicates (gains nothing, and shows it)", OURS),
     Sharing.NAIVE: ("all jobs at once", "textbook"),

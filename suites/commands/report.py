@@ -12,8 +12,8 @@ from rich.console import Console
 
 from analysis.compare import Change, compare
 from analysis.tables import comparison_table, comparisons_as_json, render, rows_as_json
+from analysis.targets.training import Baseline
 from analysis.terminal import output_console
-from analysis.training import Baseline
 from results.record import Record, RecordError, read_records
 from suites.folders import prepare_folder
 from suites.reports import BASELINE, summary_of

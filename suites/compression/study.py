@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from analysis.claims import Level, Measured, high_end, judge, low_end, not_measured, outcome_of
-from analysis.compression import gains_of
-from analysis.compression_rows import CompressionStudy, MethodRow, SoonerRow
-from analysis.shared_rows import ClaimRow
+from analysis.codes.findings import gains_of
+from analysis.codes.rows import CompressionStudy, MethodRow, SoonerRow
+from analysis.sharing.rows import ClaimRow
 from analysis.stats import Interval, bootstrap_interval, exactly
 from analysis.study import Evidence, Study
-from analysis.target_rows import ACCURACY, TargetRow, TargetStudy
+from analysis.targets.rows import ACCURACY, TargetRow, TargetStudy
 from analysis.wording import factor, number, percent, plural
 
 NAME = "compression"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from analysis.claims import Level, Measured, judge, low_end
-from analysis.shared_rows import ClaimRow
+from analysis.sharing.rows import ClaimRow
 from analysis.stats import paired_ratio
 from analysis.study import Evidence, Study
 from suites.consistency.grid import NAME

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from analysis.axes import RHO
 from analysis.cells import OURS
 from analysis.claims import outcome_of
-from analysis.shared_rows import CROSSOVER, ClaimRow, OptimiserRow, Outcome, PairRow, SeriesRow, SweepRow
+from analysis.sharing.rows import CROSSOVER, ClaimRow, OptimiserRow, Outcome, PairRow, SeriesRow, SweepRow
 from analysis.wording import factor, percent, plural
 
 PEAK = (0.5, 2.0)

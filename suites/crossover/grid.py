@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from harness.trial import Job, Link, Sharing, Trial
+from crossover import Sharing
+from harness.trial import Job, Link, Trial
 from models.workload import Device, WorkloadSpec
 from suites.api import Options, Suite
 from suites.recipes import BERT_TINY, RATE_BPS, RESNET20_LARGE, trial

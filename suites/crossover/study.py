@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from analysis.axes import RATE, RHO
 from analysis.cells import REPLAY
 from analysis.claims import Level, Measured, high_end, judge, low_end
-from analysis.shared_rows import CROSSOVER, FAIR, ClaimRow, PairRow, SharingRow, SweepRow
+from analysis.sharing.rows import CROSSOVER, FAIR, ClaimRow, PairRow, SharingRow, SweepRow
 from analysis.stats import Interval, bootstrap_interval
 from analysis.study import Evidence, PaperFigure, Study
 from suites.crossover.findings import peak_of_sweeps, same_weights, shrinks_with_exposure

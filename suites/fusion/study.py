@@ -10,11 +10,11 @@ from collections.abc import Iterator, Sequence
 
 from analysis.cells import OURS, SIMULATED
 from analysis.claims import Measured, high_end, low_end
-from analysis.shared_rows import ClaimRow
+from analysis.sharing.rows import ClaimRow
 from analysis.stats import exactly
-from analysis.step_claims import Accepts, Select, StepClaim, by_place, fastest, over, speedup, step_claims
-from analysis.step_rows import StepRow
-from analysis.steps import NOISE
+from analysis.steps.claims import Accepts, Select, StepClaim, by_place, fastest, over, speedup, step_claims
+from analysis.steps.rows import StepRow
+from analysis.steps.times import NOISE
 from analysis.study import Evidence, Study
 from analysis.wording import percent
 from suites.step_rows import SPEED, anywhere, is_fifo, starting

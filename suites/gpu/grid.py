@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from crossover import ReleasePoint, Sharing
 from fabric.api import FabricError, FabricKind, FabricSpec
 from harness.precision import Precision
-from harness.trial import Job, Release, Sharing, Trial
+from harness.trial import Job, Trial
 from models.workload import Device, WorkloadSpec
 from suites.api import Options, Suite, interleave
 from suites.recipes import trial
@@ -22,8 +23,8 @@ ALPHA_S = 20e-6
 REPEATS = 5
 PRECISIONS = (Precision.FLOAT32, Precision.BFLOAT16)
 SHARINGS = {
-    Release.EVENT: (Sharing.HOLD, Sharing.NAIVE, Sharing.CROSSOVER),
-    Release.LAUNCH: (Sharing.CROSSOVER,),
+    ReleasePoint.EVENT: (Sharing.HOLD, Sharing.NAIVE, Sharing.CROSSOVER),
+    ReleasePoint.LAUNCH: (Sharing.CROSSOVER,),
 }
 
 

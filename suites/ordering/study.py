@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from analysis.claims import Measured
-from analysis.shared_rows import ClaimRow
+from analysis.sharing.rows import ClaimRow
 from analysis.stats import bootstrap_interval
-from analysis.step_claims import Select, StepClaim, by_place, fastest, over, step_claims
-from analysis.step_rows import StepRow
+from analysis.steps.claims import Select, StepClaim, by_place, fastest, over, step_claims
+from analysis.steps.rows import StepRow
 from analysis.study import Evidence, Study
 from analysis.wording import percent
 from suites.step_rows import ORDERINGS, SPEED, is_fifo, parts

@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from harness.trial import Job, Sharing, Trial
+from crossover import Sharing
+from harness.trial import Job, Trial
 from models.workload import Device
 from suites.api import Options, Suite, interleave
 from suites.data import with_data

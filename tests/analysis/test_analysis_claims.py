@@ -8,7 +8,7 @@ from synthetic_records import quick_suite
 from synthetic_sharing import crossover_suite
 
 from analysis.rows import Summary
-from analysis.shared_rows import ClaimRow, Outcome
+from analysis.sharing.rows import ClaimRow, Outcome
 from results.record import JobResult, RankTimes, Record
 from suites.reports import summary_of
 

@@ -12,11 +12,11 @@ from rich.console import Console
 from synthetic_compression import COMPUTE_S, METHODS, NUM_PARAMETERS, compression_suite, record, step_s
 
 from analysis import theme
-from analysis.compression_figures import compression_drawings
-from analysis.compression_rows import CompressionStudy, MethodRow, PaysBelow, SoonerRow
+from analysis.codes.figures import compression_drawings
+from analysis.codes.rows import CompressionStudy, MethodRow, PaysBelow, SoonerRow
 from analysis.report import render_page
 from analysis.rows import Summary
-from analysis.shared_rows import ClaimRow, Outcome
+from analysis.sharing.rows import ClaimRow, Outcome
 from analysis.tables import render, rows_as_json
 from results.record import Record
 from suites.reports import summary_of

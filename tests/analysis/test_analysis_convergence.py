@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from synthetic_records import single
 
-from analysis.convergence import held_out_curves, smoothed, target_loss, time_to_loss_s, training_curves
+from analysis.targets.convergence import held_out_curves, smoothed, target_loss, time_to_loss_s, training_curves
 from results.record import CurvePoint, Record
 
 

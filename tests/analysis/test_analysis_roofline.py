@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from analysis.roofline import SpeedError, figure, read_run, table
+from analysis.codes.roofline import SpeedError, figure, read_run, table
 
 
 def saved(tmp_path: Path, **changes: Any) -> Path:

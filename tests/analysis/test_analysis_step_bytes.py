@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from analysis.step_bytes import bytes_a_step
+from analysis.steps.wire_bytes import bytes_a_step
 
 
 def test_probes_are_no_part_of_a_step() -> None:

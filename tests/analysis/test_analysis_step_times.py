@@ -16,10 +16,10 @@ from synthetic_steps import FUSION, Cell, alone, measured, predicted, record, st
 from analysis import theme
 from analysis.report import render_page
 from analysis.rows import Summary
-from analysis.shared_rows import Outcome
-from analysis.step_figures import step_drawings
-from analysis.step_rows import StepRow
-from analysis.steps import NOISE, paying_ranges
+from analysis.sharing.rows import Outcome
+from analysis.steps.figures import step_drawings
+from analysis.steps.rows import StepRow
+from analysis.steps.times import NOISE, paying_ranges
 from analysis.tables import render, rows_as_json
 from results.codec import from_jsonable
 from results.facts import PluginFacts, in_real_sizes, text_of

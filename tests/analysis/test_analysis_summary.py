@@ -7,10 +7,10 @@ import pytest
 from synthetic_records import EMULATED, REPLAY, absent, quick_suite, shared, single
 
 from analysis.rows import CellRow, SettingRow, SharingRow, Tone
-from analysis.sharing import steady_step_time_s
+from analysis.sharing.gains import steady_step_time_s
 from analysis.summary import NoRecordsError
 from analysis.tables import rows_as_json
-from analysis.training import Baseline, full_size
+from analysis.targets.training import Baseline, full_size
 from results.record import CurvePoint, JobResult, RankTimes, Record, Status
 from suites.reports import summary_of
 

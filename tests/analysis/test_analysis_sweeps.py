@@ -12,9 +12,9 @@ from synthetic_sharing import Group, Work, crossover_suite, record
 
 from analysis.axes import AXES, RHO, axis_of, ideal_gain
 from analysis.rows import Summary
-from analysis.shared_rows import CROSSOVER, PHASE, Paired, PairRow, SweepRow
-from analysis.sharing import steady_step_time_s
-from analysis.sharing_metrics import jain_index
+from analysis.sharing.gains import steady_step_time_s
+from analysis.sharing.metrics import jain_index
+from analysis.sharing.rows import CROSSOVER, PHASE, Paired, PairRow, SweepRow
 from results.record import FabricFacts, JobResult, RankTimes, Record, Status
 from suites.reports import summary_of
 

@@ -13,8 +13,8 @@ from rich.console import Console
 from analysis.figures import drawings
 from analysis.report import render_page
 from analysis.tables import render
-from analysis.target_rows import Spread, TargetStudy
-from analysis.targets import judged, ratio
+from analysis.targets.reached import judged, ratio
+from analysis.targets.rows import Spread, TargetStudy
 from results.record import CurvePoint, FabricFacts, JobResult, Record, Status
 from suites.reports import summary_of
 

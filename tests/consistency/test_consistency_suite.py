@@ -1,8 +1,8 @@
 """The suite asks every policy on every cluster, with equal seeds, and its claims judge pairs of them."""
 
-from analysis.shared_rows import Outcome
+from analysis.sharing.rows import Outcome
 from analysis.study import Evidence
-from analysis.target_rows import Price, TargetRow, TargetStudy
+from analysis.targets.rows import Price, TargetRow, TargetStudy
 from baselines.strategy import parse_strategy
 from harness.trial import check
 from suites.api import Options

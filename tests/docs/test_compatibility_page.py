@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 from pages import ROOT
 
+from crossover import Sharing
 from fabric.api import FabricKind, FabricSpec
-from harness.trial import Job, Sharing, Trial, TrialError, check
+from harness.trial import Job, Trial, TrialError, check
 from models.workload import WorkloadSpec
 from scripts import compatibility
 from scripts.marked_block import PageError, with_block
@@ -26,7 +27,7 @@ def test_a_pair_is_illegal_only_if_nothing_else_can_mend_it() -> None:
     assert "uncompressed+error-feedback" in refused
 
 
-@pytest.mark.parametrize("sharing", [sharing for sharing in Sharing if sharing is not Sharing.NONE])
+@pytest.mark.parametrize("sharing", [sharing for sharing in Sharing if sharing is not Sharing.MPS])
 def test_the_update_point_inside_a_turn_is_refused_as_the_page_says(sharing: Sharing) -> None:
     job = Job(name="a", workload=WorkloadSpec(network="resnet20"), strategy="fixed-buckets+at-pre-hook")
     fabric = FabricSpec(kind=FabricKind.NATIVE, num_hosts=2, rate_bps=None)

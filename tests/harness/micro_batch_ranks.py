@@ -28,7 +28,7 @@ from crossover import Alone
 from fabric.api import Host
 from harness.loop import Schedule, train
 from harness.systems import system_of
-from harness.systems.api import Preloads, Seat
+from harness.systems.api import Preloads, RankSeat
 from harness.trace import Recorder
 from models.workload import Batch
 
@@ -91,7 +91,7 @@ def run_rank(asked: dict[str, Any], rank: int, store: Path) -> dict[str, list[fl
     torch.set_num_threads(1)
     dist.init_process_group("gloo", store=dist.FileStore(str(store), NUM_RANKS), rank=rank, world_size=NUM_RANKS)
     accumulate = asked.get("accumulate", 1)
-    seat = Seat(
+    seat = RankSeat(
         rank=rank,
         world=NUM_RANKS,
         host=Host(index=rank, name="localhost", address="127.0.0.1", interface="lo"),

@@ -29,7 +29,7 @@ from fabric.api import Host
 from harness.loop import Schedule, train
 from harness.precision import Precision
 from harness.systems import system_of
-from harness.systems.api import Seat
+from harness.systems.api import RankSeat
 from harness.systems.ours import EngineSession
 from harness.trace import Recorder
 from models.workload import Batch
@@ -62,7 +62,7 @@ def run_rank(asked: dict[str, Any], rank: int, store: Path) -> dict[str, Any]:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", store=dist.FileStore(str(store), NUM_RANKS), rank=rank, world_size=NUM_RANKS)
     accumulate, scaled = asked.get("accumulate", 1), asked["scaled"]
-    seat = Seat(
+    seat = RankSeat(
         rank=rank,
         world=NUM_RANKS,
         host=Host(index=rank, name="localhost", address="127.0.0.1", interface="lo"),

@@ -17,8 +17,9 @@ import pytest
 from lab_tasks import spec_of
 from micro_batch_ranks import NUM_RANKS, loss_of, network, samples_of
 
+from crossover import Sharing
 from harness.bench import Bench
-from harness.trial import Job, Sharing, Trial, TrialError, check
+from harness.trial import Job, Trial, TrialError, check
 from models.workload import WorkloadSpec
 from results.record import Status
 

@@ -16,13 +16,14 @@ from torch import nn
 
 from baselines.api import Message, Segment, Serve
 from baselines.strategy import parse_strategy
+from crossover import Sharing
 from fabric.api import FabricKind, FabricSpec
 from harness.engine.shards import Adopt, ServingError, Shards, pieces_of
 from harness.lab.launch import LabHandle
 from harness.lab.messages import Task
 from harness.lockstep.ranks import Lockstep, replicas
 from harness.outcome import Background, record_of
-from harness.trial import Job, Sharing, Trial, TrialError, check
+from harness.trial import Job, Trial, TrialError, check
 from models.workload import WorkloadSpec
 from results.record import Environment, Status
 

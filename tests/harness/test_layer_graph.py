@@ -11,7 +11,7 @@ from baselines.api import Costs, Message
 from baselines.ordering.p3 import P3
 from baselines.ordering.tictac import TicTac
 from harness.engine.adaptation import needs_of
-from harness.engine.layer_graph import LayerGraph
+from harness.engine.layer_graph import ModuleGraph
 from harness.engine.layout import lay_out, trainable_parameters
 
 
@@ -47,7 +47,7 @@ class Attention(nn.Module):
 
 def needs(model: nn.Module, inputs: Tensor) -> dict[str, set[str]]:
     names = {id(p): name for name, p in trainable_parameters(model).items()}
-    graph = LayerGraph(names)
+    graph = ModuleGraph(names)
     for module in model.modules():
         if own := [names[id(p)] for p in module.parameters(recurse=False)]:
             module.register_forward_hook(lambda _, __, output, own=own: graph.layer(own, output))
@@ -75,7 +75,7 @@ def test_attentions_projections_need_themselves_alone() -> None:
 
 def bound(model: nn.Module, inputs: Tensor, forward_s: dict[str, float]) -> tuple[TicTac, list[str]]:
     parameters = trainable_parameters(model)
-    graph = LayerGraph({id(p): name for name, p in parameters.items()})
+    graph = ModuleGraph({id(p): name for name, p in parameters.items()})
     graph.needs.update({name: frozenset(found) for name, found in needs(model, inputs).items()})
     segments = lay_out(parameters, list(parameters))
     costs = Costs(

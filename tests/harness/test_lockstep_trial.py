@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from crossover import Sharing
 from fabric.api import FabricError, FabricKind, FabricSpec, Host, build
 from harness.bench import Bench
 from harness.lab.messages import Answer, Ending
@@ -17,7 +18,7 @@ from harness.memory import PROCESS_BYTES, check_memory, replica_bytes, trial_byt
 from harness.outcome import Background, record_of
 from harness.predict.layers import plain_layers
 from harness.predict.lockstep import predicted_step
-from harness.trial import Job, Sharing, Trial, TrialError, check
+from harness.trial import Job, Trial, TrialError, check
 from models.workload import Device, WorkloadSpec
 from results.record import Environment, Prediction, Record, Status
 

@@ -7,10 +7,11 @@ from importlib.util import find_spec
 
 import pytest
 
+from crossover import Sharing
 from fabric.api import FabricKind, FabricSpec
 from harness.bench import Bench
 from harness.outcome import fabric_facts
-from harness.trial import Job, Sharing, Trial
+from harness.trial import Job, Trial
 from models.workload import Device, WorkloadSpec
 from results.record import Record, Status
 
@@ -20,7 +21,7 @@ SMALL = WorkloadSpec(network="resnet20", batch_size=4)
 REPLAY = WorkloadSpec(network="resnet50", device=Device.REPLAY, size_scale=400, batch_size=4)
 
 
-def asked(fabric: FabricSpec, *names: str, sharing: Sharing = Sharing.NONE, **job: object) -> Trial:
+def asked(fabric: FabricSpec, *names: str, sharing: Sharing | None = None, **job: object) -> Trial:
     given = {"workload": SMALL, "strategy": "fixed-buckets(bucket_bytes=262144)", **job}
     return Trial(
         suite="test",

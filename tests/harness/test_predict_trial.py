@@ -9,6 +9,7 @@ from statistics import median
 
 import pytest
 
+from crossover import Sharing
 from fabric.api import FabricKind, FabricSpec
 from harness.bench import Bench
 from harness.lab.labs import Labs
@@ -29,7 +30,7 @@ from harness.predict.calibration import (
 )
 from harness.predict.costs import Cost, EngineCosts, LinkCosts, PredictError, given_costs
 from harness.predict.trial import Foretold, foretell, predict_trial, simulated_record
-from harness.trial import Job, Sharing, Trial
+from harness.trial import Job, Trial
 from models.workload import Device, WorkloadSpec
 from results.record import Environment, Prediction, Status, read_record, write_record
 from suites.cli import main

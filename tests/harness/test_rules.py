@@ -4,9 +4,10 @@ from dataclasses import replace
 
 import pytest
 
+from crossover import Sharing
 from fabric.api import FabricKind, FabricSpec
 from harness.sharing_settings import with_rules
-from harness.trial import Job, Sharing, Trial, TrialError
+from harness.trial import Job, Trial, TrialError
 from models.workload import Device, WorkloadSpec
 from results.record import JobCosts
 

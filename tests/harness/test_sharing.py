@@ -9,13 +9,13 @@ from queue import SimpleQueue
 
 import pytest
 
-from crossover import Alone, ArbiterLost, Beat, CrossoverError, Lease
+from crossover import Alone, ArbiterLost, Beat, CrossoverError, Lease, Sharing
 from fabric.api import FabricKind, FabricSpec
 from harness.bench import Bench
 from harness.engine.link_turns import LinkTurns
 from harness.lab.launch import LabHandle
 from harness.lab.messages import Ending, Task
-from harness.trial import Job, Link, Sharing, Trial
+from harness.trial import Job, Link, Trial
 from models.workload import Device, WorkloadSpec
 from results.record import Record, Status
 
@@ -64,7 +64,7 @@ def solo_digest(bench: Bench) -> str:
     return digest
 
 
-@pytest.mark.parametrize("sharing", [sharing for sharing in Sharing if sharing is not Sharing.NONE])
+@pytest.mark.parametrize("sharing", [sharing for sharing in Sharing if sharing is not Sharing.MPS])
 def test_shared_jobs_end_with_the_weights_of_their_solo_run_bit_for_bit(
     sharing: Sharing, solo_digest: str, bench: Bench
 ) -> None:

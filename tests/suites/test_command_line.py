@@ -14,9 +14,8 @@ from commands import Command
 import suites.commands.listing
 from analysis.stats import StatsError
 from baselines.api import UpdatePoint
-from crossover import ArbiterAbsent, Refused
+from crossover import ArbiterAbsent, Refused, Sharing
 from harness.precision import Precision
-from harness.trial import Sharing
 from results.codec import CodecError
 from suites.errors import is_about_the_request
 

@@ -12,9 +12,10 @@ import pytest
 from rich.console import Console
 from rich.progress import Progress
 
+from crossover import Sharing
 from fabric.api import FabricKind, FabricSpec
 from harness.lab.messages import Event
-from harness.trial import Job, Sharing, Trial
+from harness.trial import Job, Trial
 from models.workload import Device, WorkloadSpec
 from results.codec import from_jsonable
 from results.record import Record, Status, read_record

@@ -10,7 +10,7 @@ import pytest
 
 from analysis.naming import Method
 from analysis.stats import bootstrap_interval
-from analysis.step_rows import Setting, StepRow
+from analysis.steps.rows import Setting, StepRow
 from baselines.strategy import parse_strategy
 from harness.facts import plugins_of
 from harness.sizes import scaled

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from crossover import ReleasePoint, Sharing
 from fabric.api import FabricError, FabricKind
 from harness.precision import Precision
-from harness.trial import Release, Sharing, check
+from harness.trial import check
 from models.workload import Device
 from suites.api import Options
 from suites.gpu.grid import SUITE
@@ -31,7 +32,7 @@ def test_every_group_begins_with_its_denominator_and_cells_are_told_apart() -> N
         check(trial)
     assert {own[0] for own in groups.values()} == {Sharing.EXCLUSIVE}
     assert len({trial.id for trial in trials}) == len(trials)
-    assert {trial.release for trial in trials} == set(Release)
+    assert {trial.release for trial in trials} == set(ReleasePoint)
 
 
 def test_smoke_on_the_cpu_asks_the_same_of_tiny_networks() -> None:

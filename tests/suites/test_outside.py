@@ -60,7 +60,7 @@ STUDY = '''"""What the toy claims."""
 from collections.abc import Iterator
 
 from analysis.claims import Level, judge
-from analysis.shared_rows import ClaimRow
+from analysis.sharing.rows import ClaimRow
 from analysis.stats import exactly
 from analysis.study import Evidence, Study
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from analysis.cells import SIMULATED
 from analysis.stats import Interval
-from analysis.step_rows import Setting
+from analysis.steps.rows import Setting
 from analysis.wording import number
 from results.facts import ChargeFacts, Role
 from results.record import Phases

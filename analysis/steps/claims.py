@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from analysis.claims import Level, Measured, judge, not_measured, outcome_of
-from analysis.shared_rows import ClaimRow
+from analysis.sharing.rows import ClaimRow
 from analysis.stats import Interval, bootstrap_interval
-from analysis.step_rows import ErrorRow, Setting, StepRow
+from analysis.steps.rows import ErrorRow, Setting, StepRow
 from analysis.wording import factor, number, percent, plural
 
 FEW = 3

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator, Sequence
 from rich.console import Group
 
 from analysis import terminal
-from analysis.target_rows import Spread, TargetRow, TargetStudy
-from analysis.targets import judged
+from analysis.targets.reached import judged
+from analysis.targets.rows import Spread, TargetRow, TargetStudy
 from analysis.terminal import Column
 from analysis.wording import NOT_KNOWN, duration, number, size
 

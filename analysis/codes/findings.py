@@ -8,14 +8,14 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from analysis.cells import LOCAL, SIMULATED, is_measured, is_shared, is_untimed, step_time_s
-from analysis.compression_rows import CompressionStudy, MethodRow, PaysBelow, SoonerRow, Threshold
+from analysis.codes.rows import CompressionStudy, MethodRow, PaysBelow, SoonerRow, Threshold
 from analysis.naming import method_of
 from analysis.stats import Interval, bootstrap_interval
-from analysis.step_bytes import counted_a_step
-from analysis.step_rows import Setting
-from analysis.steps import paying_ranges, place_of
-from analysis.target_rows import Price, TargetRow, TargetStudy
-from analysis.training import median_phases, visible_phases
+from analysis.steps.rows import Setting
+from analysis.steps.times import paying_ranges, place_of
+from analysis.steps.wire_bytes import counted_a_step
+from analysis.targets.rows import Price, TargetRow, TargetStudy
+from analysis.targets.training import median_phases, visible_phases
 from results.facts import CodeFacts, Role
 from results.record import JobResult, Record
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 
 from analysis.cells import fabric_key, is_measured, is_shared, step_time_s, work_of
-from analysis.shared_rows import NAIVE, PHASE, Paired, PairRow, PhaseRange, RivalRow, SharingRow, TurnFacts
+from analysis.sharing.rows import NAIVE, PHASE, Paired, PairRow, PhaseRange, RivalRow, SharingRow, TurnFacts
 from analysis.stats import bootstrap_interval, paired_ratio
 from results.record import JobResult, Record, SharingFacts
 

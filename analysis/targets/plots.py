@@ -15,9 +15,9 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, NullLocator
 
 from analysis import theme
-from analysis.step_plots import FULL_WIDTH_IN, looks
-from analysis.target_rows import ACCURACY, TargetRow, TargetStudy
-from analysis.targets import ratio
+from analysis.steps.plots import FULL_WIDTH_IN, looks
+from analysis.targets.reached import ratio
+from analysis.targets.rows import ACCURACY, TargetRow, TargetStudy
 from analysis.wording import number
 
 Value = Callable[[TargetRow], float | None]

@@ -8,7 +8,7 @@ from rich.console import Group
 
 from analysis import terminal
 from analysis.axes import axis_of
-from analysis.shared_rows import ClaimRow, OptimiserRow, Outcome, PairRow, SharingRow, SweepRow
+from analysis.sharing.rows import ClaimRow, OptimiserRow, Outcome, PairRow, SharingRow, SweepRow
 from analysis.terminal import Column
 from analysis.wording import NOT_KNOWN, duration, factor, number, percent, size
 

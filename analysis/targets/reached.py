@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 
 from analysis.cells import FabricKey, fabric_key, is_shared, num_ranks
 from analysis.naming import method_of, short_names
-from analysis.step_bytes import counted_a_step
-from analysis.target_rows import ACCURACY, LOSS, HeldOutCurve, Price, Spread, TargetRow, TargetStudy
+from analysis.steps.wire_bytes import counted_a_step
+from analysis.targets.rows import ACCURACY, LOSS, HeldOutCurve, Price, Spread, TargetRow, TargetStudy
 from analysis.wording import number, percent, plural
 from results.facts import Role
 from results.record import CurvePoint, Record, Status

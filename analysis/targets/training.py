@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
-from analysis import convergence, naming
+from analysis import naming
 from analysis.cells import (
     LOCAL,
     ComputeKind,
@@ -25,6 +25,7 @@ from analysis.cells import (
 )
 from analysis.rows import CellRow, SettingRow
 from analysis.stats import Interval, bootstrap_interval, paired_ratio
+from analysis.targets import convergence
 from results.record import JobResult, Phases, Record
 
 FULL_SIZE_SHARE = 0.75

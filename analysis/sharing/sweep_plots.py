@@ -13,7 +13,7 @@ from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
 
 from analysis import theme
 from analysis.axes import JOBS, Axis, Scale, axis_of
-from analysis.shared_rows import CROSSOVER, FAIR, SeriesRow, SweepRow
+from analysis.sharing.rows import CROSSOVER, FAIR, SeriesRow, SweepRow
 from analysis.stats import Interval
 from analysis.theme import Tag
 from analysis.wording import number

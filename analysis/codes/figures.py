@@ -6,11 +6,11 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from analysis.compression import gains_of
-from analysis.compression_rows import CompressionStudy, MethodRow
+from analysis.codes.findings import gains_of
+from analysis.codes.rows import CompressionStudy, MethodRow
 from analysis.drawing import Drawing
 from analysis.stats import Interval, bootstrap_interval
-from analysis.step_rows import Setting
+from analysis.steps.rows import Setting
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -42,7 +42,7 @@ _SOONER = (
 
 def compression_drawings(study: CompressionStudy) -> Iterator[Drawing]:
     """Bits beside time in every place, gains over rates, the rates at which methods pay, and times to the target."""
-    from analysis import compression_plots
+    from analysis.codes import plots as compression_plots
 
     for place in dict.fromkeys(row.place for row in study.rows):
         here = [row for row in study.rows if row.place == place and row.step_time_s is not None]

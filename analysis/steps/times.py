@@ -19,8 +19,8 @@ import numpy as np
 from analysis import naming
 from analysis.cells import LOCAL, SIMULATED, is_measured, is_shared, num_ranks, step_time_s
 from analysis.stats import Interval, bootstrap_interval
-from analysis.step_rows import ErrorRow, PaysRow, Setting, StepRow, StudyRow
-from analysis.training import median_phases, visible_phases
+from analysis.steps.rows import ErrorRow, PaysRow, Setting, StepRow, StudyRow
+from analysis.targets.training import median_phases, visible_phases
 from results.lines import line_s_per_byte
 from results.record import Record
 

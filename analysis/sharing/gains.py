@@ -19,8 +19,7 @@ from analysis.cells import (
     work_of,
 )
 from analysis.naming import method_of, short_names
-from analysis.shared_rows import CROSSOVER, EXCLUSIVE, PHASE, Paired, PairRow, SharedJobRow, SharingRow
-from analysis.sharing_metrics import (
+from analysis.sharing.metrics import (
     exposed_share,
     jain_index,
     p99_ratio,
@@ -29,8 +28,9 @@ from analysis.sharing_metrics import (
     turn_facts,
     weights_against,
 )
+from analysis.sharing.rows import CROSSOVER, EXCLUSIVE, PHASE, Paired, PairRow, SharedJobRow, SharingRow
 from analysis.stats import Interval, bootstrap_interval, exactly, paired_ratio
-from analysis.training import median_phases
+from analysis.targets.training import median_phases
 from results.record import JobResult, Prediction, Record
 
 Pair = tuple[FabricKey, str, Work, str, float | None]

@@ -12,9 +12,9 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from analysis import theme
-from analysis.shared_rows import CROSSOVER, NAIVE, PHASE, OptimisedRow, OptimiserRow, PairRow
+from analysis.sharing.rows import CROSSOVER, NAIVE, PHASE, OptimisedRow, OptimiserRow, PairRow
+from analysis.sharing.sweep_plots import FAIR_WAY, WAYS, median_text, way_look
 from analysis.stats import Interval
-from analysis.sweep_plots import FAIR_WAY, WAYS, median_text, way_look
 
 # From what wastes most to what should waste least.
 ORDER = ("hold", NAIVE, "tick-tock", "cassini", "muri", "slot-barrier", "weighted", FAIR_WAY, CROSSOVER)

@@ -9,7 +9,7 @@ from rich.console import Group
 from analysis import terminal
 from analysis.adapting import AdaptedRow
 from analysis.stats import Interval
-from analysis.step_rows import ErrorRow, StepRow, StudyRow
+from analysis.steps.rows import ErrorRow, StepRow, StudyRow
 from analysis.terminal import Column
 from analysis.wording import NOT_KNOWN, interval, number, percent, size
 

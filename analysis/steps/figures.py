@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from analysis.drawing import Drawing
 from analysis.rows import Summary
-from analysis.step_rows import StepRow, StudyRow
+from analysis.steps.rows import StepRow, StudyRow
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -37,7 +37,7 @@ _ERRORS = (
 
 def step_drawings(summary: Summary) -> Iterator[Drawing]:
     """Curves of every network, then where methods pay, then predictions against measurements."""
-    from analysis import step_plots
+    from analysis.steps import plots as step_plots
 
     for study in summary.studies:
         for exchange in _exchanges(study):

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from rich.console import Group
 
 from analysis import terminal
-from analysis.compression_rows import CompressionStudy, MethodRow, SoonerRow
+from analysis.codes.rows import CompressionStudy, MethodRow, SoonerRow
 from analysis.terminal import Column
 from analysis.wording import NOT_KNOWN, factor, interval, number, plural
 

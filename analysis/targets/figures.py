@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from analysis.drawing import Drawing
-from analysis.target_rows import TargetStudy
+from analysis.targets.rows import TargetStudy
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -25,7 +25,7 @@ _PRICES = (
 
 def target_drawings(studies: Sequence[TargetStudy]) -> Iterator[Drawing]:
     """Curves of every setting, then prices over all settings of a suite."""
-    from analysis import target_plots
+    from analysis.targets import plots as target_plots
 
     for study in studies:
         caption = _COURSE.format(

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby
 
 from analysis.axes import HOSTS, JOBS, RHO, axis_of, order_of
-from analysis.shared_rows import CROSSOVER, PHASE, PairRow, SeriesRow, SharingRow, SweepRow
+from analysis.sharing.rows import CROSSOVER, PHASE, PairRow, SeriesRow, SharingRow, SweepRow
 
 Located = tuple[float, PairRow]
 

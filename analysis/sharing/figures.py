@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from analysis.axes import RHO, axis_of
 from analysis.drawing import Drawing
 from analysis.rows import Summary
-from analysis.shared_rows import OptimiserRow, PairRow, PaperCase, SweepRow
+from analysis.sharing.rows import OptimiserRow, PairRow, PaperCase, SweepRow
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -42,7 +42,8 @@ _EXPOSED = (
 
 def sharing_drawings(summary: Summary) -> Iterator[Drawing]:
     """Every figure of sharing but the breakdowns, headline first."""
-    from analysis import sharing_plots, stacks
+    from analysis import stacks
+    from analysis.sharing import plots as sharing_plots
 
     headline = [pair for pair in summary.pairs if sharing_plots.is_headline(pair)]
     yield from _by_fabric("headline", headline, sharing_plots.headline, _HEADLINE)
@@ -68,7 +69,7 @@ def _by_fabric(
 
 
 def _sweep_drawings(sweeps: Sequence[SweepRow]) -> Iterator[Drawing]:
-    from analysis import sweep_plots
+    from analysis.sharing import sweep_plots
 
     ceilings = sweep_plots.axis_ceilings(sweeps)
     numbers = Counter[str]()
@@ -89,7 +90,7 @@ def _sweep_caption(row: SweepRow) -> str:
 
 
 def _papers_drawing(case: PaperCase) -> Iterator[Drawing]:
-    from analysis import sweep_plots
+    from analysis.sharing import sweep_plots
 
     figure = sweep_plots.papers_case(case.sweeps, case.level)
     if figure is not None:
@@ -97,7 +98,7 @@ def _papers_drawing(case: PaperCase) -> Iterator[Drawing]:
 
 
 def _optimiser_drawings(row: OptimiserRow, number: int) -> Iterator[Drawing]:
-    from analysis import sharing_plots
+    from analysis.sharing import plots as sharing_plots
 
     ids = tuple(dict.fromkeys(i for one in row.rows for i in one.record_ids))
     speed = _SPEED.format(plain=row.plain)

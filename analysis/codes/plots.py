@@ -14,8 +14,8 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import FixedFormatter, FixedLocator, LogLocator, NullFormatter, NullLocator
 
 from analysis import theme
-from analysis.compression_rows import MethodRow, PaysBelow, SoonerRow, Threshold
-from analysis.step_plots import FULL_WIDTH_IN, looks
+from analysis.codes.rows import MethodRow, PaysBelow, SoonerRow, Threshold
+from analysis.steps.plots import FULL_WIDTH_IN, looks
 from analysis.wording import number
 
 LEGEND_COLUMNS = 4

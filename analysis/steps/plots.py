@@ -18,7 +18,7 @@ from matplotlib.ticker import FixedFormatter, FixedLocator, LogLocator, NullForm
 
 from analysis import theme
 from analysis.plots import MARKERS
-from analysis.step_rows import ErrorRow, StepRow, StudyRow
+from analysis.steps.rows import ErrorRow, StepRow, StudyRow
 from analysis.wording import number, percent, plural
 
 FULL_WIDTH_IN = 7.0

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Sequence
 
 from analysis.axes import RHO
-from analysis.shared_rows import CROSSOVER, OptimisedRow, OptimiserRow, PairRow, SharingRow
+from analysis.sharing.rows import CROSSOVER, OptimisedRow, OptimiserRow, PairRow, SharingRow
 from analysis.stats import Interval, bootstrap_interval
 
 FEWEST = 3  # strategies that make a comparison

@@ -1,0 +1,1 @@
+"""What compressors write, how long they take, and where they pay."""

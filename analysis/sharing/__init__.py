@@ -1,0 +1,1 @@
+"""What jobs that share devices gain, against what they could."""

@@ -1,0 +1,1 @@
+"""Step times by method and place, beside predictions."""

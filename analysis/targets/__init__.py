@@ -1,0 +1,1 @@
+"""What reaching a target costs: steps, bytes and seconds."""
