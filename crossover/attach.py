@@ -175,23 +175,25 @@ def attach(
         rest_limit_s=None if team.strict else _rest_limit_s(rest_limit_s),
         is_sole=team.agree is None,
     )
-    turns = Participant(
-        path if path is not None else default_path(),
-        name,
-        device if device is not None else team.device,
-        settings=settings,
-        agree=team.agree,
-        rounds_ahead=ROUNDS_AHEAD,
-    )
-    try:
-        attachment = Attachment(name, integration.bind(models, inner, turns, manner), models)
-    except BaseException:
-        turns.leave()
-        raise
+    place = path if path is not None else default_path()
+    own_device = device if device is not None else team.device
+    turns = Participant(place, name, own_device, settings=settings, agree=team.agree, rounds_ahead=ROUNDS_AHEAD)
+    attachment = Attachment(name, _bound(integration, models, inner, turns, manner), models)
     for wrapper in optimizers:
         show_new_step(wrapper)
     _open_attachments.add(attachment)
     return attachment
+
+
+def _bound(
+    integration: Integration, models: tuple[Any, ...], optimizers: tuple[Any, ...], turns: Participant, manner: Manner
+) -> Bond:
+    """The models bound to turns; a model that cannot be gives its seat back."""
+    try:
+        return integration.bind(models, optimizers, turns, manner)
+    except BaseException:
+        turns.leave()
+        raise
 
 
 def _as_tuple(given: Any) -> tuple[Any, ...]:

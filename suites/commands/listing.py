@@ -91,7 +91,7 @@ def rows() -> dict[str, list[dict[str, Any]]]:
 
 
 def _sourced(entries: Mapping[Any, tuple[str, str]]) -> list[dict[str, Any]]:
-    return [{"name": own.value, "summary": text, "source": source} for own, (text, source) in entries.items()]
+    return [{"name": str(own), "summary": text, "source": source} for own, (text, source) in entries.items()]
 
 
 def show(*, as_json: bool) -> int:

@@ -43,6 +43,11 @@ def test_no_page_names_a_folder_of_one_machine(page: Path) -> None:
     assert not found
 
 
+COMMAND_NAMES = (
+    "run", "list", "report", "compare", "doctor", "predict", "pace", "emulate", "collectives", "plan-parallel",
+)  # fmt: skip
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_shown_is_understood(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The command line is parsed; what it would start is not."""
@@ -53,6 +58,10 @@ def test_every_command_shown_is_understood(command: str, monkeypatch: pytest.Mon
         "report.compare_folders",
         "doctor.examine",
         "predict.predict_command",
+        "pace.pace_script",
+        "emulate.run_emulated",
+        "collectives.measure_collectives",
+        "plan_parallel.plan_parallel_command",
     ):
         monkeypatch.setattr(f"suites.commands.{name}", lambda *_, **__: 0)
     assert main(command.split()) == 0
@@ -60,7 +69,7 @@ def test_every_command_shown_is_understood(command: str, monkeypatch: pytest.Mon
 
 def test_the_pages_show_commands() -> None:
     shown = {command.partition(" ")[0] for command in COMMANDS}
-    assert shown == {"run", "list", "report", "compare", "doctor", "predict"}
+    assert shown == {*COMMAND_NAMES}
 
 
 @pytest.mark.parametrize("command", CHEAP, ids=" ".join)
@@ -72,7 +81,7 @@ def test_cheap_commands_work(command: list[str], capsys: pytest.CaptureFixture[s
         assert json.loads(shown)
 
 
-@pytest.mark.parametrize("command", ["", "run", "list", "report", "compare", "doctor", "predict"])
+@pytest.mark.parametrize("command", ["", *COMMAND_NAMES])
 def test_every_command_helps(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main([*filter(None, [command]), "--help"])
