@@ -221,22 +221,6 @@ RULES: tuple[Rule, ...] = (
         "a packing and ordering without",
     ),
     (
-        lambda s: not s.consistency.is_synchronous and s.local_steps > 1,
-        "a worker that does not wait pushes after each step; leave local steps out, or use bsp",
-    ),
-    (
-        lambda s: not s.consistency.is_synchronous and s.compression.lossy,
-        "workers that do not wait push whole updates to servers, which are not compressed yet; use bsp",
-    ),
-    (
-        lambda s: not s.consistency.is_synchronous and isinstance(s.exchange, HasServers),
-        "the consistency method has servers of its own; leave the exchange out",
-    ),
-    (
-        lambda s: not s.consistency.is_synchronous and s.update_point is UpdatePoint.AT_PRE_HOOK,
-        "a worker that does not wait reads all parameters at once; update after-all",
-    ),
-    (
         lambda s: s.tuning.num_trials > 0 and not s.knobs,
         "there is nothing to tune: neither packing nor ordering has knobs; use e.g. tensor-fusion or slices",
     ),
@@ -300,5 +284,21 @@ RULES: tuple[Rule, ...] = (
         lambda s: s.updates_on_servers and _regroups(s),
         "a server keeps the optimizer's state of its part of each message, and the packing changes messages from step "
         "to step; use update='worker' or a packing that does not",
+    ),
+    (
+        lambda s: not s.consistency.is_synchronous and s.local_steps > 1,
+        "a worker that does not wait pushes after each step; leave local steps out, or use bsp",
+    ),
+    (
+        lambda s: not s.consistency.is_synchronous and s.compression.lossy,
+        "workers that do not wait push whole updates to servers, which are not compressed yet; use bsp",
+    ),
+    (
+        lambda s: not s.consistency.is_synchronous and isinstance(s.exchange, HasServers),
+        "the consistency method has servers of its own; leave the exchange out",
+    ),
+    (
+        lambda s: not s.consistency.is_synchronous and s.update_point is UpdatePoint.AT_PRE_HOOK,
+        "a worker that does not wait reads all parameters at once; update after-all",
     ),
 )

@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from baselines.api import Slot, UpdatePoint
+from baselines.api import Consistency, Slot, UpdatePoint
 from baselines.catalogue import plugin, plugins
 from baselines.strategy import RULES, Strategy, parse_strategy, why_illegal
 from baselines.text import TextError, build, read_call, split_parts
@@ -83,7 +83,7 @@ def decisions() -> tuple[dict[str, list[str]], dict[str, str]]:
 
 def why_never(choices: Choices, fixed: Mapping[str, str]) -> str | None:
     """Why no choice of the other decisions makes `fixed` legal; None if one does."""
-    options = [[fixed[decision]] if decision in fixed else texts for decision, texts in choices.items()]
+    options = [[fixed[decision]] if decision in fixed else _unlike(texts) for decision, texts in choices.items()]
     reason = None
     for texts in itertools.product(*options):
         *slots, point = texts  # put together by hand: reading the texts of all combinations takes minutes
@@ -101,6 +101,14 @@ def why_not(text: str) -> str | None:
     except TextError as error:
         return str(error).removeprefix(f"{text}: ")
     return None
+
+
+def _unlike(texts: Sequence[str]) -> Sequence[str]:
+    """The first of those that no rule tells apart: of consistency methods, one that waits and one that does not."""
+    known = {text: _made(text) for text in texts if text not in set(UpdatePoint)}
+    if not all(isinstance(own, Consistency) for own in known.values()) or not known:
+        return texts
+    return list({own.is_synchronous: text for text, own in reversed(known.items())}.values())
 
 
 @cache

@@ -42,8 +42,11 @@ def _request_errors() -> tuple[type[ValueError], ...]:
     from baselines.parallelism.api import ParallelismError
     from baselines.text import TextError
     from fabric.api import FabricError
+    from fabric.simulated.graph import NetworkError
+    from harness.asynchrony.cluster import VirtualClusterError
     from harness.engine.checkpoint import CheckpointError
     from harness.lab.spmd import LaunchError
+    from harness.mpi.library import MpiError
     from harness.trial import TrialError
     from models.device import DeviceError
     from models.workload import WorkloadError
@@ -59,6 +62,8 @@ def _request_errors() -> tuple[type[ValueError], ...]:
         FabricError,
         FolderError,
         LaunchError,
+        MpiError,
+        NetworkError,
         NoRecordsError,
         OutsideError,
         ParallelismError,
@@ -67,5 +72,6 @@ def _request_errors() -> tuple[type[ValueError], ...]:
         SuiteError,
         TextError,
         TrialError,
+        VirtualClusterError,
         WorkloadError,
     )

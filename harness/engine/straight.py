@@ -72,9 +72,11 @@ class StraightSums:
 
     def _land_oldest(self) -> None:
         lane, tensor, work, start_s = self._held[0]
+        message = self._core.message_on(lane)
+        assert message is not None, "a sum is held, and no message"
         work.wait()
         self._held.popleft()
-        self._recorder.add(f"lane {lane}", "message", start_s, perf_counter())
+        self._recorder.add(f"lane {lane}", f"message {message.index}", start_s, perf_counter())
         for action in self._core.answered(lane, (tensor,)):
             self._carry_out(action)
         self._send()

@@ -38,6 +38,7 @@ SHARINGS: dict[str, tuple[str, str]] = {
     Sharing.EXCLUSIVE: ("one job after the other", "textbook"),
     Sharing.HOLD: ("turns, kept while the job communicates (gains nothing, and shows it)", OURS),
     Sharing.NAIVE: ("all jobs at once", "textbook"),
+    Sharing.MPS: ("all jobs at once under the GPU's own service; with `crossover run` alone", "NVIDIA MPS"),
     Sharing.SLOT_BARRIER: ("turns in slots that end when the longest of them does", OURS),
     Sharing.CROSSOVER: ("turns, given back before the job communicates", OURS),
     Sharing.WEIGHTED: ("as crossover, with so many turns a cycle for each job as its costs ask for", OURS),

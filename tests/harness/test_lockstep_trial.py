@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -110,7 +111,11 @@ def test_bytes_after_every_step_are_those_of_the_rank_that_sent_most() -> None:
     ranks = results(servers)
     assert [rank.serves for rank in ranks] == [False, False, True]
     most = max(sum(rank.wire_bytes.values()) for rank in ranks)
-    assert ranks[0].sent_bytes == pytest.approx([most * step for step in (1, 2, 3, 4)])
+    first, *_, last = ranks[0].sent_bytes
+    assert last == pytest.approx(4 * most)
+    later = [b - a for a, b in itertools.pairwise(ranks[0].sent_bytes)]
+    assert later == pytest.approx([later[0]] * 3)
+    assert 0 < first - later[0] < 1_000  # the first step also broadcasts the order in which gradients became ready
     job = record(servers, ranks).jobs[0]
     assert job.num_servers == 1
     assert job.curve[-1].sent_bytes == pytest.approx(4 * sum(job.wire_bytes.values()))
@@ -119,7 +124,7 @@ def test_bytes_after_every_step_are_those_of_the_rank_that_sent_most() -> None:
 def test_bytes_of_a_method_that_warms_up_are_told_step_by_step() -> None:
     asked = trial(strategy="fixed-buckets+topk(density=0.01)+error-feedback+warm-up(steps=2)")
     first, second, third, fourth = results(asked)[0].sent_bytes
-    assert second == 2 * first
+    assert 0 < 2 * first - second < 1_000  # of the order in which gradients became ready, once
     assert fourth - third == third - second < 0.1 * first
 
 
