@@ -45,7 +45,12 @@ def upgraded(data: Mapping[str, Any]) -> dict[str, Any]:
     parts = str(data.get("cell", "")).split("/")
     label = parts[LABEL] if len(parts) > LABEL else ""
     jobs = [{**job, **facts_of(job, label)} for job in data.get("jobs", ())]
-    return {**data, "jobs": jobs, "schema": 2}
+    return {**data, "trial": _trial(data.get("trial", {})), "jobs": jobs, "schema": 2}
+
+
+def _trial(trial: Any) -> Any:
+    """A trial of one job had `none` for its sharing policy, where schema 2 has null."""
+    return {**trial, "sharing": None} if isinstance(trial, dict) and trial.get("sharing") == "none" else trial
 
 
 def facts_of(job: Mapping[str, Any], label: str = "") -> dict[str, Any]:

@@ -385,7 +385,7 @@ def test_real_ranks_are_bound_alike_and_again_when_layers_slow_down(tmp_path: Pa
     assert last["step"] == WARM_STEPS + 2 * REVIEW_EVERY
     assert first["values"]["backward_s"] >= 4 * 0.002
     assert last["values"]["backward_s"] >= 4 * 0.008
-    assert first["values"]["forward_s"] >= 0.9 * 4 * 0.001  # its clock starts within the first layer
+    assert first["values"]["forward_s"] >= 3 * 0.001  # its clock starts within the first of four layers
     assert sorted(name for names in said[0]["plan"] for name in names) == sorted(
         f"{layer}.linear.{kind}" for layer in range(4) for kind in ("weight", "bias")
     )
