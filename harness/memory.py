@@ -6,6 +6,7 @@ from functools import cache
 
 import psutil
 
+from fabric.api import FabricKind
 from harness.trial import Trial, TrialError
 from models.networks import find_network
 from models.workload import Device, WorkloadSpec, open_workload
@@ -19,6 +20,8 @@ REPLICA_BYTES = 4 * 7
 
 def trial_bytes(trial: Trial, num_ranks: int | None = None) -> int:
     """Estimated memory, on the CPU, of `num_ranks` ranks of every job: those on this machine, by default all."""
+    if trial.fabric.kind is FabricKind.SIMULATED:
+        return PROCESS_BYTES
     if not trial.fabric.kind.has_processes:
         on_gpu = trial.jobs[0].workload.device is Device.CUDA
         return PROCESS_BYTES if on_gpu else PROCESS_BYTES + replica_bytes(trial)

@@ -10,7 +10,7 @@ from statistics import fmean
 
 from crossover import JobCost, Sharing, bound
 from crossover.theory import predicted
-from fabric.api import FabricKind
+from fabric.api import FabricKind, NetworkSpec
 from harness.calibrate import LinkModel
 from harness.facts import asked_of
 from harness.lab.messages import Answer, Ending
@@ -44,6 +44,7 @@ LABELS = {
     FabricKind.EMULATED: "emulated",
     FabricKind.PACED: "paced",
     FabricKind.LOCKSTEP: "lockstep",
+    FabricKind.SIMULATED: "simulated",
 }
 
 
@@ -86,7 +87,7 @@ def record_of(trial: Trial, answer: Answer, background: Background) -> Record:
             _job_result(trial, index, answer, [rank for rank in servers if rank.job == index], background.prediction)
             for index in range(len(trial.jobs))
         ),
-        makespan_s=_makespan_s(trial, answer.ranks) if done and trial.fabric.kind.has_processes else None,
+        makespan_s=_makespan_s(trial, answer.ranks) if done and trial.fabric.kind.has_clock else None,
         prediction=background.prediction
         or (_prediction(trial, background.costs or costs_of(answer.ranks), facts) if done else None),
         sharing_facts=facts,
@@ -99,7 +100,9 @@ def fabric_facts(trial: Trial, link: LinkModel | None) -> FabricFacts:
     """The fabric with its honest label and what its link stands for."""
     spec, scale = trial.fabric, max(job.workload.size_scale for job in trial.jobs)
     replayed = any(job.workload.device is Device.REPLAY for job in trial.jobs)
-    label = "replay" if replayed else LABELS[spec.kind]
+    label = "replay" if replayed and spec.kind.has_processes else LABELS[spec.kind]
+    if spec.network is not None:
+        return _network_facts(trial, spec.network, scale)
     return FabricFacts(
         kind=spec.kind.value,
         label=label,
@@ -112,6 +115,25 @@ def fabric_facts(trial: Trial, link: LinkModel | None) -> FabricFacts:
         beta_s_per_byte=link.beta_s_per_byte if link else None,
         fit_residual=link.residual if link else None,
         ranks_per_host=trial.ranks_per_host,
+    )
+
+
+def _network_facts(trial: Trial, network: NetworkSpec, scale: int) -> FabricFacts:
+    """A named network: `rate_bps` is what a host's link carries of tensors that are `scale` times smaller."""
+    from fabric.simulated.placed import place_network  # numba comes with it
+
+    host_bps = place_network(network, trial.world, len(trial.jobs)).host_bps
+    return FabricFacts(
+        kind=trial.fabric.kind.value,
+        label=LABELS[trial.fabric.kind],
+        num_hosts=trial.fabric.num_hosts,
+        rate_bps=host_bps / scale,
+        equivalent_rate_bps=host_bps,
+        size_scale=scale,
+        ranks_per_host=trial.ranks_per_host,
+        network=network.network_text,
+        transport=network.transport,
+        placement=network.placement_text,
     )
 
 
@@ -173,7 +195,7 @@ def _verdict(trial: Trial, answer: Answer) -> tuple[Status, str]:
 def _job_result(
     trial: Trial, index: int, answer: Answer, servers: Sequence[RankResult], prediction: Prediction | None
 ) -> JobResult:
-    job, is_timed = trial.jobs[index], trial.fabric.kind.has_processes or trial.cluster is not None
+    job, is_timed = trial.jobs[index], trial.fabric.kind.has_clock or trial.cluster is not None
     ranks = [rank for rank in answer.ranks if rank.job == index]
     asked = asked_of(job, trial.num_steps_of(index), trial.world, ranks[0].tensor_sizes if ranks else ())
     if not ranks:
@@ -213,7 +235,7 @@ def _job_result(
 
 def _clock(trial: Trial, predicted_s: float | None) -> str:
     """What the curve's times are."""
-    if trial.cluster is not None:
+    if trial.cluster is not None or trial.fabric.kind is FabricKind.SIMULATED:
         return "virtual"
     if trial.fabric.kind.has_processes:
         return "measured"
@@ -230,8 +252,11 @@ def _times(rank: RankResult, num_warmup: int) -> RankTimes:
 
 
 def _curve(ranks: Sequence[RankResult]) -> list[CurvePoint]:
-    """Training loss, mean over ranks, at every step; held-out loss and accuracy where evaluated."""
+    """Training loss, mean over ranks, at every step; held-out loss and accuracy where evaluated. None without losses,
+    since simulated ranks learn nothing."""
     points, time_s = [], 0.0
+    if not any(rank.losses for rank in ranks):
+        return []
     losses = list(zip(*(rank.losses for rank in ranks), strict=True))
     for step, (step_s, loss) in enumerate(zip(ranks[0].step_times_s, losses, strict=True), start=1):
         time_s += step_s
