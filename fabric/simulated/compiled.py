@@ -2,7 +2,7 @@
 
 numba caches a function under the digest of its own file. The packet loop inlines functions of a dozen other files, and
 an edit of one of those would leave the old machine code in use. `entry_point` therefore stamps the cache with a digest
-of every source file that compiled code comes from. Functions that are only called by compiled ones need no cache: `inlined`.
+of every source file that compiled code comes from. Functions that only compiled ones call need no cache: `inlined`.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -10,6 +10,7 @@ from baselines.api import Broadcast, Gather, Primitive
 from baselines.strategy import Strategy
 from crossover.simulator.fluid import Agenda
 from fabric.collectives import Collective
+from fabric.simulated.bundles import fair_paces
 from fabric.simulated.placed import PlacedJob, PlacedNetwork, RoundLoad
 from fabric.simulated.traffic import FlowRound
 from harness.engine.traffic import Planned, tensor_bytes
@@ -19,7 +20,8 @@ from harness.predict.worker import tell
 from harness.simulated.links import NetworkLinks
 from harness.simulated.rounds import RoutedDemand, RoutedDemands, collective_rounds
 
-PRICED = tuple(own for own in Collective if own is not Collective.BARRIER)
+PRICED = frozenset(own.value for own in Collective if own is not Collective.BARRIER)
+PROBE_BYTES = 1e6
 
 
 @dataclass(slots=True, eq=False)
@@ -60,30 +62,59 @@ class NetworkMedium:
             self.links.send(load, partial(self._go_on, loads, start_s, done))
 
 
-def alone_s(network: PlacedNetwork, job: int, collective: Collective, num_bytes: float, alpha_s: float = 0.0) -> float:
-    """Seconds that a collective of one job takes with the network to itself."""
-    clock, placed = Agenda(), network.jobs[job]
-    links = NetworkLinks(clock, network.graph.link_rate_bps, network.law)
+def alone_s(
+    network: PlacedNetwork, job: int, collective: Collective, num_bytes: float, alpha_s: float = 0.0
+) -> tuple[float, float]:
+    """Seconds that a collective of one job waits, and then sends, with the network to itself."""
+    placed, capacity_bps = network.jobs[job], network.graph.link_rate_bps
+    waiting_s = sending_s = 0.0
     for own in collective_rounds(collective, len(placed.hosts), num_bytes):
-        links.send(placed.load(own, alpha_s), lambda: None)
-        while clock.advance():
-            pass
-    return clock.now_s
+        load = placed.load(own, alpha_s)
+        (pace_bps,) = fair_paces(load.weights[None, :], capacity_bps, network.law)
+        waiting_s += load.wait_s
+        sending_s += load.largest_bits * load.repeats / float(pace_bps)
+    return waiting_s, sending_s
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PricedPrimitives(Mapping[str, Cost]):
+    """The cost of each primitive of a job that has the network to itself: α + β · n, exactly so on fluid links.
+
+    Each is priced when it is first asked for, since an all-to-all among a thousand hosts takes a million routes; those
+    that were are what the mapping iterates over. Bytes are those of tensors `size_scale` times smaller than what
+    travels.
+    """
+
+    network: PlacedNetwork
+    job: int
+    alpha_s: float = 0.0
+    size_scale: float = 1.0
+    _priced: dict[str, Cost] = field(default_factory=dict)
+
+    def __getitem__(self, name: str) -> Cost:
+        if name not in PRICED:
+            raise KeyError(name)
+        if name not in self._priced:
+            wait_s, send_s = alone_s(self.network, self.job, Collective(name), PROBE_BYTES, self.alpha_s)
+            self._priced[name] = Cost(wait_s, send_s / PROBE_BYTES * self.size_scale)
+        return self._priced[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in PRICED
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._priced)
+
+    def __len__(self) -> int:
+        return len(self._priced)
 
 
 def network_costs(
     network: PlacedNetwork, job: int, *, alpha_s: float = 0.0, size_scale: float = 1.0, source: str = ""
 ) -> LinkCosts:
-    """What each primitive costs a job that has the network to itself: α + β · n, exactly so on fluid links.
-
-    Bytes are those of tensors `size_scale` times smaller than what travels.
-    """
+    """What each primitive costs a job that has the network to itself."""
     world = len(network.jobs[job].hosts)
     if world == 1:
         return LinkCosts(world=1, primitives={Collective.ALL_REDUCE.value: Cost(0.0, 0.0)}, source=source)
-    primitives = {}
-    for collective in PRICED:
-        small, large = (alone_s(network, job, collective, num_bytes, alpha_s) for num_bytes in (1e6, 2e6))
-        beta = (large - small) / 1e6
-        primitives[collective.value] = Cost(max(0.0, small - 1e6 * beta), beta * size_scale)
+    primitives = PricedPrimitives(network, job, alpha_s, size_scale)
     return LinkCosts(world=world, primitives=primitives, overlap=0.0, source=source)
