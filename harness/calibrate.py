@@ -29,6 +29,7 @@ class LinkModel:
     residual: float
 
     def all_reduce_s(self, num_bytes: float) -> float:
+        """Seconds of an all-reduce of `num_bytes` per rank, alone on the link."""
         return self.alpha_s + self.beta_s_per_byte * num_bytes
 
 

@@ -85,6 +85,7 @@ class StaticDispatch:
 
     @property
     def all_sent(self) -> bool:
+        """Whether every message of the step has been taken."""
         return self._next == len(self.plan)
 
 
@@ -121,6 +122,7 @@ class Waiting:
         return len(self._heap) or len(self._messages)
 
     def add(self, message: Message) -> None:
+        """A message is made: with keys O(log n), else it joins those that the ordering is asked about."""
         if self._key is not None:
             heappush(self._heap, (self._key(message), message.index, message))
         else:

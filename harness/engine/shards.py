@@ -140,7 +140,9 @@ class Adopt:
 
     @property
     def scope(self) -> Scope:
+        """Any part of a parameter can be adopted by itself."""
         return Scope.ELEMENT
 
     def build(self, parameters: Parameters) -> torch.optim.Optimizer:
+        """An optimizer whose step copies `grad` into each parameter; it keeps no state."""
         return _Adopting(parameters)

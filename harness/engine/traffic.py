@@ -36,6 +36,7 @@ class Traffic:
     wire_bytes: dict[str, float] = field(default_factory=dict)
 
     def count(self, tag: str, nbytes: float) -> None:
+        """Add `nbytes` under `tag`; a tag that never carried a byte does not appear."""
         if nbytes:
             self.wire_bytes[tag] = self.wire_bytes.get(tag, 0.0) + nbytes
 

@@ -34,22 +34,29 @@ class Transport(Protocol):
     """Starts a primitive on a lane; `done` is called from any thread with its answer."""
 
     @property
-    def rank(self) -> int: ...
+    def rank(self) -> int:
+        """This process among the ranks, from 0."""
 
     @property
-    def world(self) -> int: ...
+    def world(self) -> int:
+        """How many ranks there are, servers included."""
 
-    def start(self, primitive: Primitive, lane: int, done: Done) -> None: ...
+    def start(self, primitive: Primitive, lane: int, done: Done) -> None:
+        """Begin `primitive` and return. A lane carries one primitive at a time; every rank starts the same ones on it
+        in the same order."""
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Free connections and threads, once nothing is under way."""
 
 
 class HeldByLibrary(Protocol):
     """An operation that the library holds, as `torch.distributed.Work`."""
 
-    def is_completed(self) -> bool: ...
+    def is_completed(self) -> bool:
+        """Whether it has ended, well or not; does not block."""
 
-    def wait(self) -> bool: ...
+    def wait(self) -> bool:
+        """Block until it has ended. Raises: RuntimeError from torch if a peer is gone."""
 
 
 @runtime_checkable
@@ -83,14 +90,18 @@ class ProcessGroupTransport:
         self._waiting = ThreadPoolExecutor(max_workers=max(1, num_lanes), thread_name_prefix="transfer")
 
     def queues(self, depth: int) -> bool:
+        """On gloo alone, whose threads carry out two operations of a group at once; other backends and depths go by
+        lanes."""
         return depth == GLOO_AT_ONCE and dist.get_backend(self._groups[0]) == dist.Backend.GLOO
 
     def queue(self, tensor: torch.Tensor) -> HeldByLibrary:
+        """All queued sums share lane 0's group, which keeps their order over ranks."""
         work: dist.Work | None = dist.all_reduce(tensor, group=self._groups[0], async_op=True)
         assert work is not None, "this rank is not part of its own group"
         return work
 
     def start(self, primitive: Primitive, lane: int, done: Done) -> None:
+        """Begin `primitive` on the lane's group; `done` is called by a thread of the library, or of this transport."""
         group = self._groups[lane]
         match primitive:
             case AllReduce(tensor):
@@ -180,6 +191,7 @@ class ProcessGroupTransport:
         self._then_on_device(dist.batch_isend_irecv(ways), _answer(transfer), done)
 
     def close(self) -> None:
+        """Wait for transfers under way and end their threads; the groups end with the default group."""
         self._waiting.shutdown(wait=True)
 
 

@@ -68,11 +68,13 @@ class EventTurns(LoggedTurns):
         self._events: list[torch.cuda.Event] = []  # begin, end, begin, end, …
 
     def acquire(self, *, aside: bool = False) -> Lease:
+        """As the inner turns do, and an event where the turn's work begins."""
         lease = super().acquire(aside=aside)
         self._events.append(_recorded())
         return lease
 
     def release(self, lease: Lease) -> None:
+        """An event behind the turn's last work, before anybody else is let in."""
         self._events.append(_recorded())
         super().release(lease)
 

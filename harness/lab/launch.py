@@ -111,6 +111,7 @@ class LabHandle:
 
     @property
     def is_running(self) -> bool:
+        """Whether the lab's supervisor has not ended."""
         return self._process.poll() is None
 
     def __enter__(self) -> Self:

@@ -153,6 +153,7 @@ class RoomTransport:
     room: Room
 
     def start(self, primitive: Primitive, lane: int, done: Done) -> None:
+        """Ask in the room; `done` is called inside the call of the last rank to ask."""
         self.room.ask(self.rank, primitive, lane, done)
 
     def close(self) -> None:

@@ -40,6 +40,7 @@ class CarriedGroup(dist.ProcessGroup):
 
     @property
     def group_name(self) -> str:  # type: ignore[override]
+        """The name under which torch keeps the group."""
         return self._name
 
     @property
@@ -47,9 +48,11 @@ class CarriedGroup(dist.ProcessGroup):
         return [torch.device(device) for device in DEVICES]
 
     def getBackendName(self) -> str:
+        """What `dist.get_backend` answers."""
         return PACED
 
     def getGroupName(self) -> str:
+        """The same as `group_name`."""
         return self._name
 
     def shutdown(self) -> None:

@@ -25,7 +25,8 @@ class Carrier(Protocol):
     def carry(self, flow: Hashable, work_s: float, paid: Paid) -> None:
         """Call `paid` from any thread once `work_s` seconds of link time are served, or the link is lost."""
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """End what it holds; nothing may be under way."""
 
 
 class LinkClient:
@@ -67,6 +68,7 @@ class LinkClient:
         return connection
 
     def carry(self, flow: Hashable, work_s: float, paid: Paid) -> None:
+        """Queue behind what the flow carries already; without link time `paid` is called at once, in this thread."""
         if work_s == 0.0:
             paid(None)
             return

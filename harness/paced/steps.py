@@ -70,9 +70,11 @@ class SometimesFree:
     meter: StepMeter
 
     def carry(self, flow: Hashable, work_s: float, paid: Paid) -> None:
+        """As the inner carrier, with no link time in a free step."""
         self.carrier.carry(flow, 0.0 if self.meter.is_free else work_s, paid)
 
     def close(self) -> None:
+        """Close the inner carrier."""
         self.carrier.close()
 
 

@@ -153,6 +153,7 @@ class Charged:
 
     @property
     def lossy(self) -> bool:
+        """The inner compressor's."""
         return self.inner.lossy
 
     def reduce(self, grad: Tensor, states: Mapping[str, State], ctx: Context) -> Reduction:

@@ -35,14 +35,17 @@ class Layers:
 
     @property
     def forward_s(self) -> float:
+        """Seconds of forward of all layers, one micro-batch."""
         return fsum(layer.forward_s for layer in self.layers)
 
     @property
     def backward_s(self) -> float:
+        """Seconds of backward of all layers, one micro-batch."""
         return fsum(layer.backward_s for layer in self.layers)
 
     @property
     def num_bytes(self) -> int:
+        """Bytes of all gradients."""
         return sum(segment.nbytes for segment in self.segments)
 
     def costs(self, alpha_s: float, beta_s_per_byte: float) -> Costs:

@@ -73,14 +73,17 @@ class Horovod:
 
     @property
     def compresses(self) -> bool:
+        """With `fp16` halves travel."""
         return self.fp16
 
     def why_unavailable(self) -> str | None:
+        """The reason where it is not installed, else None; does not import it."""
         if importlib.util.find_spec("horovod") is None:
             return "Horovod is not installed; install a C++ compiler and cmake, then run make setup again"
         return None
 
     def prepare(self, model: nn.Module, seat: RankSeat) -> Session:
+        """Start Horovod among the ranks of the default process group and wrap the optimizer in its own."""
         server = meet(seat)
         log = seat.scratch / f"autotune-{seat.rank}.csv" if self.autotune and seat.scratch else None
         os.environ.update(self._environment(log))
@@ -133,15 +136,18 @@ class HorovodSession(PlainSession):
 
     @property
     def notes(self) -> Mapping[str, str]:
+        """What the autotuner has chosen so far, on rank 0, which alone writes its log."""
         log = self._autotune_log
         return autotuned(log) if log is not None and log.exists() else {}  # rank 0 alone writes it
 
     def wait(self) -> None:
+        """Block until every gradient's all-reduce has ended."""
         if self._due and not self._synchronized:
             self._optimizer.synchronize()  # type: ignore[attr-defined]
             self._synchronized = True
 
     def update(self) -> None:
+        """Wait, then step without Horovod's own wait."""
         if self._due:
             self.wait()
             with self._optimizer.skip_synchronize():  # type: ignore[attr-defined]
@@ -149,6 +155,7 @@ class HorovodSession(PlainSession):
             self._synchronized = False
 
     def close(self) -> None:
+        """Shut Horovod down, and once all ranks have, end the rendezvous server."""
         self._hvd.shutdown()
         dist.barrier()
         if self._server is not None:
