@@ -175,6 +175,7 @@ class Guard:
         """Put the compressor's states back."""
         for name, state in self.states.items():
             before = self._before.get(name, {})
+            # The skipped step may have made tensors of its own, which a fresh state would not have.
             for key in state.keys() - before.keys():
                 del state[key]
             state.update(_copied(before, state))

@@ -83,7 +83,7 @@ class CudaStreams:
             self._ready[name].wait()
 
     def mark_landed(self, names: Iterable[str]) -> None:
-        """One event of the present stream for all of a message's parameters; a parameter cut into messages has several."""
+        """One event of the present stream for all of a message's parameters; one that was cut has several."""
         landed = torch.cuda.Event()
         landed.record()
         for name in names:
@@ -91,6 +91,7 @@ class CudaStreams:
 
     def wait_landed(self, names: Iterable[str]) -> None:
         """The present stream waits once per message, not once per parameter."""
+        # Parameters of one message share an event, and waiting for it once is enough.
         for landed in dict.fromkeys(event for name in names for event in self._landed[name]):
             landed.wait()
 

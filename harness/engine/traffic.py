@@ -64,6 +64,7 @@ def bytes_sent(primitive: Primitive, world: int) -> float:
         case AllToAll(parts):
             return float(_nbytes(parts))
         case AllReduce(tensor) | AllGather(tensor) | Gather(tensor) | Broadcast(tensor):
+            # Ranks of a gather or broadcast send different amounts; records take the mean, which sums to the total.
             return _nbytes((tensor,)) * load_of(collective_of(primitive), world).sent_bytes
 
 

@@ -84,9 +84,12 @@ class ProcessGroupTransport:
         self.rank, self.world = dist.get_rank(), dist.get_world_size()
         timeout = timedelta(seconds=timeout_s)
         with short_slices():
+            # gloo's threads are made here and inherit this thread's scheduling.
             self._groups = {lane: dist.new_group(timeout=timeout) for lane in range(num_lanes)}
             self._is_paced = dist.get_backend() == PACED
             self._groups[CONTROL] = dist.new_group(timeout=timeout, backend=PACED if self._is_paced else "gloo")
+        # A transfer has no future to be told by, so a thread waits for it; one per lane, since each lane has one under
+        # way.
         self._waiting = ThreadPoolExecutor(max_workers=max(1, num_lanes), thread_name_prefix="transfer")
 
     def queues(self, depth: int) -> bool:
@@ -117,6 +120,7 @@ class ProcessGroupTransport:
                 self._then(dist.broadcast(tensor, src=0, group=group, async_op=True), (tensor,), done)
             case AllToAll(parts, sizes):
                 self._all_to_all(parts, sizes, group, done)
+            # A rank that sits the round out must not take a thread for it.
             case Transfer(tensor=None):
                 done(())
             case Transfer(tensor=torch.Tensor(is_cuda=True)) if not self._is_paced:
@@ -134,6 +138,7 @@ class ProcessGroupTransport:
 
         def finish(future: torch.futures.Future[object]) -> None:
             try:
+                # Raises what went wrong on this rank or a peer; the future alone would keep it to itself.
                 future.value()
             except Exception as error:  # noqa: BLE001  reaches the loop through the engine
                 done(error)
@@ -168,6 +173,7 @@ class ProcessGroupTransport:
 
     def _transfer(self, transfer: Transfer, group: dist.ProcessGroup, done: Done) -> None:
         try:
+            # Both ways are begun before either is waited for: neighbours in a ring send at the same time.
             works = []
             if transfer.send is not None:
                 works.append(dist.isend(transfer.send, transfer.to, group=group))

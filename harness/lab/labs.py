@@ -33,6 +33,7 @@ class Labs:
 
     def ask(self, task: Task, on_event: OnEvent) -> Answer:
         """By the lab of the task's kind of fabric, which is started if there is none. Raises: LabLost, FabricError."""
+        # By thread: Linux sends the parent-death signal when the thread that forked ends, not the process.
         own = (task.fabric.kind, get_ident())
         if own not in self._labs or not self._labs[own].is_running:
             self._labs[own] = LabHandle(task.fabric)

@@ -65,6 +65,7 @@ def _inner_group(store: dist.Store, rank: int, size: int, timeout: timedelta) ->
     group._set_default_backend(kinds.GLOO)
     gloo = dist.ProcessGroupGloo(store, rank, size, timeout)
     group._register_backend(torch.device("cpu"), kinds.GLOO, gloo)
+    # Both backends in one group, so that CPU and GPU tensors take the same paced group.
     if torch.cuda.is_available() and dist.is_nccl_available():
         options = dist.ProcessGroupNCCL.Options()
         nccl = dist.ProcessGroupNCCL(store, rank, size, options)

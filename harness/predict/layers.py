@@ -56,6 +56,7 @@ class Layers:
         for layer in reversed(self.layers):
             waited_s += layer.backward_s
             if layer.segments:
+                # Parameters of one layer become ready together: the first bears the layer's time, the others none.
                 backward_s[min(s.index for s in layer.segments)] = waited_s
                 waited_s = 0.0
         since_s = 0.0

@@ -225,6 +225,7 @@ class PlainSession:
         before = scaler.get_scale()
         scaler.step(self._optimizer)
         scaler.update()
+        # torch's scaler tells of a skipped step by nothing but a smaller scale.
         self._num_skipped += scaler.get_scale() < before
 
     def begin_micro_batch(self, *, last: bool) -> None:

@@ -67,6 +67,7 @@ class DeepSpeed:
         os.environ.setdefault("DS_ACCELERATOR", "cpu")
         import deepspeed
 
+        # Else it would go through shared memory, past the link between hosts.
         deepspeed.ops.__compatible_ops__[SHARED_MEMORY_OP] = False
         with suppress(ImportError):
             importlib.import_module(LATE_IMPORT)

@@ -87,6 +87,7 @@ class Horovod:
         server = meet(seat)
         log = seat.scratch / f"autotune-{seat.rank}.csv" if self.autotune and seat.scratch else None
         os.environ.update(self._environment(log))
+        # Behind the environment, which Horovod reads when it starts.
         import horovod.torch as hvd
 
         hvd.init()
@@ -105,6 +106,7 @@ class Horovod:
                 "HOROVOD_FUSION_THRESHOLD": str(self.fusion_threshold_bytes),
                 "HOROVOD_CYCLE_TIME": str(self.cycle_s * 1e3),
             }
+        # What an earlier trial of the same process has set would count as given, and not be searched.
         for fixed in ("HOROVOD_FUSION_THRESHOLD", "HOROVOD_CYCLE_TIME"):
             os.environ.pop(fixed, None)
         return {
@@ -209,6 +211,7 @@ def meet(seat: RankSeat) -> Any:
 
 def _first_address(seat: RankSeat) -> str:
     """Rank 0's IPv4 address, on every rank."""
+    # gloo broadcasts numbers, so the address travels as four of them.
     octets = torch.tensor([int(part) for part in seat.host.address.split(".")], dtype=torch.int64)
     dist.broadcast(octets, src=0)
     return ".".join(str(int(octet)) for octet in octets)

@@ -126,6 +126,7 @@ class EngineSession(PlainSession):
     def backward(self, loss: Tensor) -> None:
         """Backward; in the last micro-batch its gradients are messages as they become ready. Raises: EngineError."""
         if self._local is not None:
+            # A local step's gradients are the rank's own and must not be sent.
             self._engine.mute(True)
             super().backward(loss)
             self._step_locally(self._local)
@@ -230,6 +231,7 @@ class EagerSession(EngineSession):
         self._apply_all()
         super().backward(loss)
         if self._last:
+            # In order of forward, so that what is updated outside a hook comes in the order in which it is needed.
             self._pending = dict.fromkeys(reversed(self._engine.parameters))
 
     def finish(self) -> None:
