@@ -43,6 +43,7 @@ class Parameters:
         self._open.setdefault(clock, {})[worker] = update
         self.clocks[worker] += 1
         self.num_pushed += 1
+        # Complete versions are added once and forgotten; only open ones must be added anew at each read.
         while len(self._open.get(self._num_complete, ())) == self.num_workers:
             self._add(self.values, self._open.pop(self._num_complete))
             self._num_complete += 1
@@ -60,5 +61,6 @@ class Parameters:
 
     def _add(self, values: Tensor, version: dict[int, Tensor]) -> None:
         weight = self.share(len(version), self.num_workers)
+        # Floating-point sums depend on their order, so it is that of workers and not of arrival.
         for worker in sorted(version):
             values.add_(version[worker], alpha=weight)

@@ -99,6 +99,7 @@ class VirtualRun:
                 self._send_update(worker, now_s)
             else:
                 yield self._take_update(worker, now_s)
+                # Yielded first: whoever evaluates sees the parameters before anybody else starts on them.
                 self._waiting[worker] = now_s
                 self._answer(now_s)
         stuck = [worker for worker in self._waiting if self.parameters.clocks[worker] < self.num_clocks]
