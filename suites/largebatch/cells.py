@@ -54,9 +54,9 @@ DIGITS = LargeBatchTask(
     batches=(64, 256, 1408),  # of 1,438 images: 22 micro-batches of 64 are the largest that the data carries
     num_base_steps=176,
     rules=(
-        BatchRule("sgd", "sgd(lr={lr})", (0.02, 0.06, 0.2, 0.6)),
-        BatchRule("lars", "lars(lr={lr}, trust=0.02)", (0.1, 0.3, 1.0, 3.0)),
-        BatchRule("lamb", "lamb(lr={lr})", (0.003, 0.01, 0.03, 0.1)),
+        BatchRule("sgd", "sgd(lr={lr})", (0.007, 0.02, 0.06, 0.2, 0.6)),
+        BatchRule("lars", "lars(lr={lr}, trust=0.02)", (0.03, 0.1, 0.3, 1.0, 3.0)),
+        BatchRule("lamb", "lamb(lr={lr})", (0.001, 0.003, 0.01, 0.03, 0.1)),
     ),
 )
 TEXT = LargeBatchTask(
@@ -71,9 +71,9 @@ TEXT = LargeBatchTask(
     batches=(64, 512),
     num_base_steps=96,
     rules=(
-        BatchRule("sgd", "sgd(lr={lr})", (0.1, 0.3, 0.9, 2.7)),
-        BatchRule("lars", "lars(lr={lr}, trust=0.02)", (0.3, 1.0, 3.0, 9.0)),
-        BatchRule("lamb", "lamb(lr={lr})", (0.003, 0.01, 0.03, 0.1)),
+        BatchRule("sgd", "sgd(lr={lr})", (0.03, 0.1, 0.3, 0.9, 2.7)),
+        BatchRule("lars", "lars(lr={lr}, trust=0.02)", (0.03, 0.1, 0.3, 1.0, 3.0)),
+        BatchRule("lamb", "lamb(lr={lr})", (0.001, 0.003, 0.01, 0.03, 0.1)),
     ),
 )
 TASKS = (DIGITS, TEXT)

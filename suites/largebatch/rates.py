@@ -28,7 +28,7 @@ class ChosenRate:
     accuracy: float
     loss: float
     tried: dict[str, float | None]
-    commit: str
+    commits: tuple[str, ...]
 
 
 @cache

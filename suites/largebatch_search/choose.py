@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -53,7 +54,6 @@ def _choice(by_cell: dict[str, Record], task: LargeBatchTask, batch: int, rule: 
         )
     metric = 0 if task is DIGITS else 1
     best = max(found, key=lambda rate: (found[rate][0], -found[rate][1]) if task is DIGITS else -found[rate][1])
-    first = next(iter(by_cell.values()))
     return ChosenRate(
         workload=task.workload.label,
         batch=batch,
@@ -62,14 +62,14 @@ def _choice(by_cell: dict[str, Record], task: LargeBatchTask, batch: int, rule: 
         accuracy=found[best][0],
         loss=found[best][1],
         tried={f"{rate:g}": None if end is None else end[metric] for rate, end in ends.items()},
-        commit=first.environment.commit,
+        commits=tuple(sorted({record.environment.commit for record in by_cell.values()})),
     )
 
 
 def _end(record: Record) -> tuple[float, float] | None:
     """Held-out accuracy and loss at the end; None for a run that diverged."""
     held_out = [point for point in record.jobs[0].curve if point.accuracy is not None] if record.jobs else []
-    if record.status is not Status.OK or not held_out:
+    if record.status is not Status.OK or not held_out or not math.isfinite(held_out[-1].loss):
         return None
     return held_out[-1].accuracy or 0.0, held_out[-1].loss
 

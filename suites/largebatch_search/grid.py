@@ -1,4 +1,4 @@
-"""The suite `largebatch-search`: four rates for every rule, batch and workload of `largebatch`, one seed of its own.
+"""The suite `largebatch-search`: five rates for every rule, batch and workload of `largebatch`, one seed of its own.
 
 `python -m suites.largebatch_search.choose FOLDER` takes the best of each; the trials are kept as records.
 """
@@ -43,7 +43,7 @@ def grid(options: Options) -> Sequence[Trial]:
 
 SUITE = Suite(
     name=NAME,
-    question="At which rate does each rule learn best, batch by batch, among four?",
+    question="At which rate does each rule learn best, batch by batch, among five?",
     grid=grid,
     fabric=FabricKind.LOCKSTEP,
 )
