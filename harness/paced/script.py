@@ -31,7 +31,6 @@ from harness.paced.pacing import PacedTraffic, Pacing
 from harness.paced.settings import ScriptPace
 from harness.paced.steps import SometimesFree, StepMeter, report_of
 
-Meeting = tuple[dist.Store, int, int]  # store, rank, world size
 ROOT = Path(__file__).resolve().parents[2]
 
 
