@@ -12,6 +12,7 @@ from typing import Self
 import torch
 
 from fabric.api import FabricError, FabricKind, FabricSpec
+from harness.asynchrony.foretold import virtual_prediction
 from harness.calibrate import CALIBRATION_BYTES, LinkModel, fit_link, paced_link_model, slowest_median_s
 from harness.environment import describe_environment
 from harness.lab.labs import Labs, OnEvent, TaskRunner
@@ -101,8 +102,8 @@ class Bench:
 
     def _foretold(self, trial: Trial) -> Prediction | None:
         """The step time before the trial is run, where it can be known. Raises: LabLost, FabricError."""
-        if trial.cluster is not None:
-            return None  # the virtual clock is the prediction
+        if trial.cluster is not None:  # the virtual clock is the prediction
+            return virtual_prediction(trial) if trial.fabric.kind.has_processes else None
         if not trial.fabric.kind.has_processes:
             return predicted_step(trial, *self._recorded(trial.jobs[0].workload))
         if not self._foresees or why_unpredictable(trial):

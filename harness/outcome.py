@@ -202,7 +202,7 @@ def _job_result(
         interface_bytes=max(answer.sent_bytes or ()) / num_steps if alone else None,
         curve=tuple(_curve(ranks) if is_timed else _untimed_curve(ranks, predicted_s)),
         clock=_clock(trial, predicted_s),
-        consistency=ranks[0].consistency,
+        consistency=next((rank.consistency for rank in (*ranks, *servers) if rank.consistency is not None), None),
         weights_digest=ranks[0].weights_digest,
         notes=ranks[0].notes,
         adaptation=ranks[0].adaptation,
@@ -220,10 +220,10 @@ def _job_result(
 
 def _clock(trial: Trial, predicted_s: float | None) -> str:
     """What the curve's times are."""
-    if trial.cluster is not None:
-        return "virtual"
     if trial.fabric.kind.has_processes:
         return "measured"
+    if trial.cluster is not None:
+        return "virtual"
     return "none" if predicted_s is None else "predicted"
 
 

@@ -17,6 +17,7 @@ import torch.distributed as dist
 
 from crossover.supervisor import die_with_parent
 from fabric.api import Cluster
+from harness.asynchrony.processes import run_on_host
 from harness.asynchrony.trial import run_virtual
 from harness.calibrate import time_all_reduces
 from harness.engine.transport import backends_for
@@ -158,7 +159,8 @@ def _work(task: Task, place: Place, pipe: int, go: int) -> Iterator[Event]:
         yield Event(kind="links", links=LinkTimes(rank=place.rank, num_bytes=sizes, times_s=times_s))
         return
     assert task.trial is not None
-    result = run_rank(task.trial, place, Signals(ready, _step_signal(pipe)))
+    run = run_rank if task.trial.cluster is None else run_on_host
+    result = run(task.trial, place, Signals(ready, _step_signal(pipe)))
     yield Event(kind="result", result=result)
 
 
