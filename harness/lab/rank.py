@@ -162,6 +162,7 @@ def run_rank(trial: Trial, place: Place, signals: Signals) -> RankResult:
         compressor=_compressor(trial, place, workload),
     )
     session = system_of(job.system).prepare(model, seat)
+    # The loop always takes turns; alone they cost nothing.
     seated = Participant(place.arbiter_socket, job.name) if place.arbiter_socket else Alone()
     turns = logged_turns(seated, job.workload.device)
     with turns:

@@ -28,7 +28,6 @@ from harness.predict.rows import time_rows
 from models.workload import Device
 
 JOIN_TIMEOUT_S = 60.0
-LOG_TAIL_BYTES = 2_000
 SAY_STEP_EVERY_S = 0.3
 
 
@@ -41,7 +40,6 @@ class RankProcess:
     pid: int
     pidfd: int
     pipe: int
-    log: Path
     last_step: int = -1
     _unread: bytes = b""
     _open: bool = field(default=True)
@@ -69,11 +67,6 @@ class RankProcess:
             return f"was killed by signal {number} ({signal.Signals(number).name})"
         return f"exited with code {os.WEXITSTATUS(status)}"
 
-    def log_tail(self) -> str:
-        """The end of what it printed."""
-        text = self.log.read_bytes()[-LOG_TAIL_BYTES:] if self.log.exists() else b""
-        return text.decode(errors="replace").strip()
-
     def end(self) -> None:
         """Kill it if it lives, reap it, close everything. May be called again."""
         if not self._open:
@@ -100,7 +93,7 @@ def fork_rank(task: Task, place: Place, cluster: Cluster, scratch: Path, go: tup
         os.close(go[1])
         _child(task, place, cluster, log, write_end, go[0])
     os.close(write_end)
-    return RankProcess(place, name, pid, os.pidfd_open(pid), read_end, log)
+    return RankProcess(place, name, pid, os.pidfd_open(pid), read_end)
 
 
 def _name(task: Task, place: Place) -> str:

@@ -125,6 +125,7 @@ class Demands:
         if key not in self._rates:
             small = PROBE_ELEMENTS * self.costs.world
             once, twice = (self._run(how, equal_sizes, numel) for numel in (small, 2 * small))
+            # Bytes of the difference: float32.
             step = 4 * small
             per_byte = Demand(
                 bytes_s=(twice.bytes_s - once.bytes_s) / step, sent_bytes=(twice.sent_bytes - once.sent_bytes) / step

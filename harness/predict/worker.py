@@ -247,6 +247,7 @@ class Worker:
                 self._post(None, self._costs.engine.wake_s)
 
     def _mark(self) -> None:
+        # What is still on its way counts up to here, so that periods add up.
         if self._num_busy:
             self._count_busy()
         traffic = self._core.traffic
