@@ -13,6 +13,7 @@ from typing import Self
 import torch
 
 from fabric.api import FabricError, FabricKind, FabricSpec
+from harness.asynchrony.foretold import virtual_prediction
 from harness.calibrate import CALIBRATION_BYTES, LinkModel, fit_link, paced_link_model, slowest_median_s
 from harness.environment import describe_environment
 from harness.lab.labs import Labs, OnEvent, TaskRunner
@@ -79,6 +80,7 @@ class Bench:
 
     def _run(self, trial: Trial, on_event: OnEvent) -> Record:
         background = Background(self._environment)
+        # A missing library skips the trial before anything is measured for it.
         reasons = [system_of(job.system).why_unavailable() for job in trial.jobs]
         if reason := next(filter(None, reasons), None):
             return skipped(trial, reason, background)
@@ -108,8 +110,8 @@ class Bench:
 
     def _foretold(self, trial: Trial) -> Prediction | None:
         """The step time before the trial is run, where it can be known. Raises: LabLost, FabricError."""
-        if trial.cluster is not None:
-            return None  # the virtual clock is the prediction
+        if trial.cluster is not None:  # the virtual clock is the prediction
+            return virtual_prediction(trial) if trial.fabric.kind.has_processes else None
         if not trial.fabric.kind.has_processes:
             return predicted_step(trial, *self._recorded(trial.jobs[0].workload))
         if not self._foresees or why_unpredictable(trial):
@@ -124,6 +126,7 @@ class Bench:
 
     def _recorded(self, workload: WorkloadSpec) -> tuple[Layers, str]:
         """The layer times of a workload on its device, recorded once on one thread, and where they are from."""
+        # One thread at a time: two profiles recorded side by side would both be too slow.
         with self._recording:
             if workload not in self._layers:
                 num_threads = torch.get_num_threads()
@@ -179,6 +182,7 @@ def _processes(trial: Trial, answer: Answer) -> list[Process]:
 
 def _pair(trial: Trial) -> tuple[str, FabricSpec, int]:
     """Trials with equal pairs have the same jobs under the same conditions, however they share."""
+    # Costs are of a job's single step, so how many of them it takes or when it starts makes no difference.
     alike = [replace(job, num_steps=None, start_phase=0.0) for job in trial.jobs]
     return repr(alike), trial.fabric, trial.repeat
 

@@ -53,6 +53,7 @@ class MachineWatch:
     def facts(self, before: ProbeFacts, then: ProcessorTimes) -> MachineFacts:
         """What the machine did since `then`."""
         end = processor_times(self._root)
+        # A trial that fails at once may end within one tick of the kernel's clock.
         passed_s = max(end.total_s - then.total_s, 1e-9)
         others_s = end.processes_s - then.processes_s - (end.own_s - then.own_s)
         after = self._probe()
