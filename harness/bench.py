@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +19,7 @@ from harness.environment import describe_environment
 from harness.lab.labs import Labs, OnEvent, TaskRunner
 from harness.lab.launch import LabLost
 from harness.lab.messages import Answer, Ending, LinkQuestion, LinkTimes, Task
-from harness.machine import watch
+from harness.machine import MachineWatch
 from harness.memory import check_memory
 from harness.outcome import Background, costs_of, record_of, skipped
 from harness.predict.calibration import Calibrated, Calibration, measure_one
@@ -30,6 +31,7 @@ from harness.sharing_settings import with_rules
 from harness.systems import system_of
 from harness.trace import Process, write_trace
 from harness.trial import Trial, TrialError
+from harness.validity import Evidence, Limits, judged
 from models.profile import record_profile
 from models.workload import WorkloadSpec
 from results.record import JobCosts, Prediction, Record
@@ -43,7 +45,8 @@ class Bench:
     `num_local` is how many ranks are on this machine (default: all). Traces of trials that ask for
     one go to `traces`. Costs of jobs measured in an exclusive trial serve as the prediction beside the trials of
     other sharings with the same jobs and repeat. With `foresees`, what messages cost is measured on every fabric before
-    its first trial, and the step time of each trial of one job predicted from that.
+    its first trial, and the step time of each trial of one job predicted from that. With `limits`, trials beyond them
+    are invalid.
     """
 
     def __init__(
@@ -53,9 +56,13 @@ class Bench:
         num_local: int | None = None,
         traces: Path | None = None,
         foresees: bool = False,
+        limits: Mapping[Evidence, Limits] | None = None,
     ) -> None:
         self._runner: TaskRunner = runner or Labs()
         self._num_local, self._traces, self._foresees = num_local, traces, foresees
+        self._limits = limits
+        # Ranks of a launcher are its children as we are, and so the run's own.
+        self._machine = MachineWatch(None if num_local is None else os.getppid())
         self._calibrated: dict[FabricSpec, Calibrated] = {}
         self._links: dict[FabricSpec, LinkModel | None] = {}
         self._costs: dict[tuple[str, FabricSpec, int], tuple[JobCosts, ...]] = {}
@@ -65,10 +72,11 @@ class Bench:
 
     def run(self, trial: Trial, on_event: OnEvent = lambda event: None) -> Record:
         """Run one trial; whatever happens to it is in the record. Raises: TrialError for memory."""
-        began = watch()
+        began = self._machine.start()
         record = self._run(trial, on_event)
         ended_at, machine = began.stop()
-        return replace(record, started_at=began.started_at, ended_at=ended_at, machine=machine)
+        record = replace(record, started_at=began.started_at, ended_at=ended_at, machine=machine)
+        return record if self._limits is None else judged(record, self._limits)
 
     def _run(self, trial: Trial, on_event: OnEvent) -> Record:
         background = Background(self._environment)
