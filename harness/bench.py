@@ -100,7 +100,7 @@ class Bench:
 
     def _foretold(self, trial: Trial) -> Prediction | None:
         """The step time before the trial is run, where it can be known. Raises: LabLost, FabricError."""
-        if trial.cluster is not None:
+        if trial.cluster is not None or trial.is_pipelined:
             return None  # the virtual clock is the prediction
         if not trial.fabric.kind.has_processes:
             return predicted_step(trial, *self._recorded(trial.jobs[0].workload))
