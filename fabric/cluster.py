@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Protocol, Self
 
 MAX_HOSTS = 64
+MAX_HOSTS_IN_ONE_PROCESS = 1024
 MIN_RATE_BPS = 1e6
 MAX_RATE_BPS = 30e9  # tbf's rate field holds 32 bits of bytes a second
 MAX_PACED_RATE_BPS = 10e12
@@ -60,8 +61,9 @@ class FabricSpec:
     num_virtual: int = 0
 
     def __post_init__(self) -> None:
-        if not 1 <= self.num_hosts <= MAX_HOSTS:
-            raise FabricError(f"num_hosts={self.num_hosts} is out of range; choose 1 to {MAX_HOSTS} hosts")
+        most = MAX_HOSTS if self.kind.has_processes else MAX_HOSTS_IN_ONE_PROCESS
+        if not 1 <= self.num_hosts <= most:
+            raise FabricError(f"num_hosts={self.num_hosts} is out of range; choose 1 to {most} hosts")
         if self.rate_bps is not None:
             _check_rate(self.kind, self.rate_bps)
         if not MIN_MTU <= self.mtu <= MAX_MTU:
