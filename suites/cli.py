@@ -20,6 +20,7 @@ from baselines import outside
 from harness.lab.spmd import is_follower
 from suites.commands.collectives import add_collectives
 from suites.commands.emulate import add_emulate
+from suites.commands.network_options import add_network_options
 from suites.commands.pace import add_pace
 from suites.commands.plan_parallel_options import add_plan_parallel
 from suites.commands.predict_options import add_predict
@@ -132,7 +133,7 @@ def _add_run(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         "--fabric",
         default="emulated",
         metavar="F",
-        help="emulated (default), paced (one machine, no privileges), or native: as it is",
+        help="emulated (default), paced (one machine, no privileges), native (as it is), or simulated with --network",
     )
     run.add_argument("--hosts", type=int, metavar="N", help="hosts, a rank of each job on each")
     run.add_argument("--rate", metavar="RATE", help="line rate such as 200mbit or 1gbit; none: unshaped")
@@ -151,6 +152,7 @@ def _add_run(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     run.add_argument("--resume", action="store_true", help="keep what the last run of the suite finished")
     run.add_argument("--out", type=Path, metavar="DIR", help="folder of records (default runs/SUITE/TIME)")
     run.add_argument("--json", action="store_true", help="print the summary as JSON")
+    add_network_options(run)
     run.set_defaults(command=_run)
 
 

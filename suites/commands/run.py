@@ -28,6 +28,7 @@ from models.workload import Device
 from results.record import CALIBRATION, TRACES
 from suites.api import Options, Suite
 from suites.catalogue import suite_of
+from suites.commands.network_options import network_from
 from suites.commands.report import publish
 from suites.expected import expected_each_s, expected_s
 from suites.folders import new_folder, prepare_folder, set_latest
@@ -163,6 +164,7 @@ def options_from(
         smoke=arguments.smoke,
         trace=arguments.trace,
         seed=arguments.seed,
+        network=network_from(arguments),
     )
 
 
