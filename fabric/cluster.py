@@ -12,6 +12,7 @@ from typing import Protocol, Self
 from fabric.network import NetworkSpec
 
 MAX_HOSTS = 64
+MAX_HOSTS_IN_LOCKSTEP = 1024
 MAX_SIMULATED_HOSTS = 16_384
 MIN_RATE_BPS = 1e6
 MAX_RATE_BPS = 30e9  # tbf's rate field holds 32 bits of bytes a second
@@ -71,7 +72,7 @@ class FabricSpec:
     network: NetworkSpec | None = None
 
     def __post_init__(self) -> None:
-        most = MAX_SIMULATED_HOSTS if self.kind is FabricKind.SIMULATED else MAX_HOSTS
+        most = _most_hosts(self.kind)
         if not 1 <= self.num_hosts <= most:
             raise FabricError(f"num_hosts={self.num_hosts} is out of range; choose 1 to {most} hosts")
         _check_network(self)
@@ -89,6 +90,12 @@ class FabricSpec:
     def num_ranks(self) -> int:
         """Ranks of a job as its collectives count them: real ones, or those that one real rank pays for."""
         return self.num_virtual or self.num_hosts
+
+
+def _most_hosts(kind: FabricKind) -> int:
+    if kind is FabricKind.SIMULATED:
+        return MAX_SIMULATED_HOSTS
+    return MAX_HOSTS if kind.has_processes else MAX_HOSTS_IN_LOCKSTEP
 
 
 def _check_network(spec: FabricSpec) -> None:

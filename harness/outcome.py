@@ -15,6 +15,7 @@ from harness.calibrate import LinkModel
 from harness.facts import asked_of
 from harness.lab.messages import Answer, Ending
 from harness.lab.rank import RankResult
+from harness.parallel.trial_facts import pipeline_facts
 from harness.trial import Trial
 from harness.turns import busy_share, common_window, handovers_s, percentiles_s
 from models.workload import Device
@@ -88,7 +89,7 @@ def record_of(trial: Trial, answer: Answer, background: Background) -> Record:
             _job_result(trial, index, answer, [rank for rank in servers if rank.job == index], background.prediction)
             for index in range(len(trial.jobs))
         ),
-        makespan_s=_makespan_s(trial, answer.ranks) if done and trial.fabric.kind.has_clock else None,
+        makespan_s=_makespan_s(trial, answer.ranks) if done and _has_makespan(trial) else None,
         prediction=background.prediction
         or (_prediction(trial, background.costs or costs_of(answer.ranks), facts) if done else None),
         sharing_facts=facts,
@@ -198,7 +199,7 @@ def _verdict(trial: Trial, answer: Answer) -> tuple[Status, str]:
 def _job_result(
     trial: Trial, index: int, answer: Answer, servers: Sequence[RankResult], prediction: Prediction | None
 ) -> JobResult:
-    job, is_timed = trial.jobs[index], trial.fabric.kind.has_clock or trial.cluster is not None
+    job, is_timed = trial.jobs[index], trial.is_timed
     ranks = [rank for rank in answer.ranks if rank.job == index]
     asked = asked_of(job, trial.num_steps_of(index), trial.world, ranks[0].tensor_sizes if ranks else ())
     if not ranks:
@@ -225,6 +226,7 @@ def _job_result(
         curve=tuple(_curve(ranks) if is_timed else _untimed_curve(ranks, predicted_s)),
         clock=_clock(trial, predicted_s),
         consistency=next((rank.consistency for rank in (*ranks, *servers) if rank.consistency is not None), None),
+        pipeline=pipeline_facts(trial, index, ranks) if job.pipelining is not None else None,
         weights_digest=ranks[0].weights_digest,
         notes=ranks[0].notes,
         adaptation=ranks[0].adaptation,
@@ -240,11 +242,16 @@ def _job_result(
     )
 
 
+def _has_makespan(trial: Trial) -> bool:
+    """Whether jobs of this trial begin and end on one clock."""
+    return trial.fabric.kind.has_clock or trial.is_pipelined
+
+
 def _clock(trial: Trial, predicted_s: float | None) -> str:
     """What the curve's times are."""
     if trial.fabric.kind.has_processes:
         return "measured"
-    if trial.cluster is not None or trial.fabric.kind is FabricKind.SIMULATED:
+    if trial.is_timed:
         return "virtual"
     return "none" if predicted_s is None else "predicted"
 
@@ -259,11 +266,11 @@ def _times(rank: RankResult, num_warmup: int) -> RankTimes:
 
 
 def _curve(ranks: Sequence[RankResult]) -> list[CurvePoint]:
-    """Training loss, mean over ranks, at every step; held-out loss and accuracy where evaluated. None without losses,
-    since simulated ranks learn nothing."""
-    points, time_s = [], 0.0
-    if not any(rank.losses for rank in ranks):
+    """Training loss, mean over ranks, at every step; held-out loss and accuracy where evaluated. Nothing where only
+    times were computed."""
+    if not ranks[0].losses:
         return []
+    points, time_s = [], 0.0
     losses = list(zip(*(rank.losses for rank in ranks), strict=True))
     for step, (step_s, loss) in enumerate(zip(ranks[0].step_times_s, losses, strict=True), start=1):
         time_s += step_s

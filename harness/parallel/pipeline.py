@@ -57,11 +57,12 @@ class PipelineJob:
 
 @dataclass(slots=True)
 class PipelineRanks:
-    """The ranks of a job, each with its workers."""
+    """The ranks of a job, each with its workers. `tied` are the groups of stages that have a weight in common."""
 
     job: PipelineJob
     program: PipelineProgram
     ranks: list[PipelineRank]
+    tied: frozenset[tuple[int, ...]]
     workers: list[StageWorker] = field(default_factory=list)
 
     def parameters(self) -> dict[str, Tensor]:
@@ -97,7 +98,8 @@ def open_ranks(
             "synchronous schedule, or a network without tied weights"
         )
     shapes = tuple(stage.output_shape for stage in cut_stages)
-    opened = PipelineRanks(job, program, [])
+    tied = frozenset(stages for stage in cut_stages for stages in stage.tied.values())
+    opened = PipelineRanks(job, program, [], tied)
     for rank in range(layout.world) if only is None else (only,):
         pipeline_rank, replica = layout.seat_of(rank)
         own_stages = cut(job.network, model, job.stages, data[0].inputs[:1])  # each rank's own copies

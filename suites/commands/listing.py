@@ -15,6 +15,7 @@ from rich.text import Text
 from analysis.terminal import output_console
 from baselines.api import UpdatePoint
 from baselines.catalogue import plugins, summary_of
+from baselines.parallelism.catalogue import planners, rows_of, schedules
 from crossover import Sharing
 from fabric.api import FabricKind
 from harness.precision import FIRST_SCALE, GROWTH_INTERVAL, Precision
@@ -81,6 +82,8 @@ def rows() -> dict[str, list[dict[str, Any]]]:
             }
             for name, kind in systems().items()
         ],
+        "schedules": rows_of(schedules()),
+        "planners": rows_of(planners()),
         "networks": [{"name": name, "summary": text} for name, text in known.networks.items()],
         "data": [{"name": name, "summary": text} for name, text in known.data.items()],
         "profiles": [{"name": name} for name in known.profiles],

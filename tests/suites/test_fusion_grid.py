@@ -226,6 +226,7 @@ def test_sizes_shrink_with_the_tensors_and_nothing_else_does() -> None:
     assert scaled(text, 1) == text
     searched = scaled("slices(slice_elements=100)+bayesian(trials=12)", 50)
     assert searched == "slices(slice_elements=2)+bayesian(size_scale=50, trials=12)"
+    assert scaled("fixed-buckets+bayesian", 50) == "fixed-buckets+bayesian(size_scale=50)"
 
 
 def test_a_method_has_one_name_over_all_size_scales(suite: Suite) -> None:
