@@ -93,7 +93,7 @@ def place_network(spec: NetworkSpec, num_ranks: int, num_jobs: int = 1) -> Place
 
 @cache
 def built(topology: str, num_failed: int = 0, seed: int = 1) -> NetworkGraph:
-    """The topology of this text, less some cables drawn by `seed`; no host loses its last one. Raises: NetworkError."""
+    """The topology of this text, less some cables drawn by `seed`, of hosts with several and of switches. Raises: NetworkError."""
     graph = parse_topology(topology).build()
     if not num_failed:
         return graph
