@@ -143,8 +143,9 @@ class ProbeFacts:
 class MachineFacts:
     """The machine before and after a trial and, over the trial, shares of all processor time.
 
-    They are: in use by whomever, stolen by the machine's own host, and used by others (processes that are no part of the
-    run; None where that cannot be told). `fastest_s` is the shortest speed probe that the run has seen so far.
+    They are: in use by whomever, stolen by the machine's own host, and used by others (processes that are no part of
+    the run; None in records from before this was told). `fastest_s` is the shortest speed probe that the run has seen
+    so far.
     """
 
     before: ProbeFacts
