@@ -32,6 +32,7 @@ def fair_paces(weights: Floats, capacity_bps: Floats, law: TransportLaw) -> Floa
         step = float((room[used] / demand[used]).min())
         paces[moving] += step
         room = room - demand * step
+        # whoever crosses a full link has found its bottleneck; the others go on
         full = used & (room <= nothing)
         moving &= ~(weights[:, full] > 0.0).any(axis=1)
     return paces

@@ -50,6 +50,7 @@ class PlacedJob:
 
     def _route(self, sources: Ints, destinations: Ints) -> tuple[PathSet, float]:
         key = sources.tobytes(), destinations.tobytes()
+        # a job sends in the same few patterns again and again
         if key not in self._routes:
             hosts = np.asarray(self.hosts)
             choices = None if self.hashes else np.zeros(len(sources), np.int64)
@@ -94,6 +95,7 @@ def built(topology: str, num_failed: int = 0, seed: int = 1) -> NetworkGraph:
     if not num_failed:
         return graph
     degree = np.bincount(graph.ends.reshape(-1), minlength=graph.num_nodes)
+    # a host with one cable would be lost with it, which is no failure of the network
     lonely = (degree[graph.ends] < 2) & (graph.ends < graph.num_hosts)
     may_fail = np.flatnonzero(~lonely.any(axis=1))
     if not 0 < num_failed <= len(may_fail):

@@ -97,19 +97,33 @@ class DeviceSeat(Protocol):
         """How many jobs share the device at the moment, this one included."""
         ...
 
-    def take_turn(self, granted: ClockAction) -> None: ...
+    def take_turn(self, granted: ClockAction) -> None:
+        """Ask for the device; `granted` is called when it is this job's turn."""
+        ...
 
-    def end_turn(self) -> None: ...
+    def end_turn(self) -> None:
+        """Give the device to the next job."""
+        ...
 
-    def take_link(self, granted: ClockAction) -> None: ...
+    def take_link(self, granted: ClockAction) -> None:
+        """Ask for the link; `granted` is called when it is this job's turn."""
+        ...
 
-    def end_link_turn(self) -> None: ...
+    def end_link_turn(self) -> None:
+        """Give the link to the next job."""
+        ...
 
-    def begin_compute(self, respeed: ClockAction) -> None: ...
+    def begin_compute(self, respeed: ClockAction) -> None:
+        """The job computes from now on; `respeed` is called when the others' coming and going changes its pace."""
+        ...
 
-    def end_compute(self) -> None: ...
+    def end_compute(self) -> None:
+        """The job has stopped computing."""
+        ...
 
-    def leave(self) -> None: ...
+    def leave(self) -> None:
+        """The job has made its last step, and nobody waits for it any more."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,25 +135,27 @@ class OwnHost:
     num_computing: int = 1
 
     def take_turn(self, granted: ClockAction) -> None:
+        """At once."""
         granted()
 
     def end_turn(self) -> None:
-        pass
+        """Nobody waits for it."""
 
     def take_link(self, granted: ClockAction) -> None:
+        """At once."""
         granted()
 
     def end_link_turn(self) -> None:
-        pass
+        """Nobody waits for it."""
 
     def begin_compute(self, respeed: ClockAction) -> None:
-        pass
+        """Nobody else is slowed."""
 
     def end_compute(self) -> None:
-        pass
+        """Nobody else goes faster."""
 
     def leave(self) -> None:
-        pass
+        """Nobody waits."""
 
 
 @dataclass(slots=True)
@@ -263,6 +279,7 @@ class Worker:
         for step in range(num_steps + 1):
             if step and not self._eager:
                 yield from self._wait(lambda: not self._core.left)
+            # the last update needs no turn, as in the loop, where it follows the last step without one
             if step == num_steps:
                 break
             yield from self._take_turn()

@@ -50,6 +50,7 @@ class VirtualToken:
         self.token, grants = tokens.settle(token, self.policy, now_s)
         for grant in grants:
             self._asked.pop(grant.job)()
+        # a policy with beats grants at times at which nothing else happens
         wake_s = self.policy.wake_s(self.token, now_s)
         if now_s < wake_s < inf and wake_s != self._wake_s:
             self._wake_s = wake_s
@@ -73,6 +74,7 @@ class SharedHost:
 
     def begin(self, job: str, respeed: Callable[[], None]) -> None:
         """`job` computes from now on; the others slow down."""
+        # a copy, and without this job: its own thread is running, and takes the new pace when it yields
         others = list(self._computing.values())
         self._computing[job] = respeed
         for other in others:
@@ -99,17 +101,21 @@ class HostSeat:
 
     @property
     def extent(self) -> Extent:
+        """What a turn lasts until."""
         return self.host.extent
 
     @property
     def shares_link(self) -> bool:
+        """Whether jobs take turns on the link."""
         return self.host.link is not None
 
     @property
     def num_computing(self) -> int:
+        """How many jobs share the device now."""
         return self.host.num_computing
 
     def take_turn(self, granted: Action) -> None:
+        """Ask for the device."""
         self._asked_s = self.host.clock.now_s
 
         def begin() -> None:
@@ -122,27 +128,33 @@ class HostSeat:
             self.host.device.ask(self.job, begin)
 
     def end_turn(self) -> None:
+        """Give the device back, and log the turn."""
         self.turns.append(Turn(self._asked_s, self._granted_s, self.host.clock.now_s))
         if self.host.device is not None:
             self.host.device.release(self.job)
 
     def take_link(self, granted: Action) -> None:
+        """Ask for the link."""
         assert self.host.link is not None, "nobody takes turns on this link"
         self.host.link.ask(self.job, granted)
 
     def end_link_turn(self) -> None:
+        """Give the link back."""
         assert self.host.link is not None, "nobody takes turns on this link"
         self.host.link.release(self.job)
 
     def begin_compute(self, respeed: Callable[[], None]) -> None:
+        """Share the device from now on."""
         self._begun_s = self.host.clock.now_s
         self.host.begin(self.job, respeed)
 
     def end_compute(self) -> None:
+        """Leave the device to the others, and log for how long it was used."""
         self.computed_s.append((self._begun_s, self.host.clock.now_s))
         self.host.end(self.job)
 
     def leave(self) -> None:
+        """Take no more turns."""
         for token in (self.host.device, self.host.link):
             if token is not None:
                 token.leave(self.job)

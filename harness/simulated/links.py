@@ -48,6 +48,7 @@ class NetworkLinks:
         """Count what moved since the last event."""
         elapsed_s = self._clock.now_s - self._since_s
         for bundle in self._under_way:
+            # rounding may carry a bundle past its end
             moved = min(bundle.left_bits, bundle.pace_bps * elapsed_s)
             bundle.left_bits -= moved
             self.carried_bits += bundle.load.weights * moved
@@ -57,6 +58,7 @@ class NetworkLinks:
         self._plan += 1
         if not self._under_way:
             return
+        # all of them anew: few bundles are under way, and a change reaches most
         weights = np.stack([bundle.load.weights for bundle in self._under_way])
         for bundle, pace in zip(self._under_way, fair_paces(weights, self._capacity_bps, self._law), strict=True):
             bundle.pace_bps = float(pace)
@@ -68,5 +70,6 @@ class NetworkLinks:
             return  # somebody came or went since, and made a new plan
         self._settle()
         self._under_way.remove(bundle)
+        # before `done`, which may send the next round and plan again
         self._replan()
         bundle.done()

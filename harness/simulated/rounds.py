@@ -84,6 +84,7 @@ def affine_rounds(strategy: Strategy, costs: LinkCosts, how: How, equal_sizes: b
     world = costs.world
     if world == 1:
         return ()
+    # every rank's part is whole, so that nothing is padded
     small = PROBE_ELEMENTS * world
     demands = Demands(strategy, costs)
     once, twice = (list(_rounds(demands, how, equal_sizes, numel)) for numel in (small, 2 * small))
@@ -108,6 +109,7 @@ def _rounds(demands: Demands, how: How, equal_sizes: bool, numel: int) -> Iterat
 def rounds_of(asked: Sequence[Primitive]) -> Iterator[FlowRound]:
     """The rounds of one primitive, which every rank has asked for in its own words."""
     first, world = asked[0], len(asked)
+    # a server computes, and nothing travels
     if isinstance(first, Serve):
         return
     if isinstance(first, Transfer):

@@ -127,6 +127,7 @@ class TrialClock:
         beats = tuple(zip(names, trial.beats, strict=True)) if trial.beats else ()
         policy = policy_of(sharing, groups=trial.groups, beats=beats)
         shares = dict(zip(names, trial.shares, strict=True)) if trial.shares else {}
+        # on devices of their own, turns would only part computation that nobody shares
         takes_device = not (own and sharing.gates_link)
         takes_link = sharing.gates_link and trial.link is Link.FIFO
         shared = SharedHost(
@@ -189,6 +190,7 @@ def _alone(trial: Trial, network: PlacedNetwork, place: int, layers: Layers) -> 
         trial, jobs=(job,), sharing=None, num_steps=ALONE_STEPS, num_warmup=1, shares=(), groups=(), beats=()
     )
     own = replace_jobs(network, place)
+    # m needs a run of its own: in a step messages hide behind backward
     (found,) = TrialClock(solo, own).train([layers])
     run = TrialClock(solo, own)
     costs = job_costs(solo, own, 0)
