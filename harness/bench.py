@@ -72,6 +72,7 @@ class Bench:
 
     def _run(self, trial: Trial, on_event: OnEvent) -> Record:
         background = Background(self._environment)
+        # A missing library skips the trial before anything is measured for it.
         reasons = [system_of(job.system).why_unavailable() for job in trial.jobs]
         if reason := next(filter(None, reasons), None):
             return skipped(trial, reason, background)
@@ -117,6 +118,7 @@ class Bench:
 
     def _recorded(self, workload: WorkloadSpec) -> tuple[Layers, str]:
         """The layer times of a workload on its device, recorded once on one thread, and where they are from."""
+        # One thread at a time: two profiles recorded side by side would both be too slow.
         with self._recording:
             if workload not in self._layers:
                 num_threads = torch.get_num_threads()
@@ -172,6 +174,7 @@ def _processes(trial: Trial, answer: Answer) -> list[Process]:
 
 def _pair(trial: Trial) -> tuple[str, FabricSpec, int]:
     """Trials with equal pairs have the same jobs under the same conditions, however they share."""
+    # Costs are of a job's single step, so how many of them it takes or when it starts makes no difference.
     alike = [replace(job, num_steps=None, start_phase=0.0) for job in trial.jobs]
     return repr(alike), trial.fabric, trial.repeat
 

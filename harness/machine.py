@@ -34,6 +34,7 @@ class MachineWatch:
     def stop(self) -> tuple[str, MachineFacts]:
         """When the trial ended, and what the machine did meanwhile."""
         busy_s, stolen_s, total_s = _processor_times()
+        # A trial that fails at once may end within one tick of the kernel's clock.
         passed_s = max(total_s - self.total_s, 1e-9)
         ended_at = now()
         return ended_at, MachineFacts(
@@ -46,6 +47,7 @@ class MachineWatch:
 
 def watch() -> MachineWatch:
     """Probe the machine and begin to watch it."""
+    # Before the counters are read, so that the probe itself is in no trial's load.
     before = probe()
     return MachineWatch(now(), before, *_processor_times())
 

@@ -32,10 +32,12 @@ class Recorder:
     spans: list[Span] = field(default_factory=list)
 
     def add(self, track: str, name: str, start_s: float, end_s: float) -> None:
+        """Note what went on from `start_s` to `end_s`; from any thread."""
         self.spans.append(Span(track, name, start_s, end_s))
 
     @contextmanager
     def span(self, track: str, name: str) -> Iterator[None]:
+        """Note how long the body takes; nothing if it raises."""
         start_s = perf_counter()
         yield
         self.spans.append(Span(track, name, start_s, perf_counter()))

@@ -156,6 +156,7 @@ class Trial:
     @property
     def id(self) -> str:
         """File name of the record."""
+        # File systems differ in what they take for a name, and a cell's has slashes.
         safe = "".join(c if c.isalnum() or c in "-_." else "_" for c in self.cell)
         return f"{self.suite}.{safe}.r{self.repeat:02d}"
 
@@ -193,6 +194,7 @@ def check(trial: Trial) -> None:
             _check_exchange(trial, job)
             _check_consistency(trial, job)
         else:
+            # Other systems have no strategy, but the optimizer is a plug-in of ours.
             parse_strategy(job.optimizer)
 
 

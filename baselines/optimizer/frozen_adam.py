@@ -72,9 +72,11 @@ class FrozenAdam:
 
     @property
     def applies_momentum(self) -> bool:
+        """Always: its first moment."""
         return True
 
     def build(self, parameters: Parameters) -> torch.optim.Optimizer:
+        """An optimizer of these parameters, with moments of their shapes as its state."""
         return _FreezingAdam(parameters, self)
 
 

@@ -54,10 +54,12 @@ class Lamb:
 
     @property
     def scope(self) -> Scope:
+        """Norms are of whole tensors."""
         return Scope.TENSOR
 
     @property
     def applies_momentum(self) -> bool:
+        """Always: its first moment."""
         return True
 
     def build(self, parameters: Parameters) -> torch.optim.Optimizer:

@@ -51,10 +51,12 @@ class Lars:
 
     @property
     def scope(self) -> Scope:
+        """Norms are of whole tensors."""
         return Scope.TENSOR
 
     @property
     def applies_momentum(self) -> bool:
+        """Unless `momentum` is 0."""
         return self.momentum > 0.0
 
     def build(self, parameters: Parameters) -> torch.optim.Optimizer:

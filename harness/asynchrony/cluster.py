@@ -98,12 +98,15 @@ class VirtualCluster:
     def computed_at_s(self, worker: int, clock: int, start_s: float, seed: int) -> float:
         """When a step that begins at `start_s` is computed. Depends on its arguments alone, not on the schedule."""
         own = self.disturbances
+        # Seeded by what names the step, so every method meets the same slow steps in whatever order it runs them.
         rng = random.Random(f"{seed}/{worker}/{clock}")
         duration_s = self.compute_s * _of(own.slowdowns, worker)
         if own.jitter:
+            # Less half the variance, or the mean step would grow with the jitter.
             duration_s *= math.exp(rng.gauss(0.0, own.jitter) - own.jitter**2 / 2)
         if rng.random() < own.pause_probability:
             duration_s += rng.expovariate(1.0) * own.pause_s
+        # In order of time: a step that one halt lengthens may run into the next.
         for halt in sorted((halt for halt in own.halts if halt.worker == worker), key=lambda halt: halt.at_s):
             until_s = halt.at_s + halt.for_s
             if start_s < until_s and start_s + duration_s > halt.at_s:

@@ -55,6 +55,7 @@ class Parameters:
         self._complete()
 
     def _complete(self) -> None:
+        # Complete versions are added once and forgotten; only open ones must be added anew at each read.
         while self._num_complete < self.slowest:
             self._add(self.values, self._open.pop(self._num_complete))
             self._num_complete += 1
@@ -95,5 +96,6 @@ class Parameters:
 
     def _add(self, values: Tensor, version: dict[int, Tensor]) -> None:
         weight = self.share(len(version), self.num_workers)
+        # Floating-point sums depend on their order, so it is that of workers and not of arrival.
         for worker in sorted(version):
             values.add_(version[worker], alpha=weight)

@@ -79,6 +79,7 @@ class Training:
 
     def update(self, worker: int, clock: int, values: Tensor) -> Tensor:
         """What a worker's steps from `values` [numel] change [numel]."""
+        # Each worker draws from a generator of its own: dropout must not depend on who computed before.
         own, outer = self._workers[worker], torch.get_rng_state()
         torch.set_rng_state(own.generator)
         self.load(values, worker)
@@ -87,6 +88,7 @@ class Training:
             loss = self.loss(worker, self.model)
             loss.backward()
             own.optimizer.step()
+        # Running statistics are a worker's own, as they are in a process of its own.
         own.buffers = {name: buffer.clone() for name, buffer in self.model.named_buffers()}
         own.generator = torch.get_rng_state()
         torch.set_rng_state(outer)

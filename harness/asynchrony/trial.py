@@ -35,6 +35,7 @@ def run_virtual(trial: Trial, signals: Signals) -> Iterator[RankResult]:
         cluster, strategy.consistency, training.values, training.update, num_clocks, training.num_bytes, trial.seed
     )
     signals.ready()
+    # A worker's step lasts from one of its pushes to the next, waiting included.
     pushed_s: list[list[float]] = [[0.0] for _ in range(trial.world)]
     evaluated: list[Evaluated] = []
     for number, push in enumerate(run, start=1):

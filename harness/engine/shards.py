@@ -57,8 +57,10 @@ class Shards:
         Raises: ServingError if these elements were not updated in every version before.
         """
         pieces = pieces_of(message, serve.start, serve.grad.numel())
+        # More servers than elements: this one has nothing of the message.
         if not pieces:
             return serve.grad
+        # Taken when a message is first seen: only then is it known which elements come to this server.
         if version == 0:
             values = torch.cat([self.parameters[n].detach().reshape(-1)[a:b] for n, a, b in pieces])
             self._shards[pieces] = _Shard(values, self.optimizer.build([values]))
@@ -71,6 +73,7 @@ class Shards:
             )
         shard.values.grad = serve.grad.view(-1)
         shard.optimizer.step()
+        # The next message may use this memory again, so the optimizer must not hold on to it.
         shard.values.grad = None
         shard.version += 1
         return shard.values
@@ -140,7 +143,9 @@ class Adopt:
 
     @property
     def scope(self) -> Scope:
+        """Any part of a parameter can be adopted by itself."""
         return Scope.ELEMENT
 
     def build(self, parameters: Parameters) -> torch.optim.Optimizer:
+        """An optimizer whose step copies `grad` into each parameter; it keeps no state."""
         return _Adopting(parameters)

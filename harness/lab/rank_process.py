@@ -93,8 +93,10 @@ def fork_rank(task: Task, place: Place, cluster: Cluster, scratch: Path, go: tup
     log = scratch / f"{name.replace(' ', '-')}.log"
     lab_pid, pid = os.getpid(), os.fork()
     if pid == 0:
+        # First of all: until it is asked for, a lab that dies leaves this process behind.
         die_with_parent(lab_pid)
         os.close(read_end)
+        # The write end must be the lab's alone, else its closing lets nobody go.
         os.close(go[1])
         _child(task, place, cluster, log, write_end, go[0])
     os.close(write_end)
@@ -111,6 +113,7 @@ def _child(task: Task, place: Place, cluster: Cluster, log: Path, pipe: int, go:
     code = 1
     try:
         _redirect(log)
+        # Before torch makes any thread: a thread stays in the namespace in which it was made.
         cluster.enter(place.host.index)
         _pin(task, place)
         torch.set_num_threads(1)
@@ -127,6 +130,7 @@ def _child(task: Task, place: Place, cluster: Cluster, log: Path, pipe: int, go:
 
 
 def _redirect(log: Path) -> None:
+    # The lab's handlers were inherited, and would run the lab's own clean-up here.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)
     output = os.open(log, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o600)

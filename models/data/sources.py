@@ -65,9 +65,11 @@ class Digits:
 
     @property
     def shape(self) -> SampleShape:
+        """8 × 8 pixels, one channel, ten classes."""
         return SampleShape(size=8, channels=1, num_classes=10)
 
     def batches(self, rank: int, world: int, seed: int) -> Iterator[Batch]:
+        """Endless batches of this rank's share of what is not held out."""
         indices = held_in(len(self.labels), _HELD_OUT_EVERY)
         shard = Shard(num_samples=len(indices), batch_size=self.batch_size, rank=rank, world=world, seed=seed)
         generator = generator_for(seed, rank, world)
@@ -77,6 +79,7 @@ class Digits:
         return (Batch((shifted(b.inputs[0], self.most_shift, generator),), b.targets) for b in batches)
 
     def held_out(self) -> Iterator[Batch]:
+        """Every fifth digit, `num_evaluation` of them at most (0: all)."""
         indices = torch.arange(0, len(self.labels), _HELD_OUT_EVERY)[: self.num_evaluation or None]
         return (self._batch(part) for part in torch.split(indices, 128))
 
@@ -93,12 +96,13 @@ class Synthetic:
     shape: SampleShape
 
     def batches(self, rank: int, world: int, seed: int) -> Iterator[Batch]:
+        """A few random batches of this rank, over and over. Raises: WorkloadError for a rank outside the world."""
         if not 0 <= rank < world:
             raise WorkloadError(f"rank {rank} is not in a world of {world}; ranks count from 0")
         return self._repeat(generator_for(seed, rank))
 
     def held_out(self) -> None:
-        return None
+        """None: nothing can be learnt of random labels."""
 
     def _repeat(self, generator: torch.Generator) -> Iterator[Batch]:
         batches = [self._draw(generator) for _ in range(_SYNTHETIC_BATCHES)]

@@ -75,15 +75,18 @@ class Text:
 
     @property
     def shape(self) -> SampleShape:
+        """A sequence's tokens, those to be predicted as classes."""
         return SampleShape(size=self.sequences.shape[1] - self.next_token, num_classes=NUM_TOKENS)
 
     def batches(self, rank: int, world: int, seed: int) -> Iterator[Batch]:
+        """Endless batches of this rank's share of the sequences; masks are drawn anew each time."""
         indices = held_in(len(self.sequences), _HELD_OUT_EVERY)
         shard = Shard(num_samples=len(indices), batch_size=self.batch_size, rank=rank, world=world, seed=seed)
         generator = generator_for(seed, rank, world)
         return (self._batch(self.sequences[indices[chosen]], generator) for _, chosen in index_batches(shard))
 
     def held_out(self) -> Iterator[Batch]:
+        """Every tenth sequence, `num_evaluation` of them at most (0: all), masked alike each time."""
         sequences = self.sequences[::_HELD_OUT_EVERY][: self.num_evaluation or None]
         generator = generator_for(0)
         return (self._batch(part, generator) for part in torch.split(sequences, 32))

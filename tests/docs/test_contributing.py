@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 import torch
 from pages import ROOT, block_after
+from patience import patience_s
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
 from torch.nn import functional
@@ -219,7 +220,7 @@ def run_in(checkout: Path, *command: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "PYTHONPATH": str(checkout), "OMP_NUM_THREADS": "1"}
     arguments = [sys.executable, "-m", *command]
     return subprocess.run(
-        arguments, cwd=checkout, env=environment, capture_output=True, text=True, timeout=150, check=False
+        arguments, cwd=checkout, env=environment, capture_output=True, text=True, timeout=patience_s(150), check=False
     )
 
 

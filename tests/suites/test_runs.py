@@ -13,6 +13,7 @@ from time import monotonic, sleep
 import pytest
 from commands import ONE_TRIAL, Command, Started
 from own_data import make_images
+from patience import patience_s
 from rich.console import Console
 
 from fabric.api import FabricKind
@@ -185,6 +186,6 @@ def test_ctrl_c_keeps_what_is_done_and_leaves_nothing_else(tmp_path: Path, scrat
 
 
 def wait_for_record(folder: Path, started: Started) -> None:
-    deadline_s = monotonic() + 40
+    deadline_s = monotonic() + patience_s(40)
     while not list(folder.glob("*.json")) and monotonic() < deadline_s and started.process.poll() is None:
         sleep(0.02)
