@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from fabric.api import FabricKind, FabricSpec
+from harness.asynchrony.cluster import OnLoss
 from harness.trial import Trial
 from models.workload import Device
 
@@ -26,6 +27,7 @@ class Options:
     smoke: bool = False
     trace: bool = False
     seed: int = 1
+    on_loss: OnLoss = OnLoss.STOP
 
     def fabric_spec(self, *, num_hosts: int, rate_bps: float | None) -> FabricSpec:
         """The fabric of a cell whose suite suggests these hosts and this rate.

@@ -16,6 +16,7 @@ from rich.text import Text
 
 from analysis.terminal import Column, output_console, table
 from fabric.api import FabricError, FabricKind, parse_rate
+from harness.asynchrony.cluster import OnLoss
 from harness.bench import Bench
 from harness.lab.launched import LaunchedRanks, RanksLost
 from harness.lab.spmd import LaunchError, Placement, own_placement
@@ -130,6 +131,7 @@ def options_from(
         smoke=arguments.smoke,
         trace=arguments.trace,
         seed=arguments.seed,
+        on_loss=OnLoss(arguments.on_loss),
     )
 
 
