@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from analysis.stats import FEWEST_FOR_LEVEL
 from fabric.api import FabricKind, FabricSpec, NetworkSpec
+from harness.asynchrony.cluster import OnLoss
 from harness.trial import Trial
 from models.workload import Device
 
@@ -30,6 +31,7 @@ class Options:
     trace: bool = False
     seed: int = 1
     network: NetworkSpec | None = None
+    on_loss: OnLoss = OnLoss.STOP
 
     def num_repeats(self, fewest: int = FEWEST) -> int:
         """How often every cell is run at first: as asked, once to show that it runs, else `fewest` times."""

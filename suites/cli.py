@@ -17,6 +17,7 @@ from types import FrameType
 from rich.console import Console
 
 from baselines import outside
+from harness.asynchrony.cluster import OnLoss
 from harness.lab.spmd import is_follower
 from suites.commands.collectives import add_collectives
 from suites.commands.emulate import add_emulate
@@ -146,6 +147,12 @@ def _add_run(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     run.add_argument("--seed", type=int, default=1, metavar="N", help="seed of the first repeat, others count on")
     run.add_argument("--data", default="", metavar="PATH", help="an ImageNet folder, or a text file or folder")
     run.add_argument("--device", default="cpu", metavar="D", help="of real training: cpu (default) or cuda")
+    run.add_argument(
+        "--on-loss",
+        choices=[own.value for own in OnLoss],
+        default=OnLoss.STOP.value,
+        help="of asynchronous workers on hosts: whether the others go on when one is lost (default stop)",
+    )
     run.add_argument("--smoke", action="store_true", help="a few short cells, under a minute")
     run.add_argument("--dry-run", action="store_true", help="print the grid, memory and time; run nothing")
     run.add_argument("--trace", action="store_true", help="also write a Perfetto trace of every trial")

@@ -17,6 +17,7 @@ from rich.text import Text
 
 from analysis.terminal import Column, output_console, table
 from fabric.api import FabricError, FabricKind, parse_rate
+from harness.asynchrony.cluster import OnLoss
 from harness.bench import Bench
 from harness.lab.launched import LaunchedRanks, RanksLost
 from harness.lab.spmd import LaunchError, Placement, own_placement
@@ -165,6 +166,7 @@ def options_from(
         trace=arguments.trace,
         seed=arguments.seed,
         network=network_from(arguments),
+        on_loss=OnLoss(arguments.on_loss),
     )
 
 
