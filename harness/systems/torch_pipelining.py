@@ -77,7 +77,7 @@ class TorchPipelineSession:
             raise ParallelismError("torch-pipelining sums no tied weights; use ours, or a network without them")
         own = {index: stages[index] for index in range(rank, len(stages), job.num_ranks)}
         self.modules: Mapping[int, nn.Module] = {index: stage.module for index, stage in own.items()}
-        self.num_sent_bytes = self.num_messages = 0
+        self.num_sent_bytes, self.num_messages = 0.0, 0
         self.held = (0, 0, 0)
         self._meter, self._loss, self._num_targets = seat.meter, stages[-1].loss, 1
         self._is_first, self._is_last = 0 in own, len(stages) - 1 in own
@@ -105,6 +105,9 @@ class TorchPipelineSession:
                     self._optimizer.step()
                     self._optimizer.zero_grad()
         return {number: float(loss.detach()) for number, loss in enumerate(losses)}
+
+    def close(self) -> None:
+        """Nothing to free."""
 
     def _loss_of(self, output: Tensor, targets: Tensor) -> Tensor:
         return self._loss(output, MicroBatch(targets, targets, self._num_targets))
