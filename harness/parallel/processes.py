@@ -96,6 +96,7 @@ class PipelineProcess:
             except StopIteration:
                 break
             answer = self._answer(request, sends)
+            # A tensor that is being sent must stay alive, and not much longer.
             if len(sends) > _SENDS_PER_STAGE * self.opened.program.num_stages:
                 sends.popleft()[0].wait()
         for work, _ in sends:

@@ -36,6 +36,7 @@ class MeshTensorFlow:
     layout: str = ""
 
     def plan(self, layers: Sequence[PlannedLayer], machine: Machine, work: Workshare) -> ParallelPlan:
+        """One stage, each layer split as the layout says; the cost is the step in seconds. Raises: ParallelismError."""
         degrees = self._degrees(machine.num_devices)
         configs = [_config(layer, degrees, work) for layer in layers]
         return plan_of(configs, total_s(layers, configs, machine, work), machine)
