@@ -3,7 +3,8 @@
 Paper: Wu et al., Stanza: Layer Separation for Distributed Training in Deep Learning, 2018 (arXiv 1812.10624). In
 networks such as VGG and AlexNet the convolutions compute and the fully connected layers hold the parameters. Apart from
 each other, convolutions' workers sum few gradients, and instead of the others' parameters only the boundary's
-activations travel. With c convolution and f fully connected devices of n = c + f and a mini-batch of B samples, a step is
+activations travel. With c convolution and f fully connected devices of n = c + f and a mini-batch of B samples, a step
+is
 
     B·t_conv/c + B·t_fc/f + 2·(boundary's bytes of B/f samples) + the longer of both sides' all-reduces
 
