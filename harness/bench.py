@@ -124,10 +124,10 @@ class Bench:
 
     def _foretold(self, trial: Trial) -> Prediction | None:
         """The step time before the trial is run, where it can be known. Raises: LabLost, FabricError."""
+        if trial.is_pipelined:
+            return None  # its own clock predicts it, and the prediction stands in its record
         if trial.cluster is not None:  # the virtual clock is the prediction
             return virtual_prediction(trial) if trial.fabric.kind.has_processes else None
-        if trial.is_pipelined:
-            return None
         if not trial.fabric.kind.has_processes:
             return predicted_step(trial, *self._recorded(trial.jobs[0].workload))
         if not self._foresees or why_unpredictable(trial):

@@ -112,6 +112,7 @@ class _SharedClock:
         self._ends_s = [[0.0] * job.num_steps for job in jobs]
 
     def run(self) -> None:
+        """Work off all events in the order of their times."""
         for job, seats in zip(self._jobs, self._seats, strict=True):
             for seat in seats:
                 self._begin(seat, job.start_s)
@@ -123,6 +124,7 @@ class _SharedClock:
         self._at(start_s, lambda now_s: self._go_on(seat, now_s))
 
     def finished(self) -> SharedTimeline:
+        """What it came to. Raises: ParallelismError if a rank has steps left."""
         left = [seat for seats in self._seats for seat in seats if seat.step < self._jobs[seat.job].num_steps]
         if left:
             raise ParallelismError(f"{len(left)} ranks wait for ever; use another order of the devices")

@@ -71,6 +71,7 @@ def open_job(trial: Trial, number: int, device_socket: str = "") -> OpenedJob:
         schedule=asked.resolve(),
         make_optimizer=lambda parameters: job.resolve().optimizer.build(list(parameters)),
         seed=trial.seed,
+        strategy=job.resolve(),
     )
     return OpenedJob(workload, _model_of(workload, spec, trial.seed), pipeline, job.accumulate)
 

@@ -60,7 +60,10 @@ def run_pipeline_rank(trial: Trial, place: Place, signals: Signals) -> RankResul
         trained = _train(trial, place, opened, session, meter, _first_and(first, data))
         own_turns = own_times(turns)
     gather(opened, session)
-    return _result(trial, place, opened, session, meter, recorder, trained, own_turns if place.arbiter_socket else ())
+    turns_here = own_turns if place.arbiter_socket else ()
+    result = _result(trial, place, opened, session, meter, recorder, trained, turns_here)
+    session.close()
+    return result
 
 
 def _first_and(

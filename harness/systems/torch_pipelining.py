@@ -39,14 +39,17 @@ class TorchPipelining:
     zero_bubble: bool = False
 
     def why_unavailable(self) -> str | None:
+        """Not without torch.distributed."""
         if not dist.is_available():
             return "torch.distributed is not in this torch; install a build that has it"
         return None
 
     def why_unpaced(self, *, among_virtual: bool) -> str | None:
+        """Its messages go through torch's group, as the paced backend wants; to real neighbours alone."""
         return "a stage needs a real neighbour; use num_virtual=0" if among_virtual else None
 
     def why_unfit_for(self, schedule: str) -> str | None:
+        """The reason why torch has no such schedule, or None."""
         name, arguments = read_call(schedule)
         if name not in _SCHEDULES or arguments.get("recompute") or "policy" in arguments:
             return f"it has no schedule {schedule!r}; use one of {', '.join(_SCHEDULES)}, without settings"
@@ -55,9 +58,11 @@ class TorchPipelining:
         return None
 
     def prepare(self, model: nn.Module, seat: RankSeat) -> Session:
+        """Raises: ParallelismError; it has no replicas to train."""
         raise ParallelismError("torch-pipelining trains pipelines alone; give the job pipelining")
 
     def open_pipeline(self, seat: PipelineSeat) -> PipelineSession:
+        """Cut the network as ours is cut, and give torch the stages. Raises: ParallelismError."""
         name, _ = read_call(seat.job.schedule.card.name)
         return TorchPipelineSession(seat, _ZERO_BUBBLE if self.zero_bubble else _SCHEDULES[name])
 
@@ -77,7 +82,7 @@ class TorchPipelineSession:
             raise ParallelismError("torch-pipelining sums no tied weights; use ours, or a network without them")
         own = {index: stages[index] for index in range(rank, len(stages), job.num_ranks)}
         self.modules: Mapping[int, nn.Module] = {index: stage.module for index, stage in own.items()}
-        self.num_sent_bytes = self.num_messages = 0
+        self.num_sent_bytes, self.num_messages = 0.0, 0
         self.held = (0, 0, 0)
         self._meter, self._loss, self._num_targets = seat.meter, stages[-1].loss, 1
         self._is_first, self._is_last = 0 in own, len(stages) - 1 in own
@@ -94,6 +99,7 @@ class TorchPipelineSession:
         self._optimizer = job.make_optimizer(parameters)
 
     def run(self, data: Sequence[MicroBatch]) -> dict[int, float]:
+        """A step by torch's schedule and the optimizer's; on the last stage the micro-batches' losses."""
         self._num_targets = data[0].num_targets
         losses: list[Tensor] = []
         inputs = (torch.cat([own.inputs for own in data]),) if self._is_first else ()
@@ -105,6 +111,9 @@ class TorchPipelineSession:
                     self._optimizer.step()
                     self._optimizer.zero_grad()
         return {number: float(loss.detach()) for number, loss in enumerate(losses)}
+
+    def close(self) -> None:
+        """Nothing to free."""
 
     def _loss_of(self, output: Tensor, targets: Tensor) -> Tensor:
         return self._loss(output, MicroBatch(targets, targets, self._num_targets))
