@@ -134,6 +134,7 @@ def _bits(compression: Any, tensor_sizes: Sequence[int], world: int) -> float | 
         return None
     if isinstance(compression, SizedByShape):
         return None  # shapes are not known here, and a guess by size alone would be wrong
+    # A code with a scale per tensor costs more in a network of many small tensors, so tensors are counted one by one.
     pieces = sizes if compression.scope.value == "tensor" else [sum(sizes)]
     return BITS_PER_BYTE * math.fsum(compression.wire_bytes(size, world) for size in pieces) / sum(sizes)
 

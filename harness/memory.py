@@ -42,6 +42,7 @@ def _rank_bytes(workload: WorkloadSpec) -> int:
 def check_memory(trial: Trial, num_ranks: int | None = None) -> int:
     """The estimate in bytes. Raises: TrialError if it is more than what is free."""
     needed, free = trial_bytes(trial, num_ranks), psutil.virtual_memory().available
+    # Refused here rather than killed later by the kernel, which would choose a process of its own liking.
     if needed > HEADROOM * free:
         raise TrialError(
             f"{trial.cell}: needs about {needed / 1e9:.1f} GB on this machine and {free / 1e9:.1f} GB are free; "

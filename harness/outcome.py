@@ -64,6 +64,7 @@ def skipped(trial: Trial, reason: str, background: Background) -> Record:
 
 def record_of(trial: Trial, answer: Answer, background: Background) -> Record:
     """The record of a finished trial; `background.costs` are the jobs' own, measured alone."""
+    # A server trains nothing: its weights, losses and times would be compared with the workers'.
     servers = [rank for rank in answer.ranks if rank.serves]
     answer = replace(answer, ranks=tuple(rank for rank in answer.ranks if not rank.serves))
     status, reason = _verdict(trial, answer)
@@ -138,6 +139,7 @@ def theory_cost(costs: JobCosts) -> JobCost:
 def sharing_facts(trial: Trial, ranks: Sequence[RankResult]) -> SharingFacts:
     """What the turns of a host's jobs were like, on the host with the slowest hand-overs."""
     hosts = sorted({rank.rank for rank in ranks})
+    # Turns are taken host by host, so only ranks of one host can hand over to each other.
     facts = [_host_facts([rank for rank in ranks if rank.rank == host]) for host in hosts]
     rules = {name: to_jsonable(getattr(trial, name)) for name in ("shares", "groups", "beats") if getattr(trial, name)}
     worst = max(facts, key=lambda own: own.handover_p50_s or 0.0)
@@ -165,6 +167,7 @@ def _verdict(trial: Trial, answer: Answer) -> tuple[Status, str]:
         ranks = [rank for rank in answer.ranks if rank.job == index]
         if any(not math.isfinite(loss) for rank in ranks for loss in rank.losses):
             return Status.DIVERGED, f"job {job.name}: the loss is not finite; use a smaller learning rate"
+        # Buffers are not in the digest; parameters of synchronous training are equal on all ranks, bit for bit.
         if job.system != "local" and len({rank.weights_digest for rank in ranks}) > 1:
             return Status.ERROR, f"job {job.name}: ranks ended with different weights, which synchronous SGD must not"
     return Status.OK, ""
@@ -178,9 +181,12 @@ def _job_result(
     asked = asked_of(job, trial.num_steps_of(index), trial.world, ranks[0].tensor_sizes if ranks else ())
     if not ranks:
         return asked
+    # Synchronous ranks wait for the slowest, so its phases explain the step.
     slowest = max(ranks, key=lambda rank: sum(rank.step_times_s[trial.num_warmup :]))
+    # Clocks of one machine are common, and only differences mean something.
     zero_s = min(rank.start_s for rank in answer.ranks)
     num_steps = trial.num_warmup + trial.num_steps_of(index)
+    # Interfaces do not know jobs: what crossed one belongs to a job only if there was one.
     alone = answer.sent_bytes is not None and len(trial.jobs) == 1
     predicted_s = prediction.step_time_s if prediction is not None and not is_timed else None
     return replace(
@@ -190,12 +196,13 @@ def _job_result(
         phases=slowest.phases,
         num_messages=ranks[0].num_messages,
         num_control_rounds=ranks[0].num_control_rounds,
+        # The rank that sends most sets the pace, a server too.
         wire_bytes=max((rank.wire_bytes for rank in (*ranks, *servers)), key=lambda sent: sum(sent.values())),
         num_servers=len(servers),
         interface_bytes=max(answer.sent_bytes or ()) / num_steps if alone else None,
         curve=tuple(_curve(ranks) if is_timed else _untimed_curve(ranks, predicted_s)),
         clock=_clock(trial, predicted_s),
-        consistency=ranks[0].consistency,
+        consistency=next((rank.consistency for rank in (*ranks, *servers) if rank.consistency is not None), None),
         weights_digest=ranks[0].weights_digest,
         notes=ranks[0].notes,
         adaptation=ranks[0].adaptation,
@@ -213,10 +220,10 @@ def _job_result(
 
 def _clock(trial: Trial, predicted_s: float | None) -> str:
     """What the curve's times are."""
-    if trial.cluster is not None:
-        return "virtual"
     if trial.fabric.kind.has_processes:
         return "measured"
+    if trial.cluster is not None:
+        return "virtual"
     return "none" if predicted_s is None else "predicted"
 
 

@@ -141,13 +141,32 @@ class ProbeFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MachineFacts:
-    """The machine before and after a trial and, over the trial, the shares of all processor time that were in use, by
-    whomever, or stolen by the machine's own host."""
+    """The machine before and after a trial and, over the trial, shares of all processor time.
+
+    They are: in use by whomever, stolen by the machine's own host, and used by others (processes that are no part of
+    the run; None where that cannot be told). `fastest_s` is the shortest speed probe that the run has seen so far.
+    """
 
     before: ProbeFacts
     after: ProbeFacts
     busy_share: float
     stolen_share: float
+    other_share: float | None = None
+    fastest_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckFacts:
+    """One check of a trial's validity: what was found, and the most that was allowed before the trial began."""
+
+    quantity: str
+    found: float
+    most: float
+
+    @property
+    def passes(self) -> bool:
+        """Whether it is within its limit."""
+        return self.found <= self.most
 
 
 def real_size(value: float, size_scale: int) -> str:

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from analysis.stats import FEWEST_FOR_LEVEL
 from fabric.api import FabricKind, FabricSpec
 from harness.trial import Trial
 from models.workload import Device
+
+FEWEST = FEWEST_FOR_LEVEL  # repeats at first; more come where that does not suffice (`suites.repeats`)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +29,10 @@ class Options:
     smoke: bool = False
     trace: bool = False
     seed: int = 1
+
+    def num_repeats(self, fewest: int = FEWEST) -> int:
+        """How often every cell is run at first: as asked, once to show that it runs, else `fewest` times."""
+        return self.repeats or (1 if self.smoke else fewest)
 
     def fabric_spec(self, *, num_hosts: int, rate_bps: float | None) -> FabricSpec:
         """The fabric of a cell whose suite suggests these hosts and this rate.
@@ -49,7 +56,8 @@ class Suite:
 
     `fabric` is the only one that it is for, whatever the command line says. `predicted` is a wider grid for the
     predictor alone: with `predicted_worlds`, the other numbers of workers for which its cells are predicted, it holds
-    every measured cell that can be predicted."""
+    every measured cell that can be predicted. `budget_s` is how long its timed trials may take unless the command line
+    says otherwise; what that does not suffice for is not run, and undecided."""
 
     name: str
     question: str
@@ -57,6 +65,7 @@ class Suite:
     fabric: FabricKind | None = None
     predicted: Grid | None = None
     predicted_worlds: tuple[int, ...] = ()
+    budget_s: float = 1800.0
 
 
 def interleave(cells: Sequence[Trial], repeats: int) -> list[Trial]:

@@ -138,7 +138,11 @@ def _add_run(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     )
     run.add_argument("--hosts", type=int, metavar="N", help="hosts, a rank of each job on each")
     run.add_argument("--rate", metavar="RATE", help="line rate such as 200mbit or 1gbit; none: unshaped")
-    run.add_argument("--repeats", type=int, metavar="N", help="repeats of each cell, interleaved")
+    run.add_argument("--repeats", type=int, metavar="N", help="so many repeats of each cell, and no more")
+    run.add_argument("--budget", metavar="TIME", help="stop when trials have taken so long, e.g. 90s, 10m or 2h")
+    run.add_argument(
+        "--any-machine", action="store_true", help="count trials however busy the machine is, and add no repeats"
+    )
     run.add_argument("--steps", type=int, metavar="N", help="measured steps a trial")
     run.add_argument("--seed", type=int, default=1, metavar="N", help="seed of the first repeat, others count on")
     run.add_argument("--data", default="", metavar="PATH", help="an ImageNet folder, or a text file or folder")

@@ -9,13 +9,22 @@ from importlib.util import find_spec
 import psutil
 import pytest
 from hypothesis import HealthCheck, settings
+from patience import patience_s
 
-GRACE_S = 3.0
+GRACE_S = patience_s(3.0)
 
 # Examples are laws, not timings: a busy machine must not fail them, and the same ones run every time.
 settings.register_profile("suite", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("suite")
 OPTIONAL_CAPABILITIES = {"namespaces without root", "congestion control reno"}
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """The limits of pytest-timeout are bounds against hanging too, so they follow the machine."""
+    usual_s = float(config.getoption("timeout", None) or config.getini("timeout"))
+    for item in items:
+        marker = item.get_closest_marker("timeout")
+        item.add_marker(pytest.mark.timeout(patience_s(marker.args[0] if marker else usual_s)), append=False)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -9,6 +9,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
+from patience import patience_s
 
 from crossover import ArbiterLost, Participant, start
 from crossover.attach import JOB, SETTINGS, SOCKET
@@ -19,7 +20,7 @@ BIN = Path(sys.executable).parent
 OPTIONS = ["--steps", "6", "--accumulate", "2", "--clip", "0.5", "--halve-every", "2"]
 DDP = [str(BIN / "torchrun"), "--standalone", "--nproc-per-node", "2", "examples/ddp_train.py", *OPTIONS]
 HOROVOD = [str(BIN / "horovodrun"), "--gloo", "-np", "2", sys.executable, "examples/horovod_train.py", *OPTIONS]
-LIMIT_S = 110.0
+LIMIT_S = patience_s(110.0)
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 

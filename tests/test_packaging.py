@@ -11,6 +11,7 @@ from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
 import pytest
+from patience import patience_s
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -26,7 +27,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[zipfile.ZipFile]
         ignore=shutil.ignore_patterns(".*", "runs", "reference", "__pycache__", "profiles", "docs", "tests", "shared"),
     )
     words = ["-m", "pip", "wheel", "--no-build-isolation", "--no-deps", "--no-index", "-q", "-w", str(folder), "."]
-    subprocess.run([sys.executable, *words], cwd=folder / "tree", check=True, timeout=120)
+    subprocess.run([sys.executable, *words], cwd=folder / "tree", check=True, timeout=patience_s(120))
     (path,) = folder.glob("*.whl")
     with zipfile.ZipFile(path) as opened:
         opened.extractall(folder / "installed")
@@ -57,7 +58,11 @@ def test_what_is_installed_imports_and_runs_without_any_other_package(wheel: zip
     )
     socket = installed / "s" / "h"
     done = subprocess.run(
-        [sys.executable, "-I", "-S", "-c", code, str(socket)], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-I", "-S", "-c", code, str(socket)],
+        capture_output=True,
+        text=True,
+        timeout=patience_s(60),
+        check=False,
     )
     assert (done.returncode, done.stderr) == (0, "")
 
@@ -78,5 +83,7 @@ def test_the_suites_command_of_an_environment_runs_from_the_checkout(
     (tmp_path / "checkout" / "suites" / "__main__.py").write_text("import sys; print('suites', sys.argv[1:])")
     setup.see_checkout()
     command = tmp_path / "e v" / "bin" / "crossover-bench"
-    done = subprocess.run([command, "list", "a b"], cwd="/", capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        [command, "list", "a b"], cwd="/", capture_output=True, text=True, timeout=patience_s(60), check=False
+    )
     assert done.stdout == "suites ['list', 'a b']\n"

@@ -16,6 +16,7 @@ import psutil
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from patience import patience_s
 
 ROOT = Path(__file__).resolve().parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
@@ -78,7 +79,9 @@ def pins() -> dict[str, str]:
 def make(*arguments: str) -> subprocess.CompletedProcess[str]:
     clean = {name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")}
     command = ["make", "--no-print-directory", *arguments]
-    return subprocess.run(command, cwd=ROOT, env=clean, capture_output=True, text=True, timeout=90, check=False)
+    return subprocess.run(
+        command, cwd=ROOT, env=clean, capture_output=True, text=True, timeout=patience_s(90), check=False
+    )
 
 
 class TestProject:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from analysis.cells import FabricKey, fabric_key, is_shared, num_ranks
 from analysis.naming import method_of, short_names
 from analysis.steps.wire_bytes import counted_a_step
-from analysis.targets.rows import ACCURACY, LOSS, HeldOutCurve, Price, Spread, TargetRow, TargetStudy
+from analysis.targets.rows import ACCURACY, LOSS, HeldOutCurve, HeldOutEnd, Price, Spread, TargetRow, TargetStudy
 from analysis.wording import number, percent, plural
 from results.facts import Role
 from results.record import CurvePoint, JobResult, Record, Status
@@ -24,6 +24,7 @@ from results.record import CurvePoint, JobResult, Record, Status
 SHARE = 0.95
 ACCURATE = 0.5  # above it accuracy is the metric; language models guess too few tokens for that
 FEWEST_POINTS = 3
+BATCH = "batch"  # the axis on which a suite compares sizes of batches
 FULL_SIZE_SHARE = 0.75
 Cell = Sequence[Record]
 Key = tuple[str, str, str, FabricKey, int, str]
@@ -68,8 +69,8 @@ def _key(record: Record) -> Key:
 
 
 def _workers(record: Record) -> str:
-    """What the cell calls its workers where they are unequal by design; empty elsewhere."""
-    return record.cell.partition("/")[0] if record.trial.get("cluster") else ""
+    """What the cell calls its place where workers are unequal by design, or batches are compared; empty elsewhere."""
+    return record.cell.partition("/")[0] if record.trial.get("cluster") or record.axis == BATCH else ""
 
 
 def _study(key: Key, cells: Sequence[Cell]) -> TargetStudy | None:
@@ -94,6 +95,7 @@ def _study(key: Key, cells: Sequence[Cell]) -> TargetStudy | None:
         target=goal.value,
         rule=_rule(goal),
         rows=(dense_row, *(row for row in rows if not row.is_dense)),
+        batch_size=key[4],
     )
 
 
@@ -170,6 +172,10 @@ def _row(records: Cell, name: str, goal: _Goal, *, is_dense: bool) -> TargetRow:
         num_diverged=len(diverged),
         is_dense=is_dense,
         role=job.role,
+        ends=tuple(
+            HeldOutEnd(seed=record.seed, accuracy=end.accuracy or 0.0, loss=end.loss)
+            for record, end in zip(ended, ends, strict=True)
+        ),
         record_ids=tuple(record.id for record in (*ended, *diverged)),
     )
 

@@ -39,6 +39,7 @@ class DapplePlanner:
         require_positive(most_groups=self.most_groups)
 
     def plan(self, layers: Sequence[PlannedLayer], machine: Machine, work: Workshare) -> ParallelPlan:
+        """The stages and replicas of least latency among all of at most `most_groups` groups of layers."""
         bounds = group_bounds([layer.forward_s + layer.backward_s for layer in layers], self.most_groups)
         replicas = [number for number in range(1, machine.num_devices + 1) if work.micro_batch_size % number == 0]
         plans = (

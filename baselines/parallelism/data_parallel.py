@@ -21,6 +21,7 @@ class DataParallel:
     )
 
     def plan(self, layers: Sequence[PlannedLayer], machine: Machine, work: Workshare) -> ParallelPlan:
+        """One stage on all devices. Raises: ParallelismError if they do not divide a micro-batch."""
         if work.micro_batch_size % machine.num_devices:
             raise ParallelismError(
                 f"{machine.num_devices} devices do not divide a micro-batch of {work.micro_batch_size} samples; use a "

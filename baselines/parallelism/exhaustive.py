@@ -26,6 +26,7 @@ class Exhaustive:
     most_plans: int = 200_000
 
     def plan(self, layers: Sequence[PlannedLayer], machine: Machine, work: Workshare) -> ParallelPlan:
+        """The configuration of least step time. Raises: ParallelismError for more than `most_plans` of them."""
         choices = [configs_of(layer, machine.num_devices, work) for layer in layers]
         num_plans = math.prod(len(options) for options in choices)
         if num_plans > self.most_plans:

@@ -43,6 +43,7 @@ class FlexFlow:
         require_positive(num_steps=self.num_steps)
 
     def plan(self, layers: Sequence[PlannedLayer], machine: Machine, work: Workshare) -> ParallelPlan:
+        """The best configuration that `num_steps` random changes came by; the same for the same `seed`."""
         chance = random.Random(self.seed)
         choices = [configs_of(layer, machine.num_devices, work) for layer in layers]
         configs = [_most_samples(options) for options in choices]

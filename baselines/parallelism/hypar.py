@@ -37,6 +37,7 @@ class HyPar:
     )
 
     def plan(self, layers: Sequence[PlannedLayer], machine: Machine, work: Workshare) -> ParallelPlan:
+        """Data or model parallelism per layer and level. Raises: ParallelismError unless devices are a power of two."""
         num_levels = machine.num_devices.bit_length() - 1
         if 1 << num_levels != machine.num_devices:
             raise ParallelismError(f"{machine.num_devices} devices are no power of two; use 2, 4, 8 or 16")

@@ -34,6 +34,8 @@ class PipeDreamPlanner:
     )
 
     def plan(self, layers: Sequence[PlannedLayer], machine: Machine, work: Workshare) -> ParallelPlan:
+        """The stages whose slowest is fastest, on all devices. Raises: ParallelismError if no replicas divide the
+        micro-batch."""
         best: dict[tuple[int, int], _Best] = {(0, 0): (0.0, ())}
         for stop in range(1, len(layers) + 1):
             for num_devices in range(1, machine.num_devices + 1):

@@ -20,21 +20,36 @@ class PlannedLayer(Protocol):
     `tied_bytes` are those of weights that an earlier layer owns: a stage of its own needs a copy."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """The layer's name in its network."""
+
     @property
-    def forward_s(self) -> float: ...
+    def forward_s(self) -> float:
+        """Seconds of forward per sample."""
+
     @property
-    def backward_s(self) -> float: ...
+    def backward_s(self) -> float:
+        """Seconds of backward per sample."""
+
     @property
-    def parameter_bytes(self) -> int: ...
+    def parameter_bytes(self) -> int:
+        """Bytes of its own parameters."""
+
     @property
-    def tied_bytes(self) -> int: ...
+    def tied_bytes(self) -> int:
+        """Bytes of parameters that an earlier layer owns too."""
+
     @property
-    def output_bytes(self) -> int: ...
+    def output_bytes(self) -> int:
+        """Bytes per sample that it hands on."""
+
     @property
-    def saved_bytes(self) -> int: ...
+    def saved_bytes(self) -> int:
+        """Bytes per sample that its backward needs."""
+
     @property
-    def extents(self) -> Mapping[str, int]: ...
+    def extents(self) -> Mapping[str, int]:
+        """How long each dimension is along which it may be split."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +96,7 @@ class Workshare:
 
     @property
     def micro_batch_size(self) -> int:
+        """Samples of one micro-batch."""
         return self.batch_size // self.num_micro_batches
 
 
@@ -116,6 +132,7 @@ class ParallelPlan:
 
     @property
     def num_devices(self) -> int:
+        """Devices that it uses, replicas counted."""
         return sum(stage.num_replicas for stage in self.stages)
 
 

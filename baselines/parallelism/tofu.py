@@ -49,6 +49,7 @@ class Tofu:
     )
 
     def plan(self, layers: Sequence[PlannedLayer], machine: Machine, work: Workshare) -> ParallelPlan:
+        """Splits factor by factor, each of least communication given those before it; the cost in bytes per device."""
         still = [still_of(layer) for layer in layers]
         configs = [OperatorConfig() for _ in layers]
         cost = 0.0

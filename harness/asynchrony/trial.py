@@ -18,7 +18,7 @@ from harness.lab.rank import RankResult, Signals, weights_digest
 from harness.loop import Evaluated
 from harness.trial import Trial
 from models.workload import Device, Workload, open_workload
-from results.record import ConsistencyFacts, Phases
+from results.record import Phases
 
 
 def run_virtual(trial: Trial, signals: Signals) -> Iterator[RankResult]:
@@ -35,6 +35,7 @@ def run_virtual(trial: Trial, signals: Signals) -> Iterator[RankResult]:
         cluster, strategy.consistency, training.values, training.update, num_clocks, training.num_bytes, trial.seed
     )
     signals.ready()
+    # A worker's step lasts from one of its pushes to the next, waiting included.
     pushed_s: list[list[float]] = [[0.0] for _ in range(trial.world)]
     evaluated: list[Evaluated] = []
     for number, push in enumerate(run, start=1):
@@ -46,12 +47,7 @@ def run_virtual(trial: Trial, signals: Signals) -> Iterator[RankResult]:
             if (found := workload.evaluate(model)) is not None:
                 evaluated.append(Evaluated(steps, push.time_s, found.loss, found.accuracy))
     training.load(run.parameters.read())
-    facts = ConsistencyFacts(
-        ahead={str(ahead): count for ahead, count in sorted(run.tally.ahead.items())},
-        missed={str(missed): count for missed, count in sorted(run.tally.missed.items())},
-        waited_s=tuple(run.tally.waited_s),
-        clocks=tuple(run.parameters.clocks),
-    )
+    facts = run.tally.facts(run.parameters.clocks)
     for worker, times_s in enumerate(pushed_s):
         yield RankResult(
             job=0,

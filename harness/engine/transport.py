@@ -34,22 +34,29 @@ class Transport(Protocol):
     """Starts a primitive on a lane; `done` is called from any thread with its answer."""
 
     @property
-    def rank(self) -> int: ...
+    def rank(self) -> int:
+        """This process among the ranks, from 0."""
 
     @property
-    def world(self) -> int: ...
+    def world(self) -> int:
+        """How many ranks there are, servers included."""
 
-    def start(self, primitive: Primitive, lane: int, done: Done) -> None: ...
+    def start(self, primitive: Primitive, lane: int, done: Done) -> None:
+        """Begin `primitive` and return. A lane carries one primitive at a time; every rank starts the same ones on it
+        in the same order."""
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Free connections and threads, once nothing is under way."""
 
 
 class HeldByLibrary(Protocol):
     """An operation that the library holds, as `torch.distributed.Work`."""
 
-    def is_completed(self) -> bool: ...
+    def is_completed(self) -> bool:
+        """Whether it has ended, well or not; does not block."""
 
-    def wait(self) -> bool: ...
+    def wait(self) -> bool:
+        """Block until it has ended. Raises: RuntimeError from torch if a peer is gone."""
 
 
 @runtime_checkable
@@ -77,20 +84,27 @@ class ProcessGroupTransport:
         self.rank, self.world = dist.get_rank(), dist.get_world_size()
         timeout = timedelta(seconds=timeout_s)
         with short_slices():
+            # gloo's threads are made here and inherit this thread's scheduling.
             self._groups = {lane: dist.new_group(timeout=timeout) for lane in range(num_lanes)}
             self._is_paced = dist.get_backend() == PACED
             self._groups[CONTROL] = dist.new_group(timeout=timeout, backend=PACED if self._is_paced else "gloo")
+        # A transfer has no future to be told by, so a thread waits for it; one per lane, since each lane has one under
+        # way.
         self._waiting = ThreadPoolExecutor(max_workers=max(1, num_lanes), thread_name_prefix="transfer")
 
     def queues(self, depth: int) -> bool:
+        """On gloo alone, whose threads carry out two operations of a group at once; other backends and depths go by
+        lanes."""
         return depth == GLOO_AT_ONCE and dist.get_backend(self._groups[0]) == dist.Backend.GLOO
 
     def queue(self, tensor: torch.Tensor) -> HeldByLibrary:
+        """All queued sums share lane 0's group, which keeps their order over ranks."""
         work: dist.Work | None = dist.all_reduce(tensor, group=self._groups[0], async_op=True)
         assert work is not None, "this rank is not part of its own group"
         return work
 
     def start(self, primitive: Primitive, lane: int, done: Done) -> None:
+        """Begin `primitive` on the lane's group; `done` is called by a thread of the library, or of this transport."""
         group = self._groups[lane]
         match primitive:
             case AllReduce(tensor):
@@ -106,6 +120,7 @@ class ProcessGroupTransport:
                 self._then(dist.broadcast(tensor, src=0, group=group, async_op=True), (tensor,), done)
             case AllToAll(parts, sizes):
                 self._all_to_all(parts, sizes, group, done)
+            # A rank that sits the round out must not take a thread for it.
             case Transfer(tensor=None):
                 done(())
             case Transfer(tensor=torch.Tensor(is_cuda=True)) if not self._is_paced:
@@ -123,6 +138,7 @@ class ProcessGroupTransport:
 
         def finish(future: torch.futures.Future[object]) -> None:
             try:
+                # Raises what went wrong on this rank or a peer; the future alone would keep it to itself.
                 future.value()
             except Exception as error:  # noqa: BLE001  reaches the loop through the engine
                 done(error)
@@ -157,6 +173,7 @@ class ProcessGroupTransport:
 
     def _transfer(self, transfer: Transfer, group: dist.ProcessGroup, done: Done) -> None:
         try:
+            # Both ways are begun before either is waited for: neighbours in a ring send at the same time.
             works = []
             if transfer.send is not None:
                 works.append(dist.isend(transfer.send, transfer.to, group=group))
@@ -180,6 +197,7 @@ class ProcessGroupTransport:
         self._then_on_device(dist.batch_isend_irecv(ways), _answer(transfer), done)
 
     def close(self) -> None:
+        """Wait for transfers under way and end their threads; the groups end with the default group."""
         self._waiting.shutdown(wait=True)
 
 

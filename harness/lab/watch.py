@@ -60,9 +60,11 @@ class Watch:
                 events = selector.select(self._until_s - monotonic())
                 if not events:
                     break
+                # Pipes before ends: what a rank said last is heard before its end is judged.
                 for key, _ in sorted(events, key=lambda event: event[0].data[1] != "pipe"):
                     self._serve(selector, *key.data)
         if self._failures:
+            # `False` sorts before `True`, and equal ones stay in the order in which they came.
             cause = min(self._failures, key=lambda failure: failure.is_echo)
             return Answer(ending=Ending.FAILED, reason=cause.reason)
         if self._running:
@@ -87,6 +89,7 @@ class Watch:
         self._running.discard(number)
         how = rank.ended_how()
         has_spoken = number in {failure.number for failure in self._failures}
+        # A rank may be killed after it has told its result, and then nothing is missing.
         if number not in self._results and number not in self._links and not has_spoken:
             self._fail(number, how)
 
@@ -96,6 +99,7 @@ class Watch:
             case "ready":
                 self._num_ready += 1
                 if self._num_ready == len(self._ranks):
+                    # The end of the pipe is the signal: one close wakes all ranks, and no rank can miss it.
                     os.close(self._go)
                     self._go = -1
             case "step":
@@ -116,6 +120,7 @@ class Watch:
         where = f"{rank.name} on {rank.place.host.name}"
         when = f"at or after step {rank.last_step}" if rank.last_step >= 0 else "before its first step"
         self._failures.append(Failure(number, f"{where} {how} {when}", bool(ECHO.search(how))))
+        # An echo waits for its cause only as long as that needs to show; after that the echo itself is told.
         self._until_s = min(self._until_s, monotonic() + ECHO_S)
 
     def _late(self) -> str:

@@ -108,6 +108,7 @@ def pipeline_step(
         return timeline, timeline.step_s
     short, long = (
         run_on_clock(program_of(schedule, len(stages), rounds * work.num_micro_batches), costs, machine)
+        # Two lengths: their difference holds neither the pipeline's filling nor its draining.
         for rounds in (_ROUNDS, 2 * _ROUNDS)
     )
     return long, (long.step_s - short.step_s) / _ROUNDS

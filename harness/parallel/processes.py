@@ -49,6 +49,7 @@ class PipelineProcess:
             except StopIteration:
                 break
             answer = self._answer(request, sends)
+            # A tensor that is being sent must stay alive, and only until then.
             sends = [entry for entry in sends if not entry[0].is_completed()]
         for work, _ in sends:
             work.wait()
@@ -84,6 +85,7 @@ class PipelineProcess:
             for worker in self.opened.workers
             for stages in worker.stage.tied.values()
         }
+        # Only a group's members know their tied weights, but all processes must make all groups.
         everyone: list[object] = [None] * dist.get_world_size()
         dist.all_gather_object(everyone, sorted(mine))
         for found in everyone:

@@ -196,6 +196,7 @@ def _tag(crossing: Crossing) -> tuple[int, ...]:
 
 def _sum_in_place(gradients: Mapping[str, Tensor], ranks: tuple[int, ...], tag: tuple[int, ...]) -> RankRun:
     """Sum all gradients over ranks as one flat tensor."""
+    # Sorted, so that every rank has the same gradient at the same place of the flat tensor.
     names = sorted(gradients)
     total = yield SumOver(ranks, tag, torch.cat([gradients[name].flatten() for name in names]))
     assert total is not None

@@ -75,7 +75,9 @@ class StageWorker:
         kept = isinstance(action, Recompute) or action.keep
         weights = self._versions[action.version]
         if action.micro_batch in self._exchanged:
+            # A copy of its own, since its values will be replaced before backward and others still use this version.
             weights = _copy(weights)
+        # Tokens are whole numbers and have no gradient.
         entry = x.detach().requires_grad_(x.is_floating_point())
         with torch.set_grad_enabled(kept), self._reproducible(action):
             output: Tensor = functional_call(self.stage.module, {**buffers, **weights}, (entry,))
@@ -172,6 +174,7 @@ class StageWorker:
             value = self._versions[version][name].detach()
             if correction is not None and name in self._drift:
                 value = value - correction[0] * self._drift[name]
+            # Past autograd's version counter, which would refuse a saved tensor that was changed.
             weight.data.copy_(value)
 
     def _forget(self) -> None:

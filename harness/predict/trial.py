@@ -110,6 +110,7 @@ def foretell_job(job: Job, layers: Layers, costs: LinkCosts, slowdown: float = 0
     if strategy.local_steps > 1:
         raise PredictError(f"local-steps(n={strategy.local_steps}): steps that exchange differ from those that do not")
     if job.system.startswith("local"):
+        # Without communication messages still go through the clock, and cost nothing.
         costs = replace(costs, primitives={name: Cost(0.0, 0.0) for name in costs.primitives})
         costs = replace(costs, engine=replace(costs.engine, message_s=0.0, message_s_per_byte=0.0, wake_s=0.0))
     if strategy.tuning.num_trials and strategy.knobs:
@@ -117,6 +118,7 @@ def foretell_job(job: Job, layers: Layers, costs: LinkCosts, slowdown: float = 0
         chosen = ", ".join(f"{knob} = {value:g}" for knob, value in strategy.settings.items())
     step = predict_step(layers, strategy, costs, slowdown=slowdown, num_micro_batches=job.accumulate)
     limits = bounds(layers, strategy, costs)
+    # Bounds are of one micro-batch; those before the last one communicate nothing.
     extra_s = (job.accumulate - 1) * (layers.forward_s + layers.backward_s)
     return Foretold(
         step=step,

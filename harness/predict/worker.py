@@ -152,6 +152,7 @@ class Worker:
         return self._core.left
 
     def _slowed(self) -> float:
+        # Not 0 and not infinity: the thread keeps what it has left, and arithmetic stays finite.
         if self._in_codec:
             return STALLED
         return 1.0 + self._slowdown if self._num_busy else 1.0
@@ -193,6 +194,7 @@ class Worker:
     def _interpreted(self, seconds: float) -> float:
         """How long it takes a thread to do so much of what only one of them can do at a time."""
         start_s = max(self.clock.now_s, self._interpreter_free_s)
+        # Both threads of a rank share one interpreter, so such work queues up.
         self._interpreter_free_s = start_s + seconds
         return self._interpreter_free_s - self.clock.now_s
 
@@ -245,6 +247,7 @@ class Worker:
                 self._post(None, self._costs.engine.wake_s)
 
     def _mark(self) -> None:
+        # What is still on its way counts up to here, so that periods add up.
         if self._num_busy:
             self._count_busy()
         traffic = self._core.traffic

@@ -19,6 +19,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from patience import patience_s
 from torch import Tensor
 
 from baselines import kernels
@@ -450,7 +451,9 @@ def fresh_process() -> Any:
         pytest.skip("peaks of memory are read from Linux's /proc")
     command = [sys.executable, "-c", IN_A_FRESH_PROCESS]
     env = os.environ | {"MALLOC_MMAP_THRESHOLD_": "65536"}  # what is freed goes back, and is not found there again
-    run = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=150, check=False)
+    run = subprocess.run(
+        command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=patience_s(150), check=False
+    )
     assert run.returncode == 0, run.stderr
     return json.loads(run.stdout)
 

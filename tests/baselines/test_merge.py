@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from layouts import layouts, segments_of
+from patience import cpu_limit_s
 
 from baselines.api import Costs, Group, NeedsCosts, Segment
 from baselines.packing.mg_wfbp import MgWfbp, merge_greedy
@@ -289,9 +290,9 @@ def test_costs_of_another_layout_are_refused(merge: MgWfbp | OptimalMerge) -> No
 
 
 def test_400_gradients_are_planned_in_less_than_a_step() -> None:
-    """Bound again while training goes on: the exact plan of a large model may cost no more than 0.5 s, some ten times
-    what an idle core takes."""
+    """Bound again while training goes on: the exact plan of a large model may cost no more than 0.5 s of an idle core,
+    some ten times what it takes."""
     layout, costs = random_instance(random.Random(11), 400)
     start_s = process_time()
     merge_optimally(layout, costs)
-    assert process_time() - start_s < 0.5
+    assert process_time() - start_s < cpu_limit_s(0.5)

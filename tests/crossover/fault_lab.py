@@ -21,6 +21,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from patience import patience_s
 
 from crossover import CrossoverError, Participant
 from crossover.process import ensure
@@ -30,11 +31,11 @@ NUM_STEPS = 14
 FAULT_STEP = 4
 TURN_S = 0.01
 SOON_S = 0.1
-LEASE_LIMIT_S = 0.6
-IDLE_LIMIT_S = 0.6
-STALL_S = 2.0
+LEASE_LIMIT_S = patience_s(0.6)  # a sound job's turn must not reach it on a busy machine
+IDLE_LIMIT_S = patience_s(0.6)
+STALL_S = 3 * IDLE_LIMIT_S
 LATE_S = 0.5
-PATIENCE_S = 25.0
+PATIENCE_S = patience_s(25.0)
 
 
 @dataclass(slots=True)

@@ -14,6 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from patience import patience_s
 
 from crossover import ArbiterAbsent, ArbiterLost, LeaseLost, Participant, Refused, start
 from crossover.arbiter.acceptor import MAX_PENDING
@@ -24,7 +25,7 @@ from crossover.settings import Settings
 from crossover.status import excuse, read_status
 from crossover.tokens import Phase
 
-SOON_S = 20.0  # a bound against hanging, not a speed: the machine may be busy
+SOON_S = patience_s(20.0)  # a bound against hanging, not a speed: the machine may be busy
 SETTINGS = Settings(jobs=("a", "b"))
 
 
@@ -127,7 +128,7 @@ def test_an_undeclared_job_is_not_excused(path: Path) -> None:
 def test_nobody_waits_again_for_a_job_whose_lease_was_withdrawn(path: Path) -> None:
     """With an idle limit far beyond the test's own, only the withdrawal itself can let the other job go on."""
     with (
-        start(path, lease_limit_s=0.2, idle_limit_s=1000.0),
+        start(path, lease_limit_s=patience_s(0.2), idle_limit_s=1000.0),
         Participant(path, "a", wait_limit_s=SOON_S) as a,
         Participant(path, "b", wait_limit_s=SOON_S) as b,
     ):

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from patience import patience_s
 
 from crossover import ArbiterAbsent, ArbiterLost, Participant, Refused, Sharing, start
 from crossover.process import default_path, ensure
@@ -23,7 +24,7 @@ from crossover.settings import Settings
 from crossover.status import HostStatus, SeatStatus, TokenStatus, read_status
 from crossover.tokens import Phase
 
-SOON_S = 20.0  # a bound against hanging, not a speed: the machine may be busy
+SOON_S = patience_s(20.0)  # a bound against hanging, not a speed: the machine may be busy
 SETTINGS = Settings(jobs=("a", "b"))
 
 
@@ -54,9 +55,10 @@ def test_many_first_jobs_start_one_arbiter(path: Path) -> None:
 
 
 def test_an_arbiter_ends_by_itself_and_leaves_nothing_but_its_log(path: Path) -> None:
-    pid = ensure(path, SETTINGS, linger_s=0.2).pid
+    linger_s = patience_s(0.2)
+    pid = ensure(path, SETTINGS, linger_s=linger_s).pid
     with Participant(path, "a", settings=SETTINGS):
-        time.sleep(0.4)
+        time.sleep(2 * linger_s)
         assert read_status(path).pid == pid
     eventually(lambda: not Path(f"/proc/{pid}").exists())
     assert [file.name for file in path.parent.iterdir()] == ["host.sock.log"]
@@ -175,15 +177,16 @@ def test_status_tells_phases_rounds_and_times(tmp_path: Path) -> None:
         lease = a.acquire()
         thread = threading.Thread(target=lambda: b.release(b.acquire()))
         thread.start()
+        eventually(lambda: _seats(read_status(arbiter.path))["b"].phase is Phase.WAITING)
         time.sleep(0.1)
         before = _seats(read_status(arbiter.path))
         a.release(lease)
         thread.join()
-        time.sleep(0.02)
+        eventually(lambda: all(seat.phase is Phase.IDLE for seat in _seats(read_status(arbiter.path)).values()))
         status = read_status(arbiter.path)
         after = _seats(status)
         assert (before["a"].phase, before["b"].phase) == (Phase.HOLDING, Phase.WAITING)
-        assert before["a"].held_s >= 0.1
+        assert before["a"].held_s >= 0.05
         assert 0 < before["b"].waited_s <= before["a"].held_s
         assert [(seat.phase, seat.num_turns, seat.next_round) for seat in after.values()] == [(Phase.IDLE, 1, 1)] * 2
         assert after["b"].waited_s >= before["b"].waited_s

@@ -16,6 +16,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from patience import patience_s
 
 from crossover import (
     Alone,
@@ -35,7 +36,7 @@ from crossover import (
 from crossover.arbiter.acceptor import MAX_PENDING
 from crossover.protocol import REPLY_BYTES, Reply, ReplyKind, Request, RequestKind
 
-SOON_S = 10.0  # a bound against hanging, not a speed: the machine may be busy
+SOON_S = patience_s(10.0)  # a bound against hanging, not a speed: the machine may be busy
 
 
 @pytest.fixture
@@ -247,7 +248,7 @@ def test_a_stopped_holder_is_fenced_when_it_wakes(tmp_path: Path) -> None:
 
     (holds, held), (go_on, told) = os.pipe(), os.pipe()
     with (
-        start(tmp_path / "s.sock", lease_limit_s=0.2) as arbiter,
+        start(tmp_path / "s.sock", lease_limit_s=patience_s(0.2)) as arbiter,
         seat(arbiter, "b") as b,
         forked(hold_and_release) as pid,
     ):
@@ -306,7 +307,11 @@ def test_an_arbiter_ends_with_the_process_that_started_it(tmp_path: Path) -> Non
 
 
 def test_a_withdrawn_lease_is_fenced_and_the_job_may_go_on(tmp_path: Path) -> None:
-    with start(tmp_path / "l.sock", lease_limit_s=0.5) as arbiter, seat(arbiter, "a") as a, seat(arbiter, "b") as b:
+    with (
+        start(tmp_path / "l.sock", lease_limit_s=patience_s(0.5)) as arbiter,
+        seat(arbiter, "a") as a,
+        seat(arbiter, "b") as b,
+    ):
         stale = a.acquire()
         with b.turn():
             pass

@@ -11,6 +11,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from patience import patience_s
 
 from crossover import ArbiterAbsent, ArbiterLost, Lease, Participant, Refused, Sharing
 from crossover.arbiter.listening import locked_folder, private_folder
@@ -28,7 +29,7 @@ from crossover.settings import Settings
 from crossover.status import HostStatus, read_status
 from crossover.tokens import Phase
 
-SOON_S = 20.0  # a bound against hanging, not a speed: the machine may be busy
+SOON_S = patience_s(20.0)  # a bound against hanging, not a speed: the machine may be busy
 SETTINGS = Settings(jobs=("a", "b"))
 
 
@@ -212,7 +213,7 @@ def test_an_arbiter_that_is_ended_in_mid_turn_is_replaced_with_the_same_care(pat
 
 
 def test_a_hung_process_is_waited_for_as_long_as_a_lease_may_last(path: Path) -> None:
-    settings = Settings(jobs=("a", "b"), lease_limit_s=0.3)
+    settings = Settings(jobs=("a", "b"), lease_limit_s=patience_s(0.3))
     with seat(path, "a", settings) as a, seat(path, "b", settings) as b:
         a.acquire()
         kill(path)

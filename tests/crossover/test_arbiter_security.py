@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from patience import patience_s
 
 from crossover import ArbiterAbsent, ArbiterProcess, Participant, Refused, start
 from crossover.arbiter.acceptor import MAX_PENDING
@@ -21,7 +22,7 @@ from crossover.connecting import ask_once
 from crossover.protocol import HEADER_BYTES, REPLY_BYTES, REQUEST_BYTES, Reply, ReplyKind, Request, RequestKind
 from crossover.status import read_status
 
-SOON_S = 20.0  # a bound against hanging, not a speed: the machine may be busy
+SOON_S = patience_s(20.0)  # a bound against hanging, not a speed: the machine may be busy
 AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 NOBODY = 65534
 

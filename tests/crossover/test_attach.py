@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from patience import patience_s
 from torch import nn
 from turn_diary import Diary
 
@@ -17,7 +18,7 @@ from crossover.attach import JOB, SETTINGS, SOCKET, Attachment, _job_name, _say_
 from crossover.integrations import Manner, Team, plain
 from crossover.settings import Settings
 
-SOON_S = 20.0
+SOON_S = patience_s(20.0)
 BATCH = torch.linspace(-1, 1, 12).reshape(4, 3)
 
 

@@ -16,6 +16,7 @@ from unittest.mock import Mock
 
 import pytest
 import torch
+from patience import patience_s
 
 from crossover import Extent, Lease, Refused, Sharing, TurnTaking
 from crossover.integrations import deepspeed as integration
@@ -23,7 +24,7 @@ from crossover.integrations.deepspeed import EngineKeeper
 
 ROOT = Path(__file__).resolve().parents[2]
 RANKS = Path(__file__).parent / "deepspeed_ranks.py"
-LIMIT_S = 300.0
+LIMIT_S = patience_s(300.0)
 needs_deepspeed = pytest.mark.skipif(find_spec("deepspeed") is None, reason="DeepSpeed is not installed: make doctor")
 
 STEPS = 5

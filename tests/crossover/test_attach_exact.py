@@ -7,13 +7,14 @@ from collections.abc import Callable
 import pytest
 import torch
 from attach_jobs import ASIDE, BATCH, TURN, Job
+from patience import patience_s
 from torch import Tensor, nn
 from turn_diary import Diary
 
 from crossover import Extent, Refused
 from crossover.integrations import Manner, plain
 
-SOON_S = 10.0
+SOON_S = patience_s(10.0)
 NEVER_S = 1e3
 Touch = Callable[[nn.Sequential, torch.optim.Optimizer], object]
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from attach_jobs import ASIDE, BATCH, TURN, Breaks, Job
+from patience import patience_s
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from turn_diary import Diary
@@ -17,7 +18,7 @@ from crossover import Extent, Refused
 from crossover.integrations import Manner, ReleasePoint, ddp, plain
 from crossover.integrations.computing import tensors_in
 
-SOON_S = 10.0
+SOON_S = patience_s(10.0)
 
 
 @pytest.fixture(autouse=True)

@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from patience import patience_s
 from torch import nn
 
 from crossover import CrossoverError, Participant, start
 from crossover.attach import attach
 from crossover.keeper import TurnKeeper
 
-SOON_S = 20.0
+SOON_S = patience_s(20.0)
 HOSTS = (0, 1)
 
 

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 from attach_ranks import FRAMEWORKS, JOBS, NUM_RANKS, NUM_STEPS, SCENARIOS, Scenario
+from patience import patience_s
 
-LIMIT_S = 170.0
+LIMIT_S = patience_s(170.0)
 SCRIPT = Path(__file__).parent / "attach_ranks.py"
 MARKS: dict[str, tuple[pytest.MarkDecorator, ...]] = {"horovod": (pytest.mark.horovod,)}
 

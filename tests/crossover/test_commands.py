@@ -13,6 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from patience import patience_s
 
 from crossover import Participant
 from crossover.commands.main import main
@@ -21,7 +22,7 @@ from crossover.planning import JobProfile, read_profile, write_profile
 from crossover.process import start
 from crossover.status import HostStatus, read_status
 
-SOON_S = 20.0  # a bound against hanging, not a speed: the machine may be busy
+SOON_S = patience_s(20.0)  # a bound against hanging, not a speed: the machine may be busy
 ROOT = Path(__file__).resolve().parents[2]
 JOB = f"""\
 import os, sys, time
@@ -148,8 +149,8 @@ def test_an_arbiter_that_is_replaced_loses_no_turn_of_the_sums(socket_path: Path
         shown = rest_of(process)
     assert process.returncode == 0, shown
     counted = re.findall(r"^[ab] +ok +[0-9.]+ s +(\d+) ", shown, re.MULTILINE)
-    # between two looks (0.25 s, a few more on a busy machine) an arbiter takes its numbers with it
-    assert [80 <= int(turns) <= 150 for turns in counted] == [True, True], shown
+    # between two looks an arbiter takes its numbers with it: few on an idle machine, any number on a busy one
+    assert [1 <= int(turns) <= 150 for turns in counted] == [True, True], shown
 
 
 def test_a_script_that_does_not_attach_is_told_so(socket_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -167,11 +168,13 @@ def test_profiles_are_taken_alone_one_after_the_other(
 ) -> None:
     folder = tmp_path / "profiles"
     jobs = [job("short", script, 0.005, 0.02, 40), job("long", script, 0.02, 0.002, 40)]
+    began_s = time.monotonic()
     assert main(["run", "--profile", str(folder), *jobs]) == 0
+    wall_s = time.monotonic() - began_s
     short, long = (read_profile(folder / f"{name}.json") for name in ("short", "long"))
     for profile, compute_s, solo_s in ((short, 0.005, 0.025), (long, 0.02, 0.022)):
-        assert compute_s <= profile.compute_s < 5 * compute_s + 0.02  # the upper bounds are for a busy machine
-        assert solo_s <= profile.solo_s < 5 * solo_s
+        assert compute_s <= profile.compute_s <= profile.solo_s
+        assert solo_s <= profile.solo_s <= wall_s / 16  # the median of 32 steps, so 16 of them took no less
         assert profile.communication_s == pytest.approx(profile.solo_s - profile.compute_s)
     assert short.exposed_only
     assert "a step takes" in capsys.readouterr().out

@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from patience import patience_s
 
 from crossover.commands.waiting import stalls
 from crossover.errors import ArbiterAbsent, ArbiterLost
@@ -21,7 +22,7 @@ from crossover.settings import Settings
 from crossover.status import HostStatus, SeatStatus, TokenStatus, read_status
 from crossover.tokens import Phase
 
-SOON_S = 30.0  # a bound against hanging, not a speed: the machine may be busy
+SOON_S = patience_s(30.0)  # a bound against hanging, not a speed: the machine may be busy
 ROOT = Path(__file__).resolve().parents[2]
 JOB = f"""\
 import os, signal, sys, time

@@ -12,6 +12,7 @@ from io import StringIO
 from pathlib import Path
 
 import pytest
+from patience import patience_s
 
 from crossover.commands.job_group import JobGroup
 from crossover.commands.launching import JobCommand, SupervisedJob, parse_job, told_end
@@ -19,7 +20,7 @@ from crossover.commands.screen import LineSplitter, Screen
 from crossover.errors import Refused
 from crossover.supervisor import descendants
 
-SOON_S = 15.0  # a bound against hanging, not a speed: the machine may be busy
+SOON_S = patience_s(15.0)  # a bound against hanging, not a speed: the machine may be busy
 
 
 def python(code: str, *arguments: object) -> tuple[str, ...]:
@@ -73,7 +74,10 @@ FAMILY = """
         if os.fork() == 0:
             note(); time.sleep(600)
         os._exit(0)                 # its child is an orphan now
-    note(); time.sleep(float(sys.argv[2]))
+    note()
+    while len(open(sys.argv[1]).read().split()) < 2:
+        time.sleep(0.01)            # the other has not noted itself yet
+    time.sleep(float(sys.argv[2]))
 """
 
 

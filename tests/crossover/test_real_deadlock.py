@@ -13,12 +13,13 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import pytest
+from patience import patience_s
 
 from crossover import ArbiterLost, CrossoverError, Extent, LeaseLost, Participant, Sharing, start
 from crossover.status import read_status
 from crossover.tokens import Phase
 
-SOON_S = 20.0  # a bound against hanging, not a speed: the machine may be busy
+SOON_S = patience_s(20.0)  # a bound against hanging, not a speed: the machine may be busy
 FORK = multiprocessing.get_context("fork")
 SAME, INVERTED = (("a", "b"), ("a", "b")), (("a", "b"), ("b", "a"))
 Orders = tuple[tuple[str, ...], tuple[str, ...]]

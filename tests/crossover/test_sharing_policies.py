@@ -5,6 +5,7 @@ from collections import Counter
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from patience import patience_s
 
 from crossover import tokens
 from crossover.errors import Refused
@@ -203,7 +204,7 @@ def test_every_sharing_says_what_a_turn_lasts_until() -> None:
     [
         Settings(jobs=("a", "b")),
         Settings(jobs=("a", "b"), sharing=Sharing.WEIGHTED, shares=(2, 1), lead_rounds=1),
-        Settings(jobs=("a", "b"), sharing=Sharing.MURI, groups=(("a",), ("b",)), lease_limit_s=2.0),
+        Settings(jobs=("a", "b"), sharing=Sharing.MURI, groups=(("a",), ("b",)), lease_limit_s=patience_s(2.0)),
         Settings(jobs=("a", "b"), sharing=Sharing.CASSINI, beats=(Beat(0.0, 1.0), Beat(0.5, 1.0))),
     ],
 )

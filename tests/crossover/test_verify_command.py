@@ -6,11 +6,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from patience import patience_s
 
 from crossover.commands.verify import Digest, differences, verdict
 
 SCRIPT = Path(__file__).parent / "verified_script.py"
-LIMIT_S = 100.0
+LIMIT_S = patience_s(100.0)
 
 
 @pytest.mark.parametrize(

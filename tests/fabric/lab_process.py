@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from patience import patience_s
 
 from crossover.supervisor import ending_with_me, supervised
 from fabric.enclosure import enclosure, refusal
@@ -38,7 +39,9 @@ def run_program(name: str, num_hosts: int, rate: str, *, rootless: bool | None =
     skip_if_refused(rootless=rootless)
     lab = [sys.executable, PROGRAMS, name, "emulated", str(num_hosts), rate]
     command = [*supervised(ending_with_me()), *enclosure(rootless=rootless), *supervised(), *lab]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment(), check=False)
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=patience_s(120), env=environment(), check=False
+    )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
@@ -73,7 +76,7 @@ def networks_in_use() -> set[str]:
     return found
 
 
-def wait_until_unused(networks: set[str], timeout_s: float = 60.0) -> set[str]:
+def wait_until_unused(networks: set[str], timeout_s: float = patience_s(60.0)) -> set[str]:
     """Wait for the networks to have no process, and return those that have.
 
     A process that ends loses its command line some time before its namespaces.
@@ -84,7 +87,7 @@ def wait_until_unused(networks: set[str], timeout_s: float = 60.0) -> set[str]:
     return left
 
 
-def wait_until_gone(token: str, timeout_s: float = 60.0) -> dict[int, list[str]]:
+def wait_until_gone(token: str, timeout_s: float = patience_s(60.0)) -> dict[int, list[str]]:
     """Wait for the processes with `token` to end, and return those that do not."""
     deadline_s = time.monotonic() + timeout_s
     while (left := processes(token)) and time.monotonic() < deadline_s:

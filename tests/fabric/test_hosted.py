@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from lab_process import skip_if_refused
+from patience import patience_s
 
 from fabric import hosted
 from fabric.cluster import FabricError
@@ -23,7 +24,7 @@ def enclosure_is_allowed() -> None:
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*HOSTED, *arguments], capture_output=True, text=True, timeout=90, check=False)
+    return subprocess.run([*HOSTED, *arguments], capture_output=True, text=True, timeout=patience_s(90), check=False)
 
 
 def test_a_command_may_run_parts_of_itself_on_the_hosts() -> None:
@@ -73,7 +74,7 @@ def test_a_killed_launcher_takes_the_cluster_and_its_keepers_along(tmp_path: Pat
     told = tmp_path / "pids"
     script = f"echo $CROSSOVER_BENCH_HOSTS > {told}; exec sleep 3141"
     process = subprocess.Popen([*HOSTED, "--", "sh", "-c", script])
-    deadline_s = time.monotonic() + 20
+    deadline_s = time.monotonic() + patience_s(20)
     while not (told.exists() and told.read_text().strip()) and time.monotonic() < deadline_s:
         time.sleep(0.05)
     os.kill(process.pid, signal.SIGKILL)

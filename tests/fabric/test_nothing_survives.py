@@ -22,6 +22,7 @@ from lab_process import (
     wait_until_gone,
     wait_until_unused,
 )
+from patience import patience_s
 
 from crossover.supervisor import ending_with_me, supervised
 from fabric.enclosure import enclosure
@@ -81,7 +82,7 @@ def test_killing_any_process_of_an_enclosed_lab_ends_all(role: str, rootless: bo
         assert len(networks) == 2
         assert networks <= networks_in_use()
         os.kill(find(token, role), signal.SIGKILL)
-        launcher.wait(20)
+        launcher.wait(patience_s(20))
     assert wait_until_gone(token) == {}
     assert wait_until_unused(networks) == set()
     assert not [line for line in Path("/proc/self/mountinfo").read_text().splitlines() if networks & set(line.split())]
@@ -93,7 +94,7 @@ def test_killing_any_process_of_a_native_lab_ends_all(role: str, token: str) -> 
         assert launcher.stdout is not None
         launcher.stdout.readline()
         os.kill(find(token, role), signal.SIGKILL)
-        launcher.wait(20)
+        launcher.wait(patience_s(20))
     assert wait_until_gone(token) == {}
 
 
@@ -106,11 +107,13 @@ def test_killing_any_process_of_a_native_lab_ends_all(role: str, token: str) -> 
 def test_an_enclosure_ends_with_the_labs_status(program: str, status: int) -> None:
     skip_if_refused(rootless=None)
     command = [*supervised(ending_with_me()), *enclosure(), *supervised(), sys.executable, "-c", program]
-    assert subprocess.run(command, env=environment(), timeout=60, check=False).returncode == status
+    assert subprocess.run(command, env=environment(), timeout=patience_s(60), check=False).returncode == status
 
 
 def test_a_supervised_command_does_not_start_for_a_parent_that_is_gone() -> None:
     command = [*supervised(f"--parent={os.getppid()}"), sys.executable, "-c", "print('started')"]
-    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        command, env=environment(), capture_output=True, text=True, timeout=patience_s(60), check=False
+    )
     assert done.returncode == 128 + signal.SIGKILL
     assert done.stdout == ""

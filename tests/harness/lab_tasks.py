@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 import psutil
+from patience import patience_s
 
 from fabric.api import FabricKind, FabricSpec
 from harness.lab.launch import LabHandle
@@ -23,7 +24,12 @@ def spec_of(kind: str, num_hosts: int = 2) -> FabricSpec:
 
 
 def task(
-    fabric: FabricSpec, *, num_steps: int = 20, timeout_s: float = 120.0, num_cost_steps: int = 0, **job: object
+    fabric: FabricSpec,
+    *,
+    num_steps: int = 20,
+    timeout_s: float = patience_s(120.0),
+    num_cost_steps: int = 0,
+    **job: object,
 ) -> Task:
     """One job called `a` training ResNet-20 on digits, `num_steps` steps in all."""
     workload = WorkloadSpec(network="resnet20", batch_size=4)
@@ -75,7 +81,7 @@ def scratch_of(lab: LabHandle) -> str:
     return str(lab._scratch.path)
 
 
-def left_after(text: str, timeout_s: float = 40.0) -> list[psutil.Process]:
+def left_after(text: str, timeout_s: float = patience_s(40.0)) -> list[psutil.Process]:
     """Processes that are still there after some time, ideally none at once."""
     deadline_s = time.monotonic() + timeout_s
     while (left := processes_with(text)) and time.monotonic() < deadline_s:

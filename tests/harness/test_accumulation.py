@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from lab_tasks import spec_of
 from micro_batch_ranks import NUM_RANKS, loss_of, network, samples_of
+from patience import patience_s
 
 from crossover import Sharing
 from harness.bench import Bench
@@ -63,7 +64,9 @@ def run(names: tuple[str, ...], folder: Path) -> Told:
     texts = [json.dumps({**SYSTEMS[name], "accumulate": k, "clip_norm": clip_norm}) for name, k, clip_norm in asked]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     command = [sys.executable, str(RANKS), str(folder), *texts]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=110, check=False)
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=patience_s(110), check=False
+    )
     assert done.returncode == 0, done.stderr[-4000:]
     told = json.loads((folder / "reference.json").read_text())
     references = {(REFERENCE, 1, clip_norm, 0): told[str(clip_norm)] for clip_norm in (None, CLIP)}
@@ -159,7 +162,7 @@ def trial(names: tuple[str, ...], *, strategy: str = "fixed-buckets", accumulate
         fabric=FABRIC,
         num_warmup=1,
         num_steps=5,
-        timeout_s=120.0,
+        timeout_s=patience_s(120.0),
         **asked,
     )
 

@@ -17,6 +17,7 @@ import pytest
 import torch
 from engine_threads import SharedRoom
 from lab_tasks import digest, done, spec_of, task
+from patience import patience_s
 from tiny_models import awkward, loss_at
 
 from baselines.api import AllReduce, Card, Costs, Knob, Packed, Payload, Segment, Slot
@@ -373,7 +374,7 @@ def test_real_ranks_are_bound_alike_and_again_when_layers_slow_down(tmp_path: Pa
         for rank in range(2)
     ]
     try:
-        said = [json.loads(rank.communicate(timeout=120)[0]) for rank in ranks]
+        said = [json.loads(rank.communicate(timeout=patience_s(120))[0]) for rank in ranks]
     finally:
         for rank in ranks:
             rank.kill()

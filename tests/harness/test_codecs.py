@@ -1,8 +1,7 @@
 """Compression charged in replay: to the device and to the virtual clock, as often and as long as the profile says."""
 
-import threading
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
@@ -65,79 +64,86 @@ def test_a_charge_is_for_the_real_tensor() -> None:
     assert own.before_s_per_byte * 4000 == pytest.approx(own.stage_s(0, 1000))
 
 
-def reduce_once(compressor: Charged, numel: int, step: int = 0) -> tuple[float, torch.Tensor]:
+@dataclass(slots=True)
+class StillClock:
+    """Time passes in sleeps alone, and exactly."""
+
+    now_s: float = 100.0
+
+    def sleep(self, seconds: float) -> None:
+        self.now_s += seconds
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> StillClock:
+    """In the place of the machine's clock, whose load would be charged too."""
+    still = StillClock()
+    monkeypatch.setattr(time, "monotonic", lambda: still.now_s)
+    monkeypatch.setattr(time, "sleep", still.sleep)
+    return still
+
+
+def reduce_once(clock: StillClock, compressor: Charged, numel: int, step: int = 0) -> tuple[float, torch.Tensor]:
     """Seconds of a reduction among two equal ranks, and its value."""
     states = {"w": parse_strategy(TEXT).compression.init("w", torch.zeros(numel))}
     ctx = Context(0, 2, step, message(numel), torch.Generator())
-    start_s = time.perf_counter()
+    start_s = clock.now_s
     run = compressor.reduce(torch.linspace(-1, 1, numel), states, ctx)
     aggregate = next(run)
     try:
         run.send(Aggregated((aggregate.payload,) * 2))
     except StopIteration as end:
-        return time.perf_counter() - start_s, end.value.value
+        return clock.now_s - start_s, end.value.value
     raise AssertionError("asks for more than one aggregate")
 
 
-def test_a_charged_reduction_gives_the_same_and_takes_the_charged_time() -> None:
+def test_a_charged_reduction_gives_the_same_and_takes_the_charged_time(clock: StillClock) -> None:
     strategy, numel = parse_strategy(TEXT), 10_000
     times = StageTimes(world=2, stages_s=(4e-8, 2e-8))
     dear = Charged(strategy.compression, replace(charge(), times=times), VirtualDevice.local())
     free = Charged(strategy.compression, replace(charge(), times=replace(times, stages_s=(0.0, 0.0))), dear.device)
-    reduce_once(free, numel)
-    own_s, own = reduce_once(free, numel)
-    charged_s, value = reduce_once(dear, numel)
+    own_s, own = reduce_once(clock, free, numel)
+    charged_s, value = reduce_once(clock, dear, numel)
     assert torch.equal(own, value)
-    assert 0.03 <= charged_s < 0.03 + max(0.02, 4 * own_s)
+    assert (own_s, charged_s) == (0.0, pytest.approx(0.03))
 
 
-def test_nothing_is_charged_while_a_warm_up_sends_everything() -> None:
+def test_nothing_is_charged_while_a_warm_up_sends_everything(clock: StillClock) -> None:
     strategy = parse_strategy(TEXT)
     dear = replace(charge(), times=StageTimes(world=2, stages_s=(1e-6, 0.0)), dense_steps=1)
-    seconds, _ = reduce_once(Charged(strategy.compression, dear, VirtualDevice.local()), 1000, step=0)
-    assert seconds < 0.05
-    seconds, _ = reduce_once(Charged(strategy.compression, dear, VirtualDevice.local()), 1000, step=1)
-    assert seconds >= 0.05
+    seconds, _ = reduce_once(clock, Charged(strategy.compression, dear, VirtualDevice.local()), 1000, step=0)
+    assert seconds == 0.0
+    seconds, _ = reduce_once(clock, Charged(strategy.compression, dear, VirtualDevice.local()), 1000, step=1)
+    assert seconds == pytest.approx(0.05)
 
 
-def test_an_interrupted_layer_ends_as_much_later() -> None:
-    device, ends_s = VirtualDevice.local(), list[float]()
-
-    def compute() -> None:
-        device.run(0.06)
-        ends_s.append(time.monotonic())
-
-    start_s = time.monotonic()
-    thread = threading.Thread(target=compute)
-    thread.start()
-    time.sleep(0.01)
-    for _ in range(2):
-        with device.interrupt(0.03):
-            pass
-    codec_s = time.monotonic() - start_s
-    thread.join()
-    assert codec_s >= 0.07
-    assert ends_s[0] - start_s >= 0.12
+def test_an_interrupted_layer_ends_as_much_later(clock: StillClock) -> None:
+    device, start_s = VirtualDevice.local(), clock.now_s
+    with device.take(0.06):
+        clock.sleep(0.01)
+        for _ in range(2):
+            with device.interrupt(0.03):
+                pass
+        codec_s = clock.now_s - start_s
+    assert codec_s == pytest.approx(0.07)
+    assert clock.now_s - start_s == pytest.approx(0.12)
 
 
-def test_a_layer_that_comes_during_an_interruption_starts_behind_it() -> None:
-    device = VirtualDevice.local()
-    start_s = time.monotonic()
-    thread = threading.Thread(target=lambda: device.interrupt(0.04).__enter__())
-    thread.start()
-    thread.join()
-    device.run(0.02)
-    assert time.monotonic() - start_s >= 0.06
+def test_a_layer_that_comes_during_an_interruption_starts_behind_it(clock: StillClock) -> None:
+    device, start_s = VirtualDevice.local(), clock.now_s
+    with device.interrupt(0.04):
+        device.run(0.02)
+    assert clock.now_s - start_s == pytest.approx(0.06)
 
 
-def test_an_idle_device_owes_nothing_for_an_interruption() -> None:
+def test_an_idle_device_owes_nothing_for_an_interruption(clock: StillClock) -> None:
     device = VirtualDevice.local()
     device.run(0.01)
     with device.interrupt(0.02):
         pass
-    start_s = time.monotonic()
+    start_s = clock.now_s
     device.run(0.03)
-    assert time.monotonic() - start_s >= 0.03 - 0.005
+    assert clock.now_s - start_s == pytest.approx(0.03)
 
 
 def test_the_predicted_step_holds_the_charge() -> None:

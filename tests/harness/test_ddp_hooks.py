@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 from lab_tasks import NUM_WARMUP, digest, done, spec_of, task
+from patience import patience_s
 
 from baselines.text import TextError
 from harness.lab.launch import LabHandle
@@ -28,7 +29,7 @@ def lab() -> Iterator[LabHandle]:
 
 @pytest.fixture(scope="module")
 def exact(lab: LabHandle) -> str:
-    return digest(lab.ask(task(PAIR, system="torch-ddp", num_steps=NUM_STEPS, timeout_s=100.0)))
+    return digest(lab.ask(task(PAIR, system="torch-ddp", num_steps=NUM_STEPS, timeout_s=patience_s(100.0))))
 
 
 @pytest.mark.timeout(120)
@@ -41,7 +42,7 @@ def exact(lab: LabHandle) -> str:
     ],
 )
 def test_a_hook_keeps_ranks_equal_and_changes_what_is_learnt(lab: LabHandle, exact: str, system: str) -> None:
-    answer = lab.ask(task(PAIR, system=system, num_steps=NUM_STEPS, timeout_s=100.0))
+    answer = lab.ask(task(PAIR, system=system, num_steps=NUM_STEPS, timeout_s=patience_s(100.0)))
     assert digest(answer) != exact
     losses = done(answer)[0].losses
     assert sum(losses[-5:]) < sum(losses[:5])
@@ -51,7 +52,7 @@ def test_a_hook_keeps_ranks_equal_and_changes_what_is_learnt(lab: LabHandle, exa
 def test_powersgd_sends_everything_until_it_starts(lab: LabHandle, exact: str) -> None:
     """With `start_iter` behind the last step it is plain DDP in one bucket: two summands have one order."""
     system = "torch-ddp(hook='powersgd', start_iter=31)"
-    assert digest(lab.ask(task(PAIR, system=system, num_steps=NUM_STEPS, timeout_s=100.0))) == exact
+    assert digest(lab.ask(task(PAIR, system=system, num_steps=NUM_STEPS, timeout_s=patience_s(100.0)))) == exact
 
 
 def test_powersgd_has_a_warm_up_of_its_own() -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 from engine_threads import NUM_STEPS, SharedRoom, train_with_engine
+from patience import patience_s
 from tiny_models import awkward, loss_at
 
 from baselines.api import Primitive
@@ -167,8 +168,8 @@ def test_a_peer_that_dies_in_mid_step_is_an_error_and_no_hang(text: str, tmp_pat
         for rank in range(2)
     ]
     try:
-        said, _ = ranks[0].communicate(timeout=120)
-        assert ranks[1].wait(timeout=10) == 9
+        said, _ = ranks[0].communicate(timeout=patience_s(120))
+        assert ranks[1].wait(timeout=patience_s(10)) == 9
     finally:
         for rank in ranks:
             rank.kill()

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from patience import patience_s
 
 from fabric.enclosure import refusal
 
@@ -37,7 +38,9 @@ def enclosure_is_allowed() -> None:
 def run(script: str, folder: Path) -> subprocess.CompletedProcess[str]:
     path = folder / "script.py"
     path.write_text(script)
-    return subprocess.run([*JOB, sys.executable, str(path)], capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(
+        [*JOB, sys.executable, str(path)], capture_output=True, text=True, timeout=patience_s(120), check=False
+    )
 
 
 def test_ranks_on_two_hosts_reduce_over_the_shaped_link(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from lab_tasks import ENDLESS, done, left_after, processes_with, ranks_of, scratch_of, spec_of, task
+from patience import patience_s
 
 from harness.lab.launch import CHECKOUT, LabHandle, LabLost
 from harness.lab.messages import Ending, Event
@@ -102,7 +103,7 @@ def test_a_launcher_that_is_ended_leaves_nothing(kind: str, number: signal.Signa
         assert Path(scratch).is_dir()
         assert len(processes_with(scratch)) >= 3
         launcher.send_signal(number)
-        launcher.communicate(timeout=60)
+        launcher.communicate(timeout=patience_s(60))
     assert left_after(scratch) == []
     if number == signal.SIGINT:
         assert not Path(scratch).exists()

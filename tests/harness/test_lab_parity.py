@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 from lab_tasks import digest, done, spec_of, task
+from patience import patience_s
 
 from harness.lab.launch import LabHandle
 from harness.lab.messages import Answer, Ending
@@ -109,7 +110,7 @@ SUMMED = {
     "onebit-adam(warmup_steps=2)": "frozen-adam(freeze_after=2)",
 }
 NUM_COMPRESSED_STEPS = 5
-PATIENCE_S = 150.0  # a lab that has no cache compiles kernels first
+PATIENCE_S = patience_s(150.0)  # a lab that has no cache compiles kernels first
 
 
 @pytest.fixture(scope="module")

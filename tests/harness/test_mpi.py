@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from patience import patience_s
 
 from harness.mpi.library import MpiError, load_mpi, mpiexec, why_no_mpi
 from harness.mpi.remote_shell import command_on_host
@@ -32,7 +33,7 @@ needs_mpi = pytest.mark.skipif(why_no_mpi() is not None, reason=str(why_no_mpi()
 def test_two_ranks_over_mpi_have_the_weights_of_two_over_gloo(tmp_path: Path) -> None:
     line = [mpiexec(), "-n", "2", sys.executable, RANKS, tmp_path, *STRATEGIES]
     environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{RANKS.parent}"}
-    done = subprocess.run(line, env=environment, capture_output=True, text=True, timeout=150, check=False)
+    done = subprocess.run(line, env=environment, capture_output=True, text=True, timeout=patience_s(150), check=False)
     assert done.returncode == 0, done.stderr
     told = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)]
     assert told[0] == told[1]
@@ -50,7 +51,12 @@ def test_what_mpi_cannot_sum_is_refused_with_a_remedy() -> None:
     )
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
-        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=100, check=False
+        [sys.executable, "-c", code],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=patience_s(100),
+        check=False,
     )
     assert "MPI sums no torch.bfloat16; use a compressor" in done.stdout, done.stderr
 

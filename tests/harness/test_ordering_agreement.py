@@ -17,6 +17,7 @@ import torch
 from engine_threads import SharedRoom
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from patience import patience_s
 from simulated_ranks import TimedStep, negotiate, segments
 from tiny_models import Awkward, awkward, loss_at, random_arrivals
 
@@ -231,7 +232,7 @@ def test_processes_that_see_gradients_at_different_times_end_with_the_same_weigh
         env={**os.environ, "PYTHONPATH": str(CHECKOUT)},
         capture_output=True,
         text=True,
-        timeout=140,
+        timeout=patience_s(140),
         check=False,
     )
     assert ran.returncode == 0, ran.stderr

@@ -15,6 +15,7 @@ from queue import SimpleQueue
 
 import psutil
 import pytest
+from patience import patience_s
 
 from fabric.api import FabricError, FabricKind, FabricSpec
 from fabric.collectives import Collective
@@ -75,7 +76,7 @@ def test_answers_come_no_sooner_than_the_link_allows_and_in_order(tmp_path: Path
         begun_s = time.monotonic()
         for number in range(5):
             client.carry(0, 0.004, lambda error, number=number: told.put(number))
-        assert [told.get(timeout=10) for _ in range(5)] == list(range(5))
+        assert [told.get(timeout=patience_s(10)) for _ in range(5)] == list(range(5))
         assert time.monotonic() - begun_s >= 0.02
         client.close()
 
@@ -86,7 +87,7 @@ def test_two_clients_share_the_link(tmp_path: Path) -> None:
         begun_s = time.monotonic()
         for client in clients:
             client.carry(0, 0.03, lambda error: told.put(time.monotonic()))
-        ends_s = [told.get(timeout=10) - begun_s for _ in clients]
+        ends_s = [told.get(timeout=patience_s(10)) - begun_s for _ in clients]
         assert max(ends_s) >= 0.06  # two pieces of 30 ms cannot be over before
         for client in reversed(clients):  # each gives back how threads changed hands before it
             client.close()
@@ -107,9 +108,9 @@ def test_whoever_waits_for_a_link_that_dies_is_told(tmp_path: Path) -> None:
         client.carry(0, 30.0, told.put)
         client.carry(1, 30.0, told.put)
         server.send_signal(signal.SIGKILL)
-        errors = [told.get(timeout=10) for _ in range(2)]
+        errors = [told.get(timeout=patience_s(10)) for _ in range(2)]
         client.carry(0, 1.0, told.put)
-        errors.append(told.get(timeout=10))
+        errors.append(told.get(timeout=patience_s(10)))
         assert [type(error) for error in errors] == [FabricError] * 3
         client.close()
 
@@ -127,11 +128,11 @@ def test_what_is_told_may_wait_for_what_comes_later(tmp_path: Path) -> None:
         def nested(depth: int) -> None:
             later = threading.Event()
             client.carry(0, 0.001, lambda error: later.set() if depth == 0 else (nested(depth - 1), later.set()))
-            assert later.wait(timeout=10)
+            assert later.wait(timeout=patience_s(10))
             told.put(depth)
 
         client.carry(0, 0.001, lambda error: nested(3))
-        assert [told.get(timeout=10) for _ in range(4)] == [0, 1, 2, 3]
+        assert [told.get(timeout=patience_s(10)) for _ in range(4)] == [0, 1, 2, 3]
         client.close()
 
 
@@ -165,6 +166,6 @@ def test_a_link_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
     server = psutil.Process(int(os.read(read_end, 20)))
     os.waitpid(pid, 0)
-    assert not psutil.wait_procs([server], timeout=10)[1]
+    assert not psutil.wait_procs([server], timeout=patience_s(10))[1]
     for end in (read_end, write_end):
         os.close(end)

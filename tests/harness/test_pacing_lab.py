@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 
 import pytest
+from patience import patience_s
 
 from crossover import Sharing
 from fabric.api import FabricKind, FabricSpec
@@ -31,7 +32,7 @@ def asked(fabric: FabricSpec, *names: str, sharing: Sharing | None = None, **job
         sharing=sharing,
         num_warmup=1,
         num_steps=2,
-        timeout_s=120.0,
+        timeout_s=patience_s(120.0),
     )
 
 

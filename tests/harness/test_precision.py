@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import torch
 from lab_tasks import spec_of
+from patience import patience_s
 from precision_ranks import NUM_RANKS, NUM_STEPS, OVERFLOWS
 from tiny_models import awkward, loss_at, random_arrivals
 from torch import Tensor, nn
@@ -201,7 +202,9 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Told:
     texts = [json.dumps({**SCENARIOS[name], "scaled": scaled}) for name, scaled in asked]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     command = [sys.executable, str(RANKS), str(folder), *texts]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=110, check=False)
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=patience_s(110), check=False
+    )
     assert done.returncode == 0, done.stderr[-4000:]
     return {
         (*one, rank): json.loads((folder / f"{number}-{rank}.json").read_text())

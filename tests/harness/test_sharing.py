@@ -8,6 +8,7 @@ from pathlib import Path
 from queue import SimpleQueue
 
 import pytest
+from patience import patience_s
 
 from crossover import Alone, ArbiterLost, Beat, CrossoverError, Lease, Sharing
 from fabric.api import FabricKind, FabricSpec
@@ -15,6 +16,7 @@ from harness.bench import Bench
 from harness.engine.link_turns import LinkTurns
 from harness.lab.launch import LabHandle
 from harness.lab.messages import Ending, Task
+from harness.predict.layers import layers_of_workload
 from harness.trial import Job, Link, Trial
 from models.workload import Device, WorkloadSpec
 from results.record import Record, Status
@@ -26,7 +28,7 @@ BUCKETS = "fixed-buckets(bucket_bytes=262144, first_bucket_bytes=65536)"
 
 def two_jobs(sharing: Sharing, *, workload: WorkloadSpec = SMALL, system: str = "ours", **trial: object) -> Trial:
     jobs = tuple(Job(name=name, workload=workload, system=system, strategy=BUCKETS) for name in ("a", "b"))
-    asked: dict[str, object] = {"num_warmup": 1, "num_steps": 7, "timeout_s": 50.0, **trial}
+    asked: dict[str, object] = {"num_warmup": 1, "num_steps": 7, "timeout_s": patience_s(50.0), **trial}
     return Trial(suite="test", cell=f"test/{sharing}", jobs=jobs, fabric=FABRIC, sharing=sharing, **asked)  # type: ignore[arg-type]
 
 
@@ -99,11 +101,11 @@ def test_costs_of_the_exclusive_trial_predict_the_others() -> None:
 def test_replayed_jobs_together_divide_the_device(bench: Bench) -> None:
     """Twice the device time takes twice as long, however it is cut: never less than both need."""
     replayed = WorkloadSpec(network="resnet50", device=Device.REPLAY, size_scale=400, batch_size=8)
-    alone = bench.run(two_jobs(Sharing.EXCLUSIVE, workload=replayed, num_steps=4))
     together = bench.run(two_jobs(Sharing.NAIVE, workload=replayed, num_steps=4))
-    assert alone.status is together.status is Status.OK
-    assert together.jobs[0].step_times_s()
-    assert sum(together.jobs[0].step_times_s()) > 1.3 * sum(alone.jobs[0].step_times_s())
+    assert together.status is Status.OK, together.reason
+    layers = layers_of_workload(replayed)
+    assert together.makespan_s is not None
+    assert together.makespan_s >= 2 * 4 * (layers.forward_s + layers.backward_s)
 
 
 def test_a_trial_that_is_ended_in_mid_turn_leaves_the_lab_fit_for_the_next() -> None:
@@ -157,7 +159,7 @@ def test_link_turns_grant_release_and_leave_in_order() -> None:
     turns = LinkTurns(link)
     for _ in range(3):
         turns.request(granted.put)
-        assert granted.get(timeout=5) is None
+        assert granted.get(timeout=patience_s(5)) is None
         turns.release()
     turns.leave()
     assert link.events == ["acquire", "release"] * 3 + ["leave"]
@@ -171,5 +173,5 @@ def test_a_lost_arbiter_reaches_whoever_asked_for_the_link() -> None:
     granted = SimpleQueue[CrossoverError | None]()
     turns = LinkTurns(Lost())
     turns.request(granted.put)
-    assert isinstance(granted.get(timeout=5), ArbiterLost)
+    assert isinstance(granted.get(timeout=patience_s(5)), ArbiterLost)
     turns.leave()

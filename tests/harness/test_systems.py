@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from lab_tasks import digest, done, spec_of
+from patience import patience_s
 
 from baselines.text import TextError
 from harness.lab.launch import LabHandle
@@ -31,7 +32,15 @@ HEADER = (
 
 def trial(*, num_warmup: int = 1, **job: Any) -> Trial:
     jobs = (Job(name="a", workload=REPLAYED, **job),)
-    return Trial(suite="test", cell="test", jobs=jobs, fabric=PAIR, num_warmup=num_warmup, num_steps=4, timeout_s=120.0)
+    return Trial(
+        suite="test",
+        cell="test",
+        jobs=jobs,
+        fabric=PAIR,
+        num_warmup=num_warmup,
+        num_steps=4,
+        timeout_s=patience_s(120.0),
+    )
 
 
 @pytest.fixture(scope="module")

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 
 import pytest
 from lab_tasks import done, spec_of, task
+from patience import patience_s
 
 from harness.lab.launch import LabHandle
 from harness.lab.messages import Answer
@@ -21,7 +22,7 @@ pytestmark = [pytest.mark.emulated, pytest.mark.timeout(300)]  # a busy machine 
 HEADER_BYTES = 14 + 20 + 20 + 12  # Ethernet, IPv4, TCP and its time stamps
 SEGMENT_BYTES = 1500 - 20 - 20 - 12
 FEW, MANY = 3, 9  # both past every warm-up below
-PATIENCE_S = 150.0  # a lab that has no cache compiles kernels first
+PATIENCE_S = patience_s(150.0)  # a lab that has no cache compiles kernels first
 TOLERANCE = 0.01  # without anything sent again they are equal
 ADAM = "frozen-adam(freeze_after=2)"
 # Densities are such that a step of this small network sends some 20 kB or more; each is one message.

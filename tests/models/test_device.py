@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from patience import patience_s
 
 from models.device import REQUEST, DeviceError, VirtualDevice
 
@@ -89,7 +90,7 @@ def test_two_clients_share_the_device(served: tuple[Path, object]) -> None:
     began_s = time.monotonic()
 
     def work() -> None:
-        with VirtualDevice.connect(path) as device:
+        with VirtualDevice.connect(path, slack_s=0.0) as device:  # nothing is made up for, so the sum is a law
             for _ in range(10):
                 device.run(0.003)
 
@@ -98,7 +99,7 @@ def test_two_clients_share_the_device(served: tuple[Path, object]) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert time.monotonic() - began_s >= 0.06 - 0.002  # the start of the second thread may cost it some company
+    assert time.monotonic() - began_s >= 0.06
 
 
 def test_only_the_user_can_reach_the_socket(served: tuple[Path, object]) -> None:
@@ -155,7 +156,7 @@ def test_the_server_ends_with_the_process_that_started_it(tmp_path: Path) -> Non
     assert path.exists()
     parent.send_signal(signal.SIGKILL)
     parent.communicate()
-    deadline_s = time.monotonic() + 10
+    deadline_s = time.monotonic() + patience_s(10)
     while path.exists() and time.monotonic() < deadline_s:
         time.sleep(0.01)
     assert not path.exists()

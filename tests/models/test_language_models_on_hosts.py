@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from patience import patience_s
 
 from fabric.api import FabricKind, FabricSpec
 from harness.lab.launch import LabHandle
@@ -32,7 +33,7 @@ def train(lab: LabHandle, network: str, **job: Any) -> tuple[str, tuple[float, .
         fabric=FABRIC,
         num_warmup=1,
         num_steps=24,
-        timeout_s=120.0,
+        timeout_s=patience_s(120.0),
     )
     answer = lab.ask(Task(trial=asked))
     assert answer.ending is Ending.DONE, answer.reason

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from one_device import NUM_LINKS, distance, model_and_steps, sgd, train_alone
+from patience import patience_s
 from torch import Tensor, nn
 
 from baselines.parallelism.dapple import Dapple
@@ -32,7 +33,7 @@ def run_processes(what: str, world: int, out: Path) -> dict[str, Tensor]:
         for rank in range(world)
     ]
     try:
-        codes = [rank.wait(timeout=150) for rank in ranks]
+        codes = [rank.wait(timeout=patience_s(150)) for rank in ranks]
     finally:
         for rank in ranks:
             rank.kill()

@@ -11,10 +11,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
+from patience import patience_s
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 MARK = "CROSSOVER_BENCH_TEST"
-ONE_TRIAL = ("run", "quick", "--fabric", "native", "--strategy", "fixed-buckets", "--repeats", "1", "--steps", "2")
+SHORT = ("--repeats", "1", "--steps", "2")
+ONE_TRIAL = ("run", "quick", "--fabric", "native", "--strategy", "fixed-buckets", "--any-machine", *SHORT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +56,7 @@ class Started:
             start_new_session=True,
         )
 
-    def ended(self, timeout_s: float = 140.0) -> Ended:
+    def ended(self, timeout_s: float = patience_s(140.0)) -> Ended:
         """Wait for its end; kill it and all that it has started if that does not come."""
         try:
             out, err = self.process.communicate(timeout=timeout_s)

@@ -9,6 +9,7 @@ from concurrent import futures
 from concurrent.futures import Future
 
 import pytest
+from patience import patience_s
 
 from fabric.api import FabricKind
 from harness.lab.messages import Answer, Ending
@@ -88,7 +89,7 @@ def test_trials_without_a_clock_run_side_by_side(monkeypatch: pytest.MonkeyPatch
     meeting, stopped = threading.Barrier(2), threading.Event()
 
     def run(trial: Trial) -> Record:
-        meeting.wait(10)  # returns only if two are under way
+        meeting.wait(patience_s(10))  # returns only if two are under way
         return ended(trial)
 
     asked = trials(4)
@@ -106,7 +107,7 @@ def test_an_interrupt_keeps_what_is_complete_and_ends_the_rest(monkeypatch: pyte
 
     def run(trial: Trial) -> Record:
         if trial.id == second.id:
-            interrupted.wait(10)  # as a lab does that is killed
+            interrupted.wait(patience_s(10))  # as a lab does that is killed
         return ended(trial)
 
     def wait_and_interrupt(running: Iterable[Future[Record]], **_: object) -> None:

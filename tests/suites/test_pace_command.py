@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from patience import patience_s
 
 from fabric.cluster import FabricError
 from harness.paced.pacing import PacedTraffic
@@ -39,7 +40,7 @@ def pace(folder: Path, script: str, *options: str, asked: str = "gloo") -> subpr
     (folder / "train.py").write_text(script)
     command = ["env", f"ASKED={asked}", sys.executable, "-W", "ignore", str(folder / "train.py")]
     line = [sys.executable, "-m", "suites", "pace", "--hosts", "4", "--rate", "1gbit", *options, "--", *command]
-    return subprocess.run(line, capture_output=True, text=True, timeout=150, check=False)
+    return subprocess.run(line, capture_output=True, text=True, timeout=patience_s(150), check=False)
 
 
 @pytest.mark.slow

@@ -14,6 +14,7 @@ import pytest
 from commands import ONE_TRIAL, Command, Started
 from hypothesis import given
 from hypothesis import strategies as st
+from patience import patience_s
 
 from harness.lab.launched import merge, own_host
 from harness.lab.messages import Answer, Ending, LinkTimes, answer_from, to_line
@@ -261,7 +262,7 @@ def test_a_killed_rank_ends_all_and_leaves_no_record(tmp_path: Path) -> None:
 
 def kill_one_rank(started: Started) -> None:
     """Wait until a rank trains, and kill its launcher process of rank 1."""
-    deadline_s = monotonic() + 40
+    deadline_s = monotonic() + patience_s(40)
     while monotonic() < deadline_s and started.process.poll() is None:
         with suppress(psutil.NoSuchProcess):  # one that ended while it was looked at: look again
             labs = [process for process in started.alive() if "harness.lab.process" in process.cmdline()]
