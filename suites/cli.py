@@ -19,6 +19,7 @@ from rich.console import Console
 from baselines import outside
 from harness.asynchrony.cluster import OnLoss
 from harness.lab.spmd import is_follower
+from suites.commands.claims import add_claims
 from suites.commands.collectives import add_collectives
 from suites.commands.emulate import add_emulate
 from suites.commands.network_options import add_network_options
@@ -116,6 +117,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_list(commands)
     _add_report(commands)
     _add_compare(commands)
+    add_claims(commands)
     _add_doctor(commands)
     add_predict(commands)
     add_pace(commands)
