@@ -268,6 +268,7 @@ def _times(rank: RankResult, num_warmup: int) -> RankTimes:
 def _curve(ranks: Sequence[RankResult]) -> list[CurvePoint]:
     """Training loss, mean over ranks, at every step; held-out loss and accuracy where evaluated. Nothing where only
     times were computed."""
+    # A replayed pipeline on the clock has no arithmetic, and so no loss.
     if not ranks[0].losses:
         return []
     points, time_s = [], 0.0

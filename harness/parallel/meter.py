@@ -35,15 +35,18 @@ class PipelineMeter:
         with self._recorder.span("turn", "wait"):
             lease = self._turns.acquire(aside=True)
         try:
+            # Under exclusive sharing a job begins with its first lease, long after it was ready.
             self.start_s = self.start_s or perf_counter()
             with self._recorder.span("compute", name_of(action)):
                 yield
         finally:
             self._turns.release(lease)
+        # Behind the release: whoever waits for the device need not wait for the books.
         if isinstance(action, Update):
             self._updated()
 
     def _updated(self) -> None:
+        # A rank with several stages updates each of them; only the last ends its step.
         self._num_updates += 1
         if self._num_updates % self._updates_per_step == 0:
             self._moments_s.append(perf_counter())

@@ -51,6 +51,7 @@ def run_pipelines_on_clock(trial: Trial, signals: Signals) -> Iterator[RankResul
 
 
 def _times_of(trial: Trial) -> list[_Times]:
+    # One after the other a job has its devices to itself, and each step is like the next.
     if trial.sharing is Sharing.CROSSOVER:
         return _shared(trial)
     found: list[_Times] = []
@@ -108,6 +109,7 @@ def _results(trial: Trial, number: int, times: _Times, learnt: Learnt) -> Iterat
     window_s = times.ends_s[-1] - times.ends_s[trial.num_warmup - 1]
     replicas = [stage.num_replicas for stage in pipelining_of(job).stages(job.workload, trial.world)]
     places = [rank for rank in range(program.num_ranks) for _ in range(replicas[rank])]
+    # Replicas are alike on the clock, so one stands for all.
     for rank, place in enumerate(places):
         sent = [step.crossing.boundary for step in program.ranks[place] if isinstance(step, Send)]
         sent_bytes = sum(costs[boundary].output_bytes for boundary in sent) / job.workload.size_scale
