@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from analysis.adapting import adapted_rows
 from analysis.cells import SIMULATED, cells
 from analysis.codes.findings import compression_study
+from analysis.pipelines.rows import pipeline_rows
 from analysis.rows import OutcomeRow, ProvenanceRow, SettingRow, Summary
 from analysis.sharing.gains import pairs
 from analysis.sharing.optimisers import optimisers
@@ -55,6 +56,7 @@ def summarise(records: Iterable[Record], *, studies: Sequence[Study] = (), basel
         errors=error_rows(timed),
         targets=targets,
         compression=compression_study(groups, targets, suites_with(asked, lambda study: study.codes)),
+        pipelines=pipeline_rows(groups),
     )
     return Summary(
         suites=tuple(sorted(suites)),

@@ -36,6 +36,7 @@ from harness.turns import Turn, merged
 from models.device import VirtualDevice
 from models.replay import ReplayWorkload
 from models.workload import Device, Workload, open_workload
+from results.facts import PipelineRankFacts
 from results.record import Adapted, ConsistencyFacts, JobCosts, Phases
 
 
@@ -91,6 +92,7 @@ class RankResult:
     sent_bytes: tuple[float, ...] = ()
     num_control_rounds: float | None = None
     consistency: ConsistencyFacts | None = None
+    pipeline: PipelineRankFacts | None = None
     tensor_sizes: tuple[int, ...] = ()
 
 

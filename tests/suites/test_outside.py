@@ -120,7 +120,7 @@ def test_both_are_listed_and_the_step_is_predicted(command: Command, mine: Path)
 def test_the_suite_runs_and_its_report_holds_bits_claims_and_figures(
     command: Command, mine: Path, tmp_path: Path
 ) -> None:
-    ran = command("--plugins", mine, "run", "toy", "--out", tmp_path / "run", "--json")
+    ran = command("--plugins", mine, "run", "toy", "--any-machine", "--out", tmp_path / "run", "--json")
     assert ran.code == 0, ran.err
     assert "2/2 trials" in ran.err  # said line by line: there is no terminal here
     records = {record.label: record for record in read_records([tmp_path / "run"]) if record.suite == "toy"}
