@@ -140,6 +140,7 @@ class Lab:
         return dataclasses.replace(
             answer,
             sent_bytes=tuple(crossed.tx_bytes for crossed in sent),
+            sent_packets=tuple(crossed.tx_packets for crossed in sent),
             resent_segments=tuple(crossed.resent_segments for crossed in sent),
         )
 
