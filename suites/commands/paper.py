@@ -41,7 +41,7 @@ Parse = Callable[[Sequence[str]], argparse.Namespace]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Planned:
+class PlannedSuite:
     """A suite of the run: how many trials its first repeats have, how long they take, and what it may take in all."""
 
     suite: Suite
@@ -89,9 +89,9 @@ def _can_run(suite: Suite) -> bool:
     return suite.name != "gpu" or torch.cuda.is_available()
 
 
-def _planned(suite: Suite, folder: Path, budget: str | None) -> Planned:
+def _planned(suite: Suite, folder: Path, budget: str | None) -> PlannedSuite:
     trials = suite.grid(Options() if suite.fabric is None else Options(fabric=suite.fabric))
-    return Planned(
+    return PlannedSuite(
         suite=suite,
         num_trials=len(trials),
         expected_s=expected_run_s(trials, foresees=suite.predicted is not None),
@@ -110,8 +110,8 @@ def expected_run_s(trials: Sequence[Trial], *, foresees: bool) -> float:
     )
 
 
-def _show(planned: Sequence[Planned]) -> None:
-    columns: Mapping[str, Callable[[Planned], str]] = {
+def _show(planned: Sequence[PlannedSuite]) -> None:
+    columns: Mapping[str, Callable[[PlannedSuite], str]] = {
         "trials": lambda own: str(own.num_trials),
         "expected\nmin": lambda own: f"{own.expected_s / 60:.1f}",
         "budget\nmin": lambda own: f"{own.budget_s / 60:.0f}",
