@@ -24,16 +24,17 @@ from harness.memory import check_memory
 from harness.outcome import Background, costs_of, record_of, skipped
 from harness.predict.calibration import Calibrated, Calibration, measure_one
 from harness.predict.costs import PredictError
-from harness.predict.layers import Layers, layers_of
+from harness.predict.layers import Layers, layers_of, layers_of_workload
 from harness.predict.lockstep import predicted_step
 from harness.predict.trial import predict_trial, why_unpredictable
 from harness.sharing_settings import with_rules
+from harness.simulated.trial import simulate
 from harness.systems import system_of
 from harness.trace import Process, write_trace
 from harness.trial import Trial, TrialError
 from harness.validity import Evidence, Limits, judged
 from models.profile import record_profile
-from models.workload import WorkloadSpec
+from models.workload import Device, WorkloadSpec
 from results.record import JobCosts, Prediction, Record
 
 RECORDED_STEPS = 10  # of a workload that is trained in lockstep
@@ -85,6 +86,8 @@ class Bench:
         if reason := next(filter(None, reasons), None):
             return skipped(trial, reason, background)
         check_memory(trial, self._num_local)
+        if trial.fabric.kind is FabricKind.SIMULATED:
+            return self._simulated(trial)
         try:
             costs, prediction = self._costs.get(_pair(trial), ()), self._foretold(trial)
             background = Background(self._environment, self.link(trial.fabric), costs, prediction)
@@ -97,6 +100,17 @@ class Bench:
         if trial.trace and answer.ranks and self._traces is not None:
             write_trace(self._traces / f"{trial.id}.json", _processes(trial, answer))
         return record_of(trial, answer, background)
+
+    def _simulated(self, trial: Trial) -> Record:
+        try:
+            answer, costs = simulate(trial, self._layers_of)
+        except TrialError as error:
+            return record_of(trial, Answer(ending=Ending.FAILED, reason=str(error)), Background(self._environment))
+        return record_of(trial, answer, Background(self._environment, costs=costs))
+
+    def _layers_of(self, workload: WorkloadSpec) -> Layers:
+        """What a replayed workload's profile says, or what is recorded of a real one here and now."""
+        return layers_of_workload(workload) if workload.device is Device.REPLAY else self._recorded(workload)[0]
 
     def remember(self, trial: Trial, record: Record) -> None:
         """Take the jobs' own costs from a record of an earlier run of this trial."""

@@ -6,6 +6,7 @@ from functools import cache
 
 import psutil
 
+from fabric.api import FabricKind
 from harness.trial import Trial, TrialError
 from models.networks import find_network
 from models.workload import Device, WorkloadSpec, open_workload
@@ -19,6 +20,8 @@ REPLICA_BYTES = 4 * 7
 
 def trial_bytes(trial: Trial, num_ranks: int | None = None) -> int:
     """Estimated memory, on the CPU, of `num_ranks` ranks of every job: those on this machine, by default all."""
+    if trial.fabric.kind is FabricKind.SIMULATED:
+        return PROCESS_BYTES
     if trial.is_pipelined and not trial.fabric.kind.has_processes:
         return PROCESS_BYTES + _pipeline_bytes(trial)
     if not trial.fabric.kind.has_processes:

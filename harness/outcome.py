@@ -10,7 +10,7 @@ from statistics import fmean
 
 from crossover import JobCost, Sharing, bound
 from crossover.theory import predicted
-from fabric.api import FabricKind
+from fabric.api import FabricKind, NetworkSpec
 from harness.calibrate import LinkModel
 from harness.facts import asked_of
 from harness.lab.messages import Answer, Ending
@@ -45,6 +45,7 @@ LABELS = {
     FabricKind.EMULATED: "emulated",
     FabricKind.PACED: "paced",
     FabricKind.LOCKSTEP: "lockstep",
+    FabricKind.SIMULATED: "simulated",
 }
 
 
@@ -101,7 +102,9 @@ def fabric_facts(trial: Trial, link: LinkModel | None) -> FabricFacts:
     """The fabric with its honest label and what its link stands for."""
     spec, scale = trial.fabric, max(job.workload.size_scale for job in trial.jobs)
     replayed = any(job.workload.device is Device.REPLAY for job in trial.jobs)
-    label = "replay" if replayed else LABELS[spec.kind]
+    label = "replay" if replayed and spec.kind.has_processes else LABELS[spec.kind]
+    if spec.network is not None:
+        return _network_facts(trial, spec.network, scale)
     return FabricFacts(
         kind=spec.kind.value,
         label=label,
@@ -114,6 +117,25 @@ def fabric_facts(trial: Trial, link: LinkModel | None) -> FabricFacts:
         beta_s_per_byte=link.beta_s_per_byte if link else None,
         fit_residual=link.residual if link else None,
         ranks_per_host=trial.ranks_per_host,
+    )
+
+
+def _network_facts(trial: Trial, network: NetworkSpec, scale: int) -> FabricFacts:
+    """A named network: `rate_bps` is what a host's link carries of tensors that are `scale` times smaller."""
+    from fabric.simulated.placed import place_network  # numba comes with it
+
+    host_bps = place_network(network, trial.world, len(trial.jobs)).host_bps
+    return FabricFacts(
+        kind=trial.fabric.kind.value,
+        label=LABELS[trial.fabric.kind],
+        num_hosts=trial.fabric.num_hosts,
+        rate_bps=host_bps / scale,
+        equivalent_rate_bps=host_bps,
+        size_scale=scale,
+        ranks_per_host=trial.ranks_per_host,
+        network=network.network_text,
+        transport=network.transport,
+        placement=network.placement_text,
     )
 
 
@@ -222,14 +244,14 @@ def _job_result(
 
 def _has_makespan(trial: Trial) -> bool:
     """Whether jobs of this trial begin and end on one clock."""
-    return trial.fabric.kind.has_processes or trial.is_pipelined
+    return trial.fabric.kind.has_clock or trial.is_pipelined
 
 
 def _clock(trial: Trial, predicted_s: float | None) -> str:
     """What the curve's times are."""
     if trial.fabric.kind.has_processes:
         return "measured"
-    if trial.cluster is not None or trial.is_pipelined:
+    if trial.is_timed:
         return "virtual"
     return "none" if predicted_s is None else "predicted"
 

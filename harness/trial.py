@@ -10,7 +10,7 @@ import crossover
 from baselines.api import NeedsWorld, UpdatePoint
 from baselines.strategy import Strategy, parse_strategy, why_not_pushed
 from crossover import ReleasePoint, Sharing
-from fabric.api import FabricKind, FabricSpec
+from fabric.api import FabricKind, FabricSpec, NetworkSpec
 from harness.asynchrony.cluster import OnLoss, VirtualCluster
 from harness.parallel.placement import Pipelining
 from harness.precision import Precision
@@ -166,7 +166,7 @@ class Trial:
     @property
     def is_timed(self) -> bool:
         """Whether step times are those of this trial, measured or on a virtual clock."""
-        return self.fabric.kind.has_processes or self.cluster is not None or self.is_pipelined
+        return self.fabric.kind.has_clock or self.cluster is not None or self.is_pipelined
 
     @property
     def id(self) -> str:
@@ -195,8 +195,10 @@ def check(trial: Trial) -> None:
         raise TrialError(
             f"{trial.cell}: mps is a service of the GPU's driver, which no trial starts; use `crossover run`"
         )
-    if not trial.fabric.kind.has_processes:
+    if trial.fabric.kind is FabricKind.LOCKSTEP:
         _check_lockstep(trial)
+    if trial.fabric.network is not None:
+        _check_network(trial, trial.fabric.network)
     for job in trial.jobs:
         system = system_of(job.system)
         if isinstance(system, RunsPipelines):
@@ -313,6 +315,15 @@ def _check_lockstep(trial: Trial) -> None:
     )
     if reason := next((reason for applies, reason in reasons if applies), None):
         raise TrialError(f"{trial.cell}: in lockstep {reason}; run it on the emulated or native fabric")
+
+
+def _check_network(trial: Trial, network: NetworkSpec) -> None:
+    """Whether the network can be built, has room for all jobs and joins their hosts. Raises: NetworkError."""
+    from fabric.simulated.placed import place_network  # numba comes with it
+
+    if trial.cluster is not None:
+        raise TrialError(f"{trial.cell}: unequal workers train in lockstep, not on a simulated network; leave it out")
+    place_network(network, trial.world, len(trial.jobs))
 
 
 def _check_placement(trial: Trial) -> None:

@@ -193,7 +193,9 @@ class FabricFacts:
     `equivalent_rate_bps` = size_scale · rate_bps: what the link stands for when tensors are
     `size_scale` times smaller. `alpha_s`, `beta_s_per_byte`: all-reduce time = α + β · bytes,
     with `fit_residual` the largest relative error of that fit. `num_virtual` peers beside the real
-    hosts do not exist: a real rank pays their link time and takes them for equals of itself.
+    hosts do not exist: a real rank pays their link time and takes them for equals of itself. On a simulated network
+    `network` is its topology, `rate_bps` that of a host's link, `transport` what carries flows and `placement` where
+    the ranks are.
     """
 
     kind: str
@@ -207,6 +209,9 @@ class FabricFacts:
     beta_s_per_byte: float | None = None
     fit_residual: float | None = None
     ranks_per_host: int = 1
+    network: str = ""
+    transport: str = ""
+    placement: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

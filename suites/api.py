@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from analysis.stats import FEWEST_FOR_LEVEL
-from fabric.api import FabricKind, FabricSpec
+from fabric.api import FabricKind, FabricSpec, NetworkSpec
+from harness.asynchrony.cluster import OnLoss
 from harness.trial import Trial
 from models.workload import Device
 
@@ -29,6 +30,8 @@ class Options:
     smoke: bool = False
     trace: bool = False
     seed: int = 1
+    network: NetworkSpec | None = None
+    on_loss: OnLoss = OnLoss.STOP
 
     def num_repeats(self, fewest: int = FEWEST) -> int:
         """How often every cell is run at first: as asked, once to show that it runs, else `fewest` times."""
@@ -37,13 +40,14 @@ class Options:
     def fabric_spec(self, *, num_hosts: int, rate_bps: float | None) -> FabricSpec:
         """The fabric of a cell whose suite suggests these hosts and this rate.
 
-        The native fabric has no rate of its own. Raises: FabricError.
+        The native fabric has no rate of its own, and a simulated network has those it is named with.
+        Raises: FabricError.
         """
         rate = self.rate_bps if self.rate_given else rate_bps
-        if self.fabric is FabricKind.NATIVE and not self.rate_given:
+        if self.fabric in (FabricKind.NATIVE, FabricKind.SIMULATED) and not self.rate_given:
             rate = None
         hosts = num_hosts if self.num_hosts is None else self.num_hosts
-        return FabricSpec(kind=self.fabric, num_hosts=hosts, rate_bps=rate)
+        return FabricSpec(kind=self.fabric, num_hosts=hosts, rate_bps=rate, network=self.network)
 
 
 Grid = Callable[[Options], Sequence[Trial]]

@@ -51,7 +51,13 @@ def run_on_host(trial: Trial, place: Place, signals: Signals) -> RankResult:
         start, stop = parts[number]
         own = Parameters(values[start:stop], cluster.num_workers, strategy.consistency.share)
         paced_by = cluster if trial.fabric.kind is FabricKind.PACED else None
-        server = ParameterServer(own, place.host.address, on_loss=trial.on_loss, paced_by=paced_by)
+        server = ParameterServer(
+            own,
+            place.host.address,
+            exact_reads=strategy.consistency.is_synchronous,
+            on_loss=trial.on_loss,
+            paced_by=paced_by,
+        )
         _meet(server, place.host.address, cluster, parts)
         signals.ready()
         return _served(server, trial, place, model, tells=number == 0)

@@ -28,6 +28,7 @@ FABRICS = {
     FabricKind.EMULATED: "a host in a network namespace each, links shaped both ways",
     FabricKind.PACED: "loopback, every collective held back by a link model that all jobs of a host share",
     FabricKind.LOCKSTEP: "no network and no time: one process computes for all ranks, steps are predicted",
+    FabricKind.SIMULATED: "a named data-centre network on a virtual clock: jobs' flows share its links",
 }
 OURS = "this project"
 MIXED = "Micikevicius et al., Mixed Precision Training, ICLR 2018"

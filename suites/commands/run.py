@@ -17,6 +17,7 @@ from rich.text import Text
 
 from analysis.terminal import Column, output_console, table
 from fabric.api import FabricError, FabricKind, parse_rate
+from harness.asynchrony.cluster import OnLoss
 from harness.bench import Bench
 from harness.lab.launched import LaunchedRanks, RanksLost
 from harness.lab.spmd import LaunchError, Placement, own_placement
@@ -28,6 +29,7 @@ from models.workload import Device
 from results.record import CALIBRATION, TRACES
 from suites.api import Options, Suite
 from suites.catalogue import suite_of
+from suites.commands.network_options import network_from
 from suites.commands.report import publish
 from suites.expected import expected_each_s, expected_s
 from suites.folders import new_folder, prepare_folder, set_latest
@@ -163,6 +165,8 @@ def options_from(
         smoke=arguments.smoke,
         trace=arguments.trace,
         seed=arguments.seed,
+        network=network_from(arguments),
+        on_loss=OnLoss(arguments.on_loss),
     )
 
 
