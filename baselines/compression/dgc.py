@@ -36,6 +36,7 @@ from torch import Tensor
 
 from baselines.api import Aggregate, Card, Context, How, Reduced, Reduction, Scope, Slot, State
 from baselines.kernels import feedback, select, sparse
+from baselines.memory import zeros
 from baselines.residuals import report
 from baselines.sparsity import (
     add_sparse_code,
@@ -107,8 +108,8 @@ class Dgc:
         return max(self.density, WARM_UP[len(WARM_UP) * step // self.warmup_steps]) if warming else self.density
 
     def init(self, name: str, parameter: Tensor) -> State:
-        zeros = torch.zeros(parameter.numel(), dtype=torch.float32, device=parameter.device)
-        return {"velocity": zeros, "residual": zeros.clone()}
+        velocity = torch.zeros(parameter.numel(), dtype=torch.float32, device=parameter.device)
+        return {"velocity": velocity, "residual": velocity.clone()}
 
     def reduce(self, grad: Tensor, states: Mapping[str, State], ctx: Context) -> Reduction:
         self._clip(grad, ctx)
@@ -127,7 +128,7 @@ class Dgc:
                 sparse.zero_at(velocity, own)
         answer = yield Aggregate((data,), How.CONCAT, "gradient")
         if ctx.wants_contribution:
-            add_sparse_code(data, contributed := torch.zeros_like(grad))
+            add_sparse_code(data, contributed := zeros(grad.numel(), grad.device))
         grad.zero_()
         for (part,) in answer.parts:
             add_sparse_code(part, grad)
