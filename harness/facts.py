@@ -24,7 +24,7 @@ from results.record import JobResult
 BITS_PER_BYTE = 8
 DENSE_BITS = 32.0
 LOCAL, OURS = "local", "ours"
-UPDATE, SYSTEM = "update", "system"
+UPDATE, SYSTEM, SCHEDULE = "update", "system", "schedule"
 
 
 def asked_of(job: Job, num_steps: int, world: int, tensor_sizes: Sequence[int] = ()) -> JobResult:
@@ -57,8 +57,12 @@ def real_sizes(spec: WorkloadSpec) -> tuple[int, ...]:
 def plugins_of(job: Job) -> tuple[PluginFacts, ...]:
     """The plug-ins of the job's strategy in the order of its text, then those that fill a slot by default.
 
-    Of another system: that one alone. Raises: TextError, CatalogueError.
+    Of another system: that one alone; of a pipelined job its schedule first. Raises: TextError, CatalogueError.
     """
+    if job.pipelining is not None:
+        schedule = _facts(job.pipelining.schedule, SCHEDULE, job.pipelining.resolve())
+        own = () if job.system == OURS else (_facts(job.system, SYSTEM, system_of(job.system)),)
+        return (schedule, *own)
     if job.system != OURS:
         return (_facts(job.system, SYSTEM, system_of(job.system)),)
     strategy = job.resolve()

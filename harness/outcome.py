@@ -10,11 +10,12 @@ from statistics import fmean
 
 from crossover import JobCost, Sharing, bound
 from crossover.theory import predicted
-from fabric.api import FabricKind
+from fabric.api import FabricKind, NetworkSpec
 from harness.calibrate import LinkModel
 from harness.facts import asked_of
 from harness.lab.messages import Answer, Ending
 from harness.lab.rank import RankResult
+from harness.parallel.trial_facts import pipeline_facts
 from harness.trial import Trial
 from harness.turns import busy_share, common_window, handovers_s, percentiles_s
 from models.workload import Device
@@ -44,6 +45,7 @@ LABELS = {
     FabricKind.EMULATED: "emulated",
     FabricKind.PACED: "paced",
     FabricKind.LOCKSTEP: "lockstep",
+    FabricKind.SIMULATED: "simulated",
 }
 
 
@@ -87,7 +89,7 @@ def record_of(trial: Trial, answer: Answer, background: Background) -> Record:
             _job_result(trial, index, answer, [rank for rank in servers if rank.job == index], background.prediction)
             for index in range(len(trial.jobs))
         ),
-        makespan_s=_makespan_s(trial, answer.ranks) if done and trial.fabric.kind.has_processes else None,
+        makespan_s=_makespan_s(trial, answer.ranks) if done and _has_makespan(trial) else None,
         prediction=background.prediction
         or (_prediction(trial, background.costs or costs_of(answer.ranks), facts) if done else None),
         sharing_facts=facts,
@@ -100,7 +102,9 @@ def fabric_facts(trial: Trial, link: LinkModel | None) -> FabricFacts:
     """The fabric with its honest label and what its link stands for."""
     spec, scale = trial.fabric, max(job.workload.size_scale for job in trial.jobs)
     replayed = any(job.workload.device is Device.REPLAY for job in trial.jobs)
-    label = "replay" if replayed else LABELS[spec.kind]
+    label = "replay" if replayed and spec.kind.has_processes else LABELS[spec.kind]
+    if spec.network is not None:
+        return _network_facts(trial, spec.network, scale)
     return FabricFacts(
         kind=spec.kind.value,
         label=label,
@@ -113,6 +117,25 @@ def fabric_facts(trial: Trial, link: LinkModel | None) -> FabricFacts:
         beta_s_per_byte=link.beta_s_per_byte if link else None,
         fit_residual=link.residual if link else None,
         ranks_per_host=trial.ranks_per_host,
+    )
+
+
+def _network_facts(trial: Trial, network: NetworkSpec, scale: int) -> FabricFacts:
+    """A named network: `rate_bps` is what a host's link carries of tensors that are `scale` times smaller."""
+    from fabric.simulated.placed import place_network  # numba comes with it
+
+    host_bps = place_network(network, trial.world, len(trial.jobs)).host_bps
+    return FabricFacts(
+        kind=trial.fabric.kind.value,
+        label=LABELS[trial.fabric.kind],
+        num_hosts=trial.fabric.num_hosts,
+        rate_bps=host_bps / scale,
+        equivalent_rate_bps=host_bps,
+        size_scale=scale,
+        ranks_per_host=trial.ranks_per_host,
+        network=network.network_text,
+        transport=network.transport,
+        placement=network.placement_text,
     )
 
 
@@ -176,7 +199,7 @@ def _verdict(trial: Trial, answer: Answer) -> tuple[Status, str]:
 def _job_result(
     trial: Trial, index: int, answer: Answer, servers: Sequence[RankResult], prediction: Prediction | None
 ) -> JobResult:
-    job, is_timed = trial.jobs[index], trial.fabric.kind.has_processes or trial.cluster is not None
+    job, is_timed = trial.jobs[index], trial.is_timed
     ranks = [rank for rank in answer.ranks if rank.job == index]
     asked = asked_of(job, trial.num_steps_of(index), trial.world, ranks[0].tensor_sizes if ranks else ())
     if not ranks:
@@ -203,6 +226,7 @@ def _job_result(
         curve=tuple(_curve(ranks) if is_timed else _untimed_curve(ranks, predicted_s)),
         clock=_clock(trial, predicted_s),
         consistency=next((rank.consistency for rank in (*ranks, *servers) if rank.consistency is not None), None),
+        pipeline=pipeline_facts(trial, index, ranks) if job.pipelining is not None else None,
         weights_digest=ranks[0].weights_digest,
         notes=ranks[0].notes,
         adaptation=ranks[0].adaptation,
@@ -218,11 +242,16 @@ def _job_result(
     )
 
 
+def _has_makespan(trial: Trial) -> bool:
+    """Whether jobs of this trial begin and end on one clock."""
+    return trial.fabric.kind.has_clock or trial.is_pipelined
+
+
 def _clock(trial: Trial, predicted_s: float | None) -> str:
     """What the curve's times are."""
     if trial.fabric.kind.has_processes:
         return "measured"
-    if trial.cluster is not None:
+    if trial.is_timed:
         return "virtual"
     return "none" if predicted_s is None else "predicted"
 
@@ -237,7 +266,11 @@ def _times(rank: RankResult, num_warmup: int) -> RankTimes:
 
 
 def _curve(ranks: Sequence[RankResult]) -> list[CurvePoint]:
-    """Training loss, mean over ranks, at every step; held-out loss and accuracy where evaluated."""
+    """Training loss, mean over ranks, at every step; held-out loss and accuracy where evaluated. Nothing where only
+    times were computed."""
+    # A replayed pipeline on the clock has no arithmetic, and so no loss.
+    if not ranks[0].losses:
+        return []
     points, time_s = [], 0.0
     losses = list(zip(*(rank.losses for rank in ranks), strict=True))
     for step, (step_s, loss) in enumerate(zip(ranks[0].step_times_s, losses, strict=True), start=1):

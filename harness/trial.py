@@ -10,8 +10,9 @@ import crossover
 from baselines.api import NeedsWorld, SharesMemory, UpdatePoint
 from baselines.strategy import Strategy, parse_strategy, why_not_pushed
 from crossover import ReleasePoint, Sharing
-from fabric.api import FabricKind, FabricSpec
+from fabric.api import FabricKind, FabricSpec, NetworkSpec
 from harness.asynchrony.cluster import OnLoss, VirtualCluster
+from harness.parallel.placement import Pipelining
 from harness.precision import Precision
 from models.workload import Device, WorkloadSpec
 from results.facts import Role
@@ -36,7 +37,8 @@ class Job:
     this part of the job's step alone, and becomes `start_delay_s` when that is known. A step is `accumulate`
     micro-batches of the workload's batch size; before the update the L2 norm of the averaged gradient of all parameters
     is clipped to `clip_norm`, if that is given. Layers compute in `precision`, parameters and gradients stay float32
-    (`harness/precision.py`). `role` is what the job is for among those that it is compared with.
+    (`harness/precision.py`). `role` is what the job is for among those that it is compared with. With `pipelining` the
+    ranks are the stages of one replica of the network rather than replicas, and a step's micro-batches go through them.
     """
 
     name: str
@@ -51,6 +53,7 @@ class Job:
     clip_norm: float | None = None
     precision: Precision = Precision.FLOAT32
     role: Role = Role.METHOD
+    pipelining: Pipelining | None = None
 
     def __post_init__(self) -> None:
         if self.accumulate < 1:
@@ -81,6 +84,8 @@ class Job:
     @property
     def label(self) -> str:
         label = self.strategy if self.system == "ours" else self.system
+        if self.pipelining is not None:
+            label = self.pipelining.schedule if self.system == "ours" else f"{self.system}, {self.pipelining.schedule}"
         return label if self.precision is Precision.FLOAT32 else f"{label} in {self.precision}"
 
 
@@ -154,6 +159,16 @@ class Trial:
         return self.jobs[job].num_workers(self.world)
 
     @property
+    def is_pipelined(self) -> bool:
+        """Whether its jobs are pipelines: all of them, or none (`check`)."""
+        return any(job.pipelining is not None for job in self.jobs)
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether step times are those of this trial, measured or on a virtual clock."""
+        return self.fabric.kind.has_clock or self.cluster is not None or self.is_pipelined
+
+    @property
     def id(self) -> str:
         """File name of the record."""
         # File systems differ in what they take for a name, and a cell's has slashes.
@@ -166,18 +181,28 @@ def check(trial: Trial) -> None:
 
     Raises: TrialError, TextError, CatalogueError, WorkloadError with value and remedy.
     """
+    from harness.parallel.sessions import RunsPipelines
     from harness.systems import system_of  # the systems need the values above
     from harness.systems.api import HasPrecisions, Warms
 
     _check_placement(trial)
+    if trial.is_pipelined:
+        from harness.parallel.trial_checks import check_pipelines
+
+        check_pipelines(trial)
+        return
     if trial.sharing is Sharing.MPS:
         raise TrialError(
             f"{trial.cell}: mps is a service of the GPU's driver, which no trial starts; use `crossover run`"
         )
-    if not trial.fabric.kind.has_processes:
+    if trial.fabric.kind is FabricKind.LOCKSTEP:
         _check_lockstep(trial)
+    if trial.fabric.network is not None:
+        _check_network(trial, trial.fabric.network)
     for job in trial.jobs:
         system = system_of(job.system)
+        if isinstance(system, RunsPipelines):
+            raise TrialError(f"{trial.cell}: {job.system} trains pipelines alone; give job {job.name} pipelining")
         if isinstance(system, Warms) and system.num_warmup > trial.num_warmup:
             raise TrialError(
                 f"{trial.cell}: {job.system} needs {system.num_warmup} steps before it is what it will be, and "
@@ -295,6 +320,15 @@ def _check_lockstep(trial: Trial) -> None:
     )
     if reason := next((reason for applies, reason in reasons if applies), None):
         raise TrialError(f"{trial.cell}: in lockstep {reason}; run it on the emulated or native fabric")
+
+
+def _check_network(trial: Trial, network: NetworkSpec) -> None:
+    """Whether the network can be built, has room for all jobs and joins their hosts. Raises: NetworkError."""
+    from fabric.simulated.placed import place_network  # numba comes with it
+
+    if trial.cluster is not None:
+        raise TrialError(f"{trial.cell}: unequal workers train in lockstep, not on a simulated network; leave it out")
+    place_network(network, trial.world, len(trial.jobs))
 
 
 def _check_placement(trial: Trial) -> None:

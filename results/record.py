@@ -14,7 +14,7 @@ from typing import Any
 
 from results import schema1
 from results.codec import CodecError, from_jsonable, to_jsonable
-from results.facts import ChargeFacts, CheckFacts, CodeFacts, MachineFacts, PluginFacts, Role
+from results.facts import ChargeFacts, CheckFacts, CodeFacts, MachineFacts, PipelineFacts, PluginFacts, Role
 from results.files import read_json, write_json
 
 SCHEMA_VERSION = 2
@@ -139,7 +139,8 @@ class JobResult:
     steps times the predicted one) or none. `plugins` are the strategy as values, those of its text first and in its
     order; `role` is what the job is for beside others, `code` what its gradients travel in, `charge` what
     compressing them cost in replay (None: not in replay), `tuned` the settings that a tuner chose, by slot and name,
-    `consistency` how old parameters were on the virtual clock."""
+    `consistency` how old parameters were on the virtual clock, `pipeline` how it went through its stages, if it has
+    any; a step is then `accumulate` micro-batches of `batch_size` over all ranks together."""
 
     name: str
     workload: str
@@ -177,6 +178,7 @@ class JobResult:
     charge: ChargeFacts | None = None
     tuned: Mapping[str, float] = field(default_factory=dict)
     consistency: ConsistencyFacts | None = None
+    pipeline: PipelineFacts | None = None
 
     def step_times_s(self) -> tuple[float, ...]:
         """Step times of the slowest rank, step by step. Empty if nothing was measured."""
@@ -191,7 +193,9 @@ class FabricFacts:
     `equivalent_rate_bps` = size_scale · rate_bps: what the link stands for when tensors are
     `size_scale` times smaller. `alpha_s`, `beta_s_per_byte`: all-reduce time = α + β · bytes,
     with `fit_residual` the largest relative error of that fit. `num_virtual` peers beside the real
-    hosts do not exist: a real rank pays their link time and takes them for equals of itself.
+    hosts do not exist: a real rank pays their link time and takes them for equals of itself. On a simulated network
+    `network` is its topology, `rate_bps` that of a host's link, `transport` what carries flows and `placement` where
+    the ranks are.
     """
 
     kind: str
@@ -205,6 +209,9 @@ class FabricFacts:
     beta_s_per_byte: float | None = None
     fit_residual: float | None = None
     ranks_per_host: int = 1
+    network: str = ""
+    transport: str = ""
+    placement: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

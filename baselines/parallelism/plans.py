@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import ClassVar, Protocol, runtime_checkable
 
 from baselines.parallelism.api import ParallelCard, ParallelismError
@@ -171,3 +171,28 @@ def even_stages(num_layers: int, num_stages: int) -> tuple[PlannedStage, ...]:
         raise ParallelismError(f"{num_stages} stages for {num_layers} layers; use 1 to {num_layers} stages")
     bounds = [round(index * num_layers / num_stages) for index in range(num_stages + 1)]
     return tuple(PlannedStage(first, stop) for first, stop in pairwise(bounds))
+
+
+def balanced_stages(layers: Sequence[PlannedLayer], counts: Sequence[int]) -> tuple[PlannedStage, ...]:
+    """`len(counts)` stages of `counts` replicas each, so that the slowest one is as fast as it can be; of equally good
+    cuts, the one whose stages are most alike.
+
+    Exact: a dynamic programme over (stages, layers). Raises: ParallelismError for more stages than layers.
+    """
+    num_layers = len(layers)
+    if not 1 <= len(counts) <= num_layers:
+        raise ParallelismError(f"{len(counts)} stages for {num_layers} layers; use 1 to {num_layers} stages")
+    total = [0.0, *accumulate(layer.forward_s + layer.backward_s for layer in layers)]
+    best: list[tuple[tuple[float, float], tuple[int, ...]]] = [((0.0, 0.0), ())] * (num_layers + 1)
+    for index, count in enumerate(counts):
+        found = list(best)
+        for stop in range(index + 1, num_layers + 1):
+            options = []
+            for first in range(index, stop) if index else (0,):
+                (slowest_s, squares), cuts = best[first]
+                own_s = (total[stop] - total[first]) / count
+                options.append(((max(slowest_s, own_s), squares + own_s**2), (*cuts, first)))
+            found[stop] = min(options)
+        best = found
+    cuts = best[num_layers][1]
+    return tuple(map(PlannedStage, cuts, (*cuts[1:], num_layers), counts))

@@ -62,6 +62,7 @@ class ServersLink:
     def _connect(self, server: ServerPlace) -> socket.socket:
         connection = socket.create_connection((server.address, server.port), CONNECT_TIMEOUT_S)
         connection.settimeout(None)  # a server may make a worker wait as long as the policy asks for
+        # A header that goes alone must not wait for more bytes to go with it.
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection.sendall(header_of(FrameKind.HELLO, self._worker, 0, len(server.token)) + server.token)
         return connection
@@ -81,6 +82,7 @@ class ServersLink:
         breaks the promise.
         """
         kind = FrameKind.LAST_PULL if is_last else FrameKind.PULL
+        # All are asked before any is heard, so servers answer side by side.
         for number in range(len(self._servers)):
             self._send(number, header_of(kind, self._worker, at_least))
         frames = [self._receive(number) for number in range(len(self._servers))]

@@ -27,6 +27,7 @@ def foretold_steps_s(trial: Trial, num_bytes: float) -> list[list[float]]:
     assert trial.cluster is not None, "a trial without a cluster has no virtual clock"
     num_clocks, nothing = trial.num_warmup + trial.num_steps, torch.zeros(1)
     policy = trial.jobs[0].resolve().consistency
+    # Updates hold nothing: only when they come is asked for.
     run = VirtualRun(trial.cluster, policy, nothing, lambda *_: nothing, num_clocks, num_bytes, trial.seed)
     pushed_s = [[0.0] for _ in range(trial.cluster.num_workers)]
     for pushed in run:

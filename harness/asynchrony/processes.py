@@ -43,6 +43,7 @@ def run_on_host(trial: Trial, place: Place, signals: Signals) -> RankResult:
     workload, strategy = open_workload(job.workload), job.resolve()
     model = workload.build_model(trial.seed)
     parameters = trainable_parameters(model)
+    # Every rank builds the model of the trial's seed, so the first parameters need not travel.
     values = torch.cat([parameter.detach().reshape(-1) for parameter in parameters.values()])
     parts = parts_of(values.numel(), cluster.num_servers)
     if place.rank >= cluster.num_workers:
@@ -73,6 +74,7 @@ def _meet(
     server: ParameterServer | None, address: str, cluster: VirtualCluster, parts: Sequence[tuple[int, int]]
 ) -> list[ServerPlace]:
     """Tell all ranks where the servers are, and their tokens, over the process group."""
+    # Workers have nothing to tell, but a gather takes equal sizes from all ranks.
     own = torch.zeros(_ADDRESS_BYTES + _PORT_BYTES + TOKEN_BYTES, dtype=torch.uint8)
     if server is not None:
         told = socket.inet_aton(socket.gethostbyname(address)) + server.port.to_bytes(_PORT_BYTES, "big") + server.token
@@ -112,13 +114,16 @@ def _trained(
         since_s = monotonic() - begun_s
         update = training.update(worker, clock, values)
         until_s = begun_s + cluster.computed_at_s(worker, clock, since_s, trial.seed)
+        # Real computing is a part of the time that the cluster gives the step; only what is missing is slept.
         sleep(max(0.0, until_s - monotonic()))
         link.push(clock, update)
         ends_s.append(monotonic())
         signals.step(clock)
+    # Everybody ends with what the servers hold at last, so that digests of weights can be compared.
     training.load(link.pull(num_clocks - 1, is_last=True), worker)
     link.close()
     end_s, evaluated = perf_counter(), ()
+    # Once, at the end: in between it would slow this worker, and with it whoever waits for it.
     if worker == 0 and trial.evaluate_every and (found := workload.evaluate(training.model)) is not None:
         evaluated = (Evaluated(num_clocks, ends_s[-1] - begun_s, found.loss, found.accuracy),)
     return replace(

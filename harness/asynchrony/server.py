@@ -80,6 +80,7 @@ class ParameterServer:
         self.report = ServerReport(StalenessTally.of(parameters.num_workers))
         self.token = secrets.token_bytes(TOKEN_BYTES)
         self._listener = socket.create_server((address, 0), backlog=parameters.num_workers)
+        # A connection may be gone again between the selector's word and its acceptance.
         self._listener.setblocking(False)
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._listener, selectors.EVENT_READ, None)
@@ -152,10 +153,12 @@ class ParameterServer:
             raise WireError(f"worker {seat.worker} sends a frame of kind {frame.kind.name}, which is a server's")
 
     def _seat(self, seat: _Seat, frame: Frame) -> None:
+        # In constant time: how long the comparison takes must not tell how much of a guess was right.
         known = secrets.compare_digest(bytes(frame.payload.numpy()), self.token)
         if frame.kind is not FrameKind.HELLO or not known or frame.worker >= self.parameters.num_workers:
             raise WireError("no worker of this run")
         seat.worker = frame.worker
+        # Only who has shown the token may send as much as a whole update.
         seat.reader.most_bytes = 4 * self.parameters.values.numel()
         self._seats[frame.worker] = seat
         self.report.tally.ahead[0] += 1  # everybody begins with the same parameters, which nobody has to send
@@ -192,6 +195,7 @@ class ParameterServer:
         self._answer_all()
 
     def _answer_all(self) -> None:
+        # A copy, since an answer takes its entry out and may end a seat.
         for worker, wanted in list(self._wanted.items()):
             if self.parameters.holds_all_up_to(wanted.at_least):
                 del self._wanted[worker]
@@ -252,6 +256,7 @@ class ParameterServer:
         self.report.lost.append(seat.worker)
         self._left.add(seat.worker)
         self._wanted.pop(seat.worker, None)
+        # Others may be waiting for an update that will never come.
         self.parameters.lose(seat.worker)
         self._answer_all()
 

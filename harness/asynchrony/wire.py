@@ -87,6 +87,7 @@ class FrameReader:
                 raise WireError(
                     f"a frame of kind {kind} with {num_bytes} bytes; at most {self.most_bytes} are expected"
                 )
+            # Received straight into the tensor's memory, so that nothing is copied.
             self._payload = torch.empty(num_bytes, dtype=torch.uint8)
             self._rest = memoryview(self._payload.numpy()) if num_bytes else self._rest
             if num_bytes:

@@ -86,11 +86,6 @@ class StaticDispatch:
             return self.plan[self._next - 1]
         return None
 
-    @property
-    def all_sent(self) -> bool:
-        """Whether every message of the step has been taken."""
-        return self._next == len(self.plan)
-
 
 def credit_of(ordering: Ordering) -> int | None:
     """An ordering's credit in bytes, if it has one."""

@@ -275,6 +275,7 @@ class Engine:
 
     def _agree_on_ready_order(self) -> None:
         """After the first step the layout follows the order seen on rank 0, as DDP's rebuild does."""
+        # Positions and not names: tensors travel, texts do not.
         names = list(self.parameters)
         order = torch.tensor([names.index(name) for name in self._seen], dtype=torch.int32)
         self._carry_out(((CONTROL, Broadcast(order)),), "control")

@@ -8,14 +8,15 @@ values and the optimizer's state of its part of each message; workers take what 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar, overload
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from baselines.api import Card, Message, OptimizerSpec, Parameters, Scope, Serve, Slot
+from baselines.stepping import TensorwiseOptimizer
 from harness.engine.checkpoint import Saved
 
 Piece = tuple[str, int, int]  # elements start:stop of a flattened parameter
@@ -112,27 +113,6 @@ def pieces_of(message: Message, start: int, numel: int) -> tuple[Piece, ...]:
     return tuple(pieces)
 
 
-class _Adopting(torch.optim.Optimizer):
-    """Takes what stands in `grad` for the parameter."""
-
-    def __init__(self, parameters: Parameters) -> None:
-        super().__init__(parameters, {})
-
-    @overload
-    def step(self, closure: None = None) -> None: ...
-
-    @overload
-    def step(self, closure: Callable[[], float]) -> float: ...
-
-    @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                if parameter.grad is not None:
-                    parameter.copy_(parameter.grad)
-        return None
-
-
 @dataclass(frozen=True, slots=True)
 class Adopt:
     """What a worker does in place of a step where servers have done it. No plug-in: the engine's own."""
@@ -148,4 +128,4 @@ class Adopt:
 
     def build(self, parameters: Parameters) -> torch.optim.Optimizer:
         """An optimizer whose step copies `grad` into each parameter; it keeps no state."""
-        return _Adopting(parameters)
+        return TensorwiseOptimizer(parameters, lambda weights, grad, *_: weights.copy_(grad))

@@ -72,6 +72,7 @@ class LaunchedRanks:
         )
         dist.init_process_group(
             "gloo",
+            # One store serves the launcher, this group and every task; prefixes keep their keys apart.
             store=dist.PrefixStore(self._prefix("ranks"), store),
             rank=placement.rank,
             world_size=placement.world,

@@ -179,9 +179,11 @@ def main() -> int:
     """`python -m harness.lab.process SCRATCH`: tasks on stdin, answers on stdout."""
     replies = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # whatever libraries print must not mix with the answers
+    # Before the first fork, which a pool of threads does not survive.
     torch.set_num_threads(1)
     keep_forkable()
     commands = os.fdopen(os.dup(0), "rb", buffering=0)
+    # Ranks inherit descriptor 0, and none of them may read the launcher's commands.
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     with commands, replies:
         try:

@@ -36,6 +36,7 @@ from harness.turns import Turn, merged
 from models.device import VirtualDevice
 from models.replay import ReplayWorkload
 from models.workload import Device, Workload, open_workload
+from results.facts import PipelineRankFacts
 from results.record import Adapted, ConsistencyFacts, JobCosts, Phases
 
 
@@ -91,6 +92,7 @@ class RankResult:
     sent_bytes: tuple[float, ...] = ()
     num_control_rounds: float | None = None
     consistency: ConsistencyFacts | None = None
+    pipeline: PipelineRankFacts | None = None
     tensor_sizes: tuple[int, ...] = ()
 
 
@@ -162,6 +164,7 @@ def run_rank(trial: Trial, place: Place, signals: Signals) -> RankResult:
         compressor=_compressor(trial, place, workload),
     )
     session = system_of(job.system).prepare(model, seat)
+    # The loop always takes turns; alone they cost nothing.
     seated = Participant(place.arbiter_socket, job.name) if place.arbiter_socket else Alone()
     turns = logged_turns(seated, job.workload.device)
     with turns:

@@ -22,13 +22,15 @@ from harness.asynchrony.trial import run_virtual
 from harness.calibrate import time_all_reduces
 from harness.engine.transport import backends_for
 from harness.lab.messages import Event, LinkTimes, Task, event_from, to_line
-from harness.lab.rank import Place, Signals, join_group, run_rank
+from harness.lab.rank import Place, RankResult, Signals, join_group, run_rank
 from harness.lockstep.trial import run_lockstep
+from harness.parallel.trial_clock import run_pipelines_on_clock
+from harness.parallel.trial_rank import run_pipeline_rank
 from harness.predict.rows import time_rows
+from harness.trial import Trial
 from models.workload import Device
 
 JOIN_TIMEOUT_S = 60.0
-LOG_TAIL_BYTES = 2_000
 SAY_STEP_EVERY_S = 0.3
 
 
@@ -41,7 +43,6 @@ class RankProcess:
     pid: int
     pidfd: int
     pipe: int
-    log: Path
     last_step: int = -1
     _unread: bytes = b""
     _open: bool = field(default=True)
@@ -69,11 +70,6 @@ class RankProcess:
             return f"was killed by signal {number} ({signal.Signals(number).name})"
         return f"exited with code {os.WEXITSTATUS(status)}"
 
-    def log_tail(self) -> str:
-        """The end of what it printed."""
-        text = self.log.read_bytes()[-LOG_TAIL_BYTES:] if self.log.exists() else b""
-        return text.decode(errors="replace").strip()
-
     def end(self) -> None:
         """Kill it if it lives, reap it, close everything. May be called again."""
         if not self._open:
@@ -100,7 +96,7 @@ def fork_rank(task: Task, place: Place, cluster: Cluster, scratch: Path, go: tup
         os.close(go[1])
         _child(task, place, cluster, log, write_end, go[0])
     os.close(write_end)
-    return RankProcess(place, name, pid, os.pidfd_open(pid), read_end, log)
+    return RankProcess(place, name, pid, os.pidfd_open(pid), read_end)
 
 
 def _name(task: Task, place: Place) -> str:
@@ -151,8 +147,7 @@ def _work(task: Task, place: Place, pipe: int, go: int) -> Iterator[Event]:
     if not task.fabric.kind.has_processes:
         assert task.trial is not None
         signals = Signals(_ready_signal(pipe, go, alone=True), _step_signal(pipe))
-        virtual = task.trial.cluster is not None
-        results = run_virtual(task.trial, signals) if virtual else run_lockstep(task.trial, place, signals)
+        results = _in_one_process(task.trial, place, signals)
         yield from (Event(kind="result", result=result) for result in results)
         return
     join_group(place, task.fabric, task.world, JOIN_TIMEOUT_S, backends_for(_devices(task)))
@@ -166,9 +161,22 @@ def _work(task: Task, place: Place, pipe: int, go: int) -> Iterator[Event]:
         yield Event(kind="links", links=LinkTimes(rank=place.rank, num_bytes=sizes, times_s=times_s))
         return
     assert task.trial is not None
-    run = run_rank if task.trial.cluster is None else run_on_host
-    result = run(task.trial, place, Signals(ready, _step_signal(pipe)))
+    result = _rank_of(task.trial)(task.trial, place, Signals(ready, _step_signal(pipe)))
     yield Event(kind="result", result=result)
+
+
+def _rank_of(trial: Trial) -> Callable[[Trial, Place, Signals], RankResult]:
+    """What trains a rank: a stage, a worker or server of its own pace, or a replica."""
+    if trial.is_pipelined:
+        return run_pipeline_rank
+    return run_rank if trial.cluster is None else run_on_host
+
+
+def _in_one_process(trial: Trial, place: Place, signals: Signals) -> Iterator[RankResult]:
+    """All ranks of a trial without processes: on a virtual clock, or in lockstep."""
+    if trial.is_pipelined:
+        return run_pipelines_on_clock(trial, signals)
+    return run_virtual(trial, signals) if trial.cluster is not None else run_lockstep(trial, place, signals)
 
 
 def _devices(task: Task) -> set[Device]:

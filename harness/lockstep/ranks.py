@@ -338,6 +338,7 @@ class Lockstep:
             return False
         overflow = any(guard.overflowed() for guard in self._guards)
         if self._guards[0].must_agree:
+            # Here all guards can be asked at once, but the engine's ranks vote, and the vote has bytes.
             self._count(AllReduce(torch.zeros(1)))
         self.loss_scale = self.loss_scale.after(overflow=overflow)
         if overflow:

@@ -83,6 +83,7 @@ class LinkClient:
             queue = self._queue_of(flow)
         except FabricError as error:
             return error
+        # The server takes one request per connection at a time, so only the first of a queue is asked for.
         queue.append((work_s, paid))
         return self._ask(flow) if len(queue) == 1 else None
 

@@ -31,7 +31,6 @@ from harness.paced.pacing import PacedTraffic, Pacing
 from harness.paced.settings import ScriptPace
 from harness.paced.steps import SometimesFree, StepMeter, report_of
 
-Meeting = tuple[dist.Store, int, int]  # store, rank, world size
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -105,6 +104,7 @@ def install(pace: ScriptPace) -> None:
     """Have every process group of this process paced."""
     register()
     script = PacedScript(pace)
+    # Replaced in the module that looks them up by name at each call.
     distributed_c10d.rendezvous = script.meet
     distributed_c10d._new_process_group_helper = script.redirect(distributed_c10d._new_process_group_helper)
 

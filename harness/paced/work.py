@@ -62,6 +62,7 @@ class Both:
         with self._lock:
             if part not in self._missing:
                 return  # an error has been told already
+            # After an error nothing is missing any more, so the other part's news is not told.
             self._missing = set() if error is not None else self._missing - {part}
             complete = not self._missing
         if error is not None:

@@ -317,6 +317,7 @@ def _fit_ring(fabric: FabricSpec, engine: EngineCosts, times: Sequence[RowTime])
     weights = [(time.seconds / longest_s) ** 0.5 for time in times]
     small, large = (next(t for t in times if t.row == RING_ROWS[place]) for place in (1, 5))
     alpha_s = max(1e-6, small.seconds / small.row.num_tensors - engine.message_s)
+    # What the large row takes beyond a start-up, per byte; the search only needs the order of magnitude.
     beta = max(1e-11, (large.seconds / large.row.num_tensors - alpha_s) / large.row.num_bytes)
     low, high = np.log(PLAUSIBLE_S)
     line = line_s_per_byte(fabric.rate_bps, world) if fabric.rate_bps else 1e-12

@@ -8,6 +8,7 @@ from baselines.api import Tried
 from baselines.strategy import Strategy
 from fabric.api import FabricKind
 from harness.facts import asked_of
+from harness.outcome import fabric_facts
 from harness.predict.bounds import Bounds, bounds
 from harness.predict.calibration import Calibration, paced_costs
 from harness.predict.codecs import with_charge
@@ -84,6 +85,7 @@ def why_unpredictable(trial: Trial) -> str:
     job = trial.jobs[0]
     system = job.system.partition("(")[0]
     reasons = (
+        (trial.is_pipelined, "a pipeline's step is predicted by its own clock, and stands in its record"),
         (trial.sharing is not None, "jobs share: their period is predicted from measured costs instead"),
         (system not in SYSTEMS, f"{system} decides by itself what to send when"),
         (
@@ -162,7 +164,9 @@ def simulated_record(
         sharing=trial.sharing.value if trial.sharing else "none",
         axis=trial.axis,
         at=trial.at,
-        fabric=FabricFacts(
+        fabric=fabric_facts(replace(trial, fabric=replace(spec, num_hosts=world)), None)
+        if spec.network is not None
+        else FabricFacts(
             kind="simulated" if imagined else spec.kind.value,
             label="simulated",
             num_hosts=world,

@@ -189,6 +189,7 @@ def meet(seat: RankSeat) -> Any:
 
         server = RendezvousServer(verbose=0)
         port[0] = server.start()
+        # Names of no host: ranks are placed already, and the server only hands out numbers.
         names = ",".join(f"host{index}:1" for index in range(seat.world))
         server.init(get_host_assignments(parse_hosts(names), seat.world, seat.world))
     dist.broadcast(port, src=0)

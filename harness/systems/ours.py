@@ -193,6 +193,7 @@ class EagerSession(EngineSession):
         self._first = True
         names = {id(parameter): name for name, parameter in engine.parameters.items()}
         for module in model.modules():
+            # A module's own parameters: a container would wait for those of all its children at once.
             own = [names[id(p)] for p in module.parameters(recurse=False) if id(p) in names]
             if own:
                 module.register_forward_pre_hook(self._pre_hook(own))

@@ -14,8 +14,6 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import os
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +28,7 @@ from models.data.vocabulary import CLASSIFY, MASK, SEPARATE, SPECIAL, UNKNOWN, l
 from models.network import SampleShape
 from models.settings import cache_folder
 from models.values import Batch, WorkloadError
+from results.files import replacing
 
 IGNORED = -100  # target of a token that is not to be predicted, as torch's cross-entropy has it
 NUM_TOKENS = 2_048
@@ -170,7 +169,8 @@ def _cached_tokens(documents: list[str]) -> Tensor:
         return kept
     tokens = np.asarray(tokenise(documents), dtype=np.int32)
     try:
-        _write_whole(path, tokens)
+        with replacing(path) as file:
+            np.save(file, tokens, allow_pickle=False)
     except OSError as error:
         _log.info("tokens are not cached, so the next start tokenises again: %s", error)
     return torch.from_numpy(tokens).long()
@@ -200,15 +200,3 @@ def tokenise(documents: list[str]) -> list[int]:
     tokenizer.normalizer = normalizers.Lowercase()
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     return [token for document in documents for token in tokenizer.encode(document).ids]
-
-
-def _write_whole(path: Path, array: np.ndarray[tuple[int, ...], np.dtype[np.int32]]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=".part")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            np.save(file, array, allow_pickle=False)
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
