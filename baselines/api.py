@@ -600,6 +600,13 @@ class Consistency(Protocol):
 
 
 @runtime_checkable
+class SharesMemory(Protocol):
+    """A consistency method whose workers share one host's memory, and have no servers."""
+
+    shares_memory: ClassVar[bool]
+
+
+@runtime_checkable
 class NeedsWorld(Protocol):
     """An exchange that does not go with any number of ranks."""
 
