@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 import crossover
-from baselines.api import NeedsWorld, UpdatePoint
+from baselines.api import NeedsWorld, SharesMemory, UpdatePoint
 from baselines.strategy import Strategy, parse_strategy, why_not_pushed
 from crossover import ReleasePoint, Sharing
 from fabric.api import FabricKind, FabricSpec, NetworkSpec
@@ -265,6 +265,11 @@ def _check_consistency(trial: Trial, job: Job) -> None:
         )
     if cluster is None:
         return
+    if isinstance(strategy.consistency, SharesMemory) and trial.world > 1:
+        raise TrialError(
+            f"{trial.cell}: {strategy.consistency.card.name} shares the memory of one host, and the trial has "
+            f"{trial.world}; use asp, or harness.asynchrony.shared_memory"
+        )
     on_hosts = trial.fabric.kind.has_processes
     if cluster.num_workers + (cluster.num_servers if on_hosts else 0) != trial.world:
         servers = f" and {cluster.num_servers} servers" if on_hosts else ""

@@ -62,6 +62,7 @@ LIMITS: Mapping[EvidenceKind, Limits] = MappingProxyType(
 def judged(record: Record, limits: Mapping[EvidenceKind, Limits] = LIMITS) -> Record:
     """The record with its checks; one that ended well, and fails one of them, is invalid with the reason."""
     checks = tuple(checks_of(record, limits))
+    # A trial that failed stays a failure: a busy machine is no excuse that could be checked.
     failed = [check for check in checks if not check.passes]
     if record.status is not Status.OK or not failed:
         return replace(record, checks=checks)
@@ -86,12 +87,14 @@ def evidence_of(record: Record) -> EvidenceKind | None:
     """What can disturb this trial; None where its time is exact."""
     if not FabricKind(record.fabric.kind).has_processes or any(job.clock != "measured" for job in record.jobs):
         return None
+    # One job that computes is enough: its ranks need their cores, whatever the others wait for.
     if any(job.device != Device.REPLAY.value for job in record.jobs):
         return EvidenceKind.REAL
     return EvidenceKind.PACED if record.fabric.kind == FabricKind.PACED.value else EvidenceKind.REPLAYED
 
 
 def _disturbances(machine: MachineFacts) -> dict[str, float]:
+    # The load average stays out: it is a mean over a minute, and counts the run itself.
     found = {STOLEN: machine.stolen_share, BUSY: machine.busy_share}
     if machine.other_share is not None:
         found[OTHERS] = machine.other_share

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from analysis.cells import OURS, SIMULATED
-from analysis.claims import ClaimRow, Figure, Measured
+from analysis.claims import ClaimRow, Formula, Measured
 from analysis.stats import NOISE, exactly
 from analysis.steps.claims import Accepts, Select, StepClaim, by_place, fastest, over, speedup, step_claims
 from analysis.steps.rows import StepRow
@@ -104,7 +104,7 @@ CLAIMS: tuple[StepClaim, ...] = (
             quantity="Predicted efficiency of tensor fusion; not measured, no such cluster is here",
             select=_predicted_efficiency(f"{network}-replay", 512, 25.0),
             low=level,
-            figure=Figure.PREDICTED_EFFICIENCY,
+            formula=Formula.PREDICTED_EFFICIENCY,
         )
         for network, name, level in (("resnet101", "ResNet-101", 0.90), ("vgg16", "VGG-16", 0.68))
     ),
