@@ -19,6 +19,7 @@ from rich.console import Console
 from baselines import outside
 from harness.asynchrony.cluster import OnLoss
 from harness.lab.spmd import is_follower
+from suites.commands.claims import add_claims
 from suites.commands.collectives import add_collectives
 from suites.commands.emulate import add_emulate
 from suites.commands.network_options import add_network_options
@@ -116,6 +117,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_list(commands)
     _add_report(commands)
     _add_compare(commands)
+    add_claims(commands)
     _add_doctor(commands)
     add_predict(commands)
     add_pace(commands)
@@ -132,9 +134,9 @@ def _add_run(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     run.add_argument("--strategy", action="append", default=[], metavar="TEXT", help="these instead of the suite's own")
     run.add_argument(
         "--fabric",
-        default="emulated",
         metavar="F",
-        help="emulated (default), paced (one machine, no privileges), native (as it is), or simulated with --network",
+        help="of every cell: emulated, paced (one machine, no privileges), native (as it is), or simulated with "
+        "--network (default: each cell's own)",
     )
     run.add_argument("--hosts", type=int, metavar="N", help="hosts, a rank of each job on each")
     run.add_argument("--rate", metavar="RATE", help="line rate such as 200mbit or 1gbit; none: unshaped")

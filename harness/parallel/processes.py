@@ -116,6 +116,7 @@ class PipelineProcess:
         start_s = perf_counter()
         with self._recorder.span("loop", "wait"):
             answer = self._receive(request) if isinstance(request, ReceiveFrom) else self._sum(request)
+        # In replay the next pass may start no earlier than the message came.
         if perf_counter() - start_s > _THERE_S:
             self._paused()
         return answer
@@ -152,6 +153,7 @@ class PipelineProcess:
 
     def _make_groups(self, job: PipelineJob) -> None:
         """Every process makes every group, in the same order, as torch.distributed wants it."""
+        # Every process knows every tied weight, so nobody has to be asked which groups there are.
         layout, program = job.layout(), self.opened.program
         wanted = {layout.ranks_of(index) for index, count in enumerate(layout.num_replicas) if count > 1}
         for stages in self.opened.tied:

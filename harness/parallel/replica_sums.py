@@ -28,11 +28,13 @@ class ReplicaSums:
         seed: int,
     ) -> None:
         self._parameters, self._num_replicas = tuple(parameters), len(ranks)
+        # Groups of these ranks alone: others do not stop here, and could not join.
         transport = ProcessGroupTransport(strategy.ordering.depth, ranks=ranks)
         self._engine = Engine(nn.ParameterList(parameters), strategy, transport, recorder=recorder, seed=seed)
 
     def sum_gradients(self) -> None:
         """Replace each parameter's gradient by the sum over replicas. Raises: EngineError if communication failed."""
+        # As after a backward in which nothing was sent: the engine announces all gradients at once.
         self._engine.begin_step()
         self._engine.end_backward()
         self._engine.wait()

@@ -91,6 +91,7 @@ class TorchPipelineSession:
             for index, stage in own.items()
         ]
         kind: Any = get_schedule_class(schedule)
+        # torch's schedules of one stage per rank take it bare, the others a list.
         several = issubclass(kind, PipelineScheduleMulti)
         self._schedule = kind(
             wrapped if several else wrapped[0], len(seat.data), loss_fn=self._loss_of, scale_grads=False
@@ -107,6 +108,7 @@ class TorchPipelineSession:
         self._schedule.step(*inputs, **targets)
         for index in self.modules:
             with self._meter.segment(Update(index, 1, len(data))):
+                # One optimizer for all of the rank's stages; the others' segments only count for the step's end.
                 if index == max(self.modules):
                     self._optimizer.step()
                     self._optimizer.zero_grad()

@@ -6,8 +6,7 @@ import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from analysis.claims import Level, Measured, judge, low_end
-from analysis.sharing.rows import ClaimRow
+from analysis.claims import ClaimRow, Level, Measured, judge
 from analysis.stats import paired_ratio
 from analysis.study import Evidence, Study
 from analysis.targets.rows import HeldOutEnd, TargetRow, TargetStudy
@@ -60,7 +59,7 @@ def claims(evidence: Evidence) -> Iterable[ClaimRow]:
         against = {"": "its own at the base batch", "sgd at base": "SGD's at the base batch"}.get(
             own.against, own.against
         )
-        level = Level(claim=own.claim, quantity=f"{better} {against}", low=own.low, fewest=6, judged=low_end, unit="×")
+        level = Level(claim=own.claim, quantity=f"{better} {against}", low=own.low, unit="×")
         yield judge(level, list(_measured(evidence, own)))
 
 
@@ -76,7 +75,7 @@ def _measured(evidence: Evidence, claim: BatchClaim) -> Iterator[Measured]:
         pairs = list(_pairs(row, other, by_loss=claim.task is TEXT))
         if pairs:
             cell = f"{claim.rule}, batch {batch}, {claim.task.workload.label}"
-            yield cell, paired_ratio([a for a, _ in pairs], [b for _, b in pairs])
+            yield Measured(cell, paired_ratio([a for a, _ in pairs], [b for _, b in pairs]))
 
 
 def _row(evidence: Evidence, task: LargeBatchTask, batch: int, rule: str) -> TargetRow | None:
