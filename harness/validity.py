@@ -73,6 +73,7 @@ def judged(record: Record, limits: Mapping[EvidenceKind, Limits] = LIMITS) -> Re
 def checks_of(record: Record, limits: Mapping[EvidenceKind, Limits] = LIMITS) -> Iterator[CheckFacts]:
     """What was found against each limit of this record's kind of evidence; nothing where time is exact."""
     evidence = evidence_of(record)
+    # Records of older versions do not say what the machine did, and are not judged by what they lack.
     if evidence is None or record.machine is None:
         return
     most = limits[evidence]
