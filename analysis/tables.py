@@ -126,8 +126,8 @@ def _thin_note(counts: Sequence[int]) -> Iterator[str]:
 def pair_table(pair: PairRow, width: int) -> Group:
     """Sharing policies over one set of jobs."""
     jobs = [f"{job.name}\nslowdown" for job in pair.rows[0].jobs]
-    headings = ("throughput\n[95 %]", "predicted\nbound", "of\nbound", "makespan ratio\n[95 %]", *jobs)
-    ranks = (0, 1, 2, 3, *(4 for _ in jobs))
+    headings = ("throughput\n[95 %]", "predicted\nΣt/T*", "of it", "of hard\nlimit", "makespan ratio\n[95 %]", *jobs)
+    ranks = (0, 1, 2, 3, 4, *(5 for _ in jobs))
     texts = list(zip(*map(_sharing_cells, pair.rows), strict=True))
     columns = [Column(*column) for column in zip(headings, texts, ranks, strict=True)]
     styles = ["dim" if row.is_reference else "" for row in pair.rows]
@@ -138,7 +138,8 @@ def pair_table(pair: PairRow, width: int) -> Group:
 def _pair_notes(pair: PairRow) -> Iterator[str]:
     counts = sorted({row.num_repeats for row in pair.rows})
     yield f"Medians of {repeats_text(counts)}. Throughput: Σ solo step time / step time here, exclusive = 1."
-    yield "Bound: Σt/T* from measured c, m, t. Makespan: exclusive over here. Slowdown: step time over that alone."
+    yield "T*: predicted from measured c, m, t. Hard limit: max(Σc, Σ bytes/rate, chain of a job); nothing can pass it."
+    yield "Makespan: exclusive over here. Slowdown: step time over that alone."
     yield from _thin_note(counts)
 
 
@@ -147,6 +148,7 @@ def _sharing_cells(row: SharingRow) -> tuple[str, ...]:
         "1" if row.is_reference else factor(row.throughput),
         NOT_KNOWN if row.is_reference or row.bound is None else f"{number(row.bound.median)}×",
         NOT_KNOWN if row.bound_share is None else percent(row.bound_share.median),
+        NOT_KNOWN if row.limit_share is None else percent(row.limit_share.median),
         "1" if row.is_reference else factor(row.makespan_ratio),
         *(f"{number(job.slowdown.median)}×" if job.slowdown else NOT_KNOWN for job in row.jobs),
     )

@@ -48,7 +48,7 @@ def test_a_wide_terminal_shows_every_column(summary: Summary) -> None:
         "target",
         "held-out",
         "racy",
-        "bound",
+        "of it",
         "slowdown",
     ):
         assert heading in text
