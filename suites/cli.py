@@ -189,6 +189,7 @@ def _add_report(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     report.add_argument("--baseline", default="torch-ddp", metavar="SYSTEM", help="what ratios are taken against")
     report.add_argument("--out", type=Path, metavar="DIR", help="where to write (default: beside the records)")
     report.add_argument("--json", action="store_true", help="print the summary as JSON")
+    report.add_argument("--csv", action="store_true", help="also every table as OUT/tables/*.csv")
     report.set_defaults(command=_report)
 
 
