@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from analysis import wording
-from analysis.axes import axis_of
+from analysis.claims import text_of
 from analysis.codes.tables import bits, sooner_text
-from analysis.figures import Drawing, drawings, save
-from analysis.rows import PairRow, Summary
+from analysis.figures import drawings, save
+from analysis.rows import Drawing, PairRow, Summary
+from analysis.sharing.axes import axis_of
 from analysis.stats import FEWEST_FOR_LEVEL
 from analysis.targets.convergence import WINDOW
 from analysis.targets.reached import judged
@@ -103,7 +104,7 @@ def _environment() -> Environment:
         "spread": spread,
         "price": price,
     }
-    environment.globals |= {"plural": wording.plural, "axis_of": axis_of, "judged": judged}
+    environment.globals |= {"plural": wording.plural, "axis_of": axis_of, "judged": judged, "value_text": text_of}
     environment.globals |= {"number": wording.number, "size": wording.size, "duration": wording.duration}
     environment.globals |= {"sent_bits": bits, "sooner_text": sooner_text}
     return environment

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
+from analysis.claims import ClaimRow
 from analysis.codes.rows import CompressionStudy
 from analysis.pipelines.rows import PipelineRow
-from analysis.sharing.rows import ClaimRow, OptimiserRow, PairRow, SweepRow
+from analysis.sharing.rows import OptimiserRow, PairRow, SweepRow
 from analysis.steps.rows import ErrorRow, StepRow
 from analysis.targets.rows import TargetStudy
 

@@ -34,6 +34,7 @@ def trial_bytes(trial: Trial, num_ranks: int | None = None) -> int:
 def _pipeline_bytes(trial: Trial) -> int:
     """Of pipelines in one process: a version of the weights for each rank, and what one rank holds. In replay times are
     all that there is."""
+    # In replay nothing but times is computed, for any number of ranks.
     real = [job.workload for job in trial.jobs if job.workload.device is not Device.REPLAY]
     versions = [REPLICA_BYTES * trial.world * find_network(own.network).num_parameters for own in real]
     return sum(versions) + sum(_rank_bytes(own) for own in real)

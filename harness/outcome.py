@@ -201,7 +201,7 @@ def _job_result(
 ) -> JobResult:
     job, is_timed = trial.jobs[index], trial.is_timed
     ranks = [rank for rank in answer.ranks if rank.job == index]
-    asked = asked_of(job, trial.num_steps_of(index), trial.world, ranks[0].tensor_sizes if ranks else ())
+    asked = asked_of(job, trial.num_steps_of(index), trial.num_ranks, ranks[0].tensor_sizes if ranks else ())
     if not ranks:
         return asked
     # Synchronous ranks wait for the slowest, so its phases explain the step.
@@ -268,6 +268,7 @@ def _times(rank: RankResult, num_warmup: int) -> RankTimes:
 def _curve(ranks: Sequence[RankResult]) -> list[CurvePoint]:
     """Training loss, mean over ranks, at every step; held-out loss and accuracy where evaluated. Nothing where only
     times were computed."""
+    # A replayed pipeline on the clock has no arithmetic, and so no loss.
     if not ranks[0].losses:
         return []
     points, time_s = [], 0.0
@@ -305,6 +306,9 @@ def _makespan_s(trial: Trial, ranks: Sequence[RankResult]) -> float:
 
 def _prediction(trial: Trial, solo: Sequence[JobCosts], facts: SharingFacts | None) -> Prediction | None:
     if trial.sharing is None or len(solo) != len(trial.jobs):
+        return None
+    # T* is of one device and one link, and jobs on hosts of their own share neither as a whole
+    if trial.fabric.network is not None and trial.fabric.network.own_hosts:
         return None
     costs = [theory_cost(own) for own in solo]
     best = bound(costs)

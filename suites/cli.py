@@ -17,11 +17,14 @@ from types import FrameType
 from rich.console import Console
 
 from baselines import outside
+from harness.asynchrony.cluster import OnLoss
 from harness.lab.spmd import is_follower
+from suites.commands.claims import add_claims
 from suites.commands.collectives import add_collectives
 from suites.commands.emulate import add_emulate
 from suites.commands.network_options import add_network_options
 from suites.commands.pace import add_pace
+from suites.commands.paper_options import add_paper_options
 from suites.commands.plan_parallel_options import add_plan_parallel
 from suites.commands.predict_options import add_predict
 from suites.errors import is_about_the_request, remedy_for
@@ -113,8 +116,10 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
     _add_run(commands)
     _add_list(commands)
+    _add_paper(commands)
     _add_report(commands)
     _add_compare(commands)
+    add_claims(commands)
     _add_doctor(commands)
     add_predict(commands)
     add_pace(commands)
@@ -131,9 +136,9 @@ def _add_run(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     run.add_argument("--strategy", action="append", default=[], metavar="TEXT", help="these instead of the suite's own")
     run.add_argument(
         "--fabric",
-        default="emulated",
         metavar="F",
-        help="emulated (default), paced (one machine, no privileges), native (as it is), or simulated with --network",
+        help="of every cell: emulated, paced (one machine, no privileges), native (as it is), or simulated with "
+        "--network (default: each cell's own)",
     )
     run.add_argument("--hosts", type=int, metavar="N", help="hosts, a rank of each job on each")
     run.add_argument("--rate", metavar="RATE", help="line rate such as 200mbit or 1gbit; none: unshaped")
@@ -146,6 +151,12 @@ def _add_run(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     run.add_argument("--seed", type=int, default=1, metavar="N", help="seed of the first repeat, others count on")
     run.add_argument("--data", default="", metavar="PATH", help="an ImageNet folder, or a text file or folder")
     run.add_argument("--device", default="cpu", metavar="D", help="of real training: cpu (default) or cuda")
+    run.add_argument(
+        "--on-loss",
+        choices=[own.value for own in OnLoss],
+        default=OnLoss.STOP.value,
+        help="of asynchronous workers on hosts: whether the others go on when one is lost (default stop)",
+    )
     run.add_argument("--smoke", action="store_true", help="a few short cells, under a minute")
     run.add_argument("--dry-run", action="store_true", help="print the grid, memory and time; run nothing")
     run.add_argument("--trace", action="store_true", help="also write a Perfetto trace of every trial")
@@ -154,6 +165,13 @@ def _add_run(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     run.add_argument("--json", action="store_true", help="print the summary as JSON")
     add_network_options(run)
     run.set_defaults(command=_run)
+
+
+def _add_paper(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    text = "All suites at reference size into one folder, then figures, report and claims. Killed, it goes on."
+    paper = commands.add_parser("paper", help="all suites, for the records of a paper", description=text)
+    add_paper_options(paper)
+    paper.set_defaults(command=_paper)
 
 
 def _add_list(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -171,6 +189,7 @@ def _add_report(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     report.add_argument("--baseline", default="torch-ddp", metavar="SYSTEM", help="what ratios are taken against")
     report.add_argument("--out", type=Path, metavar="DIR", help="where to write (default: beside the records)")
     report.add_argument("--json", action="store_true", help="print the summary as JSON")
+    report.add_argument("--csv", action="store_true", help="also every table as OUT/tables/*.csv")
     report.set_defaults(command=_report)
 
 
@@ -198,6 +217,12 @@ def _run(arguments: argparse.Namespace) -> int:
     from suites.commands.run import run_suite
 
     return run_suite(arguments, RUNS)
+
+
+def _paper(arguments: argparse.Namespace) -> int:
+    from suites.commands.paper import make_paper
+
+    return make_paper(arguments, RUNS, _parser().parse_args)
 
 
 def _list(arguments: argparse.Namespace) -> int:

@@ -12,14 +12,14 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
 
 from analysis import theme
-from analysis.axes import JOBS, Axis, Scale, axis_of
+from analysis.sharing.axes import JOBS, Axis, Scale, axis_of
 from analysis.sharing.rows import CROSSOVER, FAIR, SeriesRow, SweepRow
 from analysis.stats import Interval
 from analysis.theme import Tag
 from analysis.wording import number
 
 FAIR_WAY = f"{CROSSOVER}, {FAIR} link"
-BOUND = "bound Σt/T*"
+BOUND = "predicted Σt/T*"
 LINE_HEIGHT = 0.068  # of the upper axes: what a direct label needs
 ROOM = 0.42  # of the axis, for the labels right of it
 

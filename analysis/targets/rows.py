@@ -64,8 +64,9 @@ class HeldOutEnd:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetRow:
-    """One method. `final` is the last held-out value of the metric over repeats that ended well, `prices` has one entry
-    a repeat, diverged ones too. `clock` is what its times are: measured, predicted or none."""
+    """One method. `final` is the last held-out value of the metric over repeats that ended well, `finals` the same by
+    repeat; `prices` has one entry a repeat, diverged ones too. `clock` is what its times are: measured, predicted or
+    none."""
 
     name: str
     strategy: str
@@ -73,6 +74,7 @@ class TargetRow:
     final: Spread | None
     final_accuracy: Spread | None
     final_loss: Spread | None
+    finals: tuple[tuple[int, float], ...] = ()
     prices: tuple[Price, ...]
     course: HeldOutCurve | None
     clock: str

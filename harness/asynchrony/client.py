@@ -115,6 +115,8 @@ class ServersLink:
         try:
             yield
         except ConnectionError as error:
+            for connection in self._sockets:
+                connection.close()
             server, names = self._servers[number], self._keys[number]
             more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
             raise ServerLostError(

@@ -60,11 +60,15 @@ class Parameters:
             self._add(self.values, self._open.pop(self._num_complete))
             self._num_complete += 1
 
-    def read(self) -> Tensor:
-        """The parameters with every update that has come [numel]."""
+    def read(self, up_to: int | None = None) -> Tensor:
+        """The parameters with every update that has come [numel], or with those of clocks up to `up_to` only.
+
+        Complete versions are in either way: none beyond the reader's own clock is complete.
+        """
         values = self.values.clone()
         for clock in sorted(self._open):
-            self._add(values, self._open[clock])
+            if up_to is None or clock <= up_to:
+                self._add(values, self._open[clock])
         return values
 
     def holds_all_up_to(self, clock: int) -> bool:

@@ -58,15 +58,24 @@ class ServerReport:
     cpu_s: float = 0.0
 
 
-class ParameterServer:
+class ParameterServerProcess:
     """Serves `parameters` on `address` until every worker has said goodbye.
 
-    With `paced_by` the link is that cluster's; else it is whatever carries the sockets.
+    With `paced_by` the link is that cluster's; else it is whatever carries the sockets. Under `exact_reads` an answer
+    holds what was asked for and nothing later: a worker's pull follows its push after a while, and in between another
+    worker may have been answered and have pushed again. BSP needs that to be exact.
     """
 
     def __init__(
-        self, parameters: Parameters, address: str, *, on_loss: OnLoss, paced_by: VirtualCluster | None = None
+        self,
+        parameters: Parameters,
+        address: str,
+        *,
+        exact_reads: bool,
+        on_loss: OnLoss,
+        paced_by: VirtualCluster | None = None,
     ) -> None:
+        self._exact_reads = exact_reads
         self.parameters, self.on_loss, self._link = parameters, on_loss, paced_by
         self.report = ServerReport(StalenessTally.of(parameters.num_workers))
         self.token = secrets.token_bytes(TOKEN_BYTES)
@@ -103,7 +112,7 @@ class ParameterServer:
                     else:
                         self._serve(key.data, events)
         finally:
-            self._close()
+            self.close()
         self.report.cpu_s = process_time() - started_cpu_s
         return self.report
 
@@ -199,7 +208,7 @@ class ParameterServer:
             tally.ahead[own.clocks[worker] - slowest] += 1
             tally.waited_s[worker] += monotonic() - wanted.since_s
         self._held[worker] = own.num_pushed
-        values = own.read()
+        values = own.read(wanted.at_least if self._exact_reads else None)
         payload = raw(values)
         self.report.num_bytes += len(payload)
         header = header_of(FrameKind.PARAMETERS, worker, slowest, len(payload))
@@ -208,7 +217,7 @@ class ParameterServer:
     def _queue(self, worker: int, *parts: bytes | memoryview) -> None:
         seat = self._seats.get(worker)
         if seat is None:
-            return  # lost while the answer was on its way
+            return  # lost while the answer was on its way over a modelled link
         seat.unsent.extend(memoryview(part) for part in parts)
         try:
             self._send(seat)
@@ -251,8 +260,8 @@ class ParameterServer:
         self.parameters.lose(seat.worker)
         self._answer_all()
 
-    def _close(self) -> None:
-        for seat in self._seats.values():
-            seat.socket.close()
-        self._listener.close()
+    def close(self) -> None:
+        """Close every socket; `serve` does so when it ends."""
+        for key in list(self._selector.get_map().values()):
+            key.fileobj.close()
         self._selector.close()

@@ -141,7 +141,7 @@ class VirtualRun:
                 pushed = self._take_update(worker, now_s)
                 self._waiting[worker] = now_s
                 self._answer(now_s)
-                yield pushed
+                yield pushed  # with nothing half done, so that a checkpoint can be written here
         stuck = [worker for worker in self._waiting if self.parameters.clocks[worker] < self.num_clocks]
         if stuck:
             raise DeadlockError(f"workers {stuck} wait for ever at clocks {self.parameters.clocks}")

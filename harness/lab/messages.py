@@ -65,13 +65,14 @@ class Ending(StrEnum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
     """The lab's answer to one task. `reason` names the rank and host where it did not end well. Each host's interface
-    sent `sent_bytes`, headers included, and its kernel `resent_segments` that were lost or thought so."""
+    sent `sent_bytes` in `sent_packets`, headers included, of which `resent_segments` were lost or thought so before."""
 
     ending: Ending
     reason: str = ""
     ranks: tuple[RankResult, ...] = ()
     links: tuple[LinkTimes, ...] = ()
     sent_bytes: tuple[int, ...] | None = None
+    sent_packets: tuple[int, ...] | None = None
     resent_segments: tuple[int, ...] | None = None
 
 

@@ -161,12 +161,12 @@ def _work(task: Task, place: Place, pipe: int, go: int) -> Iterator[Event]:
         yield Event(kind="links", links=LinkTimes(rank=place.rank, num_bytes=sizes, times_s=times_s))
         return
     assert task.trial is not None
-    result = _runner_of(task.trial)(task.trial, place, Signals(ready, _step_signal(pipe)))
+    result = _rank_of(task.trial)(task.trial, place, Signals(ready, _step_signal(pipe)))
     yield Event(kind="result", result=result)
 
 
-def _runner_of(trial: Trial) -> Callable[[Trial, Place, Signals], RankResult]:
-    """What a process of the trial's runs."""
+def _rank_of(trial: Trial) -> Callable[[Trial, Place, Signals], RankResult]:
+    """What trains a rank: a stage, a worker or server of its own pace, or a replica."""
     if trial.is_pipelined:
         return run_pipeline_rank
     return run_rank if trial.cluster is None else run_on_host

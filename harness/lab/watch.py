@@ -9,11 +9,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from time import monotonic
 
+from harness.asynchrony.cluster import OnLoss
 from harness.lab.messages import Answer, Ending, Event, LinkTimes, Task
 from harness.lab.rank import RankResult
 from harness.lab.rank_process import RankProcess
 
-ECHO = re.compile(r"EngineError|DistBackendError|HorovodInternalError|connection (closed|reset)|broken pipe", re.I)
+ECHO = re.compile(
+    r"EngineError|DistBackendError|HorovodInternalError|connection (closed|reset)|broken pipe|(Server|Worker)LostError",
+    re.I,
+)
+SERVER_LOST = "ServerLostError"
 ECHO_S = 1.0  # within which the rank that is the cause has ended, once its peers have noticed
 
 
@@ -56,7 +61,7 @@ class Watch:
             for number, rank in enumerate(self._ranks):
                 selector.register(rank.pipe, selectors.EVENT_READ, (number, "pipe"))
                 selector.register(rank.pidfd, selectors.EVENT_READ, (number, "end"))
-            while self._running and all(failure.is_echo for failure in self._failures):
+            while self._running and not self._is_explained():
                 events = selector.select(self._until_s - monotonic())
                 if not events:
                     break
@@ -64,9 +69,7 @@ class Watch:
                 for key, _ in sorted(events, key=lambda event: event[0].data[1] != "pipe"):
                     self._serve(selector, *key.data)
         if self._failures:
-            # `False` sorts before `True`, and equal ones stay in the order in which they came.
-            cause = min(self._failures, key=lambda failure: failure.is_echo)
-            return Answer(ending=Ending.FAILED, reason=cause.reason)
+            return Answer(ending=Ending.FAILED, reason=self._explanation())
         if self._running:
             return Answer(ending=Ending.TIMEOUT, reason=self._late())
         ranks = tuple(result for number in sorted(self._results) for result in self._results[number])
@@ -90,8 +93,34 @@ class Watch:
         how = rank.ended_how()
         has_spoken = number in {failure.number for failure in self._failures}
         # A rank may be killed after it has told its result, and then nothing is missing.
-        if number not in self._results and number not in self._links and not has_spoken:
+        if number not in self._results and number not in self._links and not has_spoken and not self._goes_on(rank):
             self._fail(number, how)
+
+    def _goes_on(self, rank: RankProcess) -> bool:
+        """Whether the others are to train on without it; its server then names it in the record."""
+        trial = self._task.trial
+        if trial is None or trial.cluster is None or trial.on_loss is not OnLoss.CONTINUE:
+            return False
+        return rank.place.rank < trial.cluster.num_workers
+
+    def _is_explained(self) -> bool:
+        """Whether the cause is known; of a server's end also what was lost with it, which a worker says."""
+        causes = [failure for failure in self._failures if not failure.is_echo]
+        return bool(causes) and (not self._serves(causes[0].number) or bool(self._told_of_loss()))
+
+    def _serves(self, number: int) -> bool:
+        trial = self._task.trial
+        has_servers = trial is not None and trial.cluster is not None and trial.fabric.kind.has_processes
+        return has_servers and self._ranks[number].place.rank >= trial.cluster.num_workers
+
+    def _told_of_loss(self) -> str:
+        return next((failure.reason for failure in self._failures if SERVER_LOST in failure.reason), "")
+
+    def _explanation(self) -> str:
+        # `False` sorts before `True`, and equal ones stay in the order in which they came.
+        cause = min(self._failures, key=lambda failure: failure.is_echo)
+        told = self._told_of_loss() if self._serves(cause.number) else ""
+        return f"{cause.reason}; {told}" if told and told != cause.reason else cause.reason
 
     def _take(self, number: int, event: Event) -> None:
         rank = self._ranks[number]

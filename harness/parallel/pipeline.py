@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from baselines.parallelism.api import ParallelismError, PipelineSchedule
 from baselines.parallelism.plans import PlannedStage, check_stages
 from baselines.parallelism.programs import PipelineProgram, program_of
+from baselines.strategy import Strategy
 from harness.parallel.rank_program import (
     PipelineRank,
     RankLayout,
@@ -29,7 +30,8 @@ from harness.parallel.stages import MicroBatch, cut
 class PipelineJob:
     """What a pipeline trains, and how. Stage s lives on pipeline rank s mod the number of ranks.
 
-    `make_optimizer` is called once per stage replica; momentum and the like stay with the stage.
+    `make_optimizer` is called once per stage replica; momentum and the like stay with the stage. Among processes,
+    replicas sum their gradients by `strategy`'s packing, ordering, compression and exchange (None: as one plain sum).
     """
 
     network: str
@@ -37,6 +39,7 @@ class PipelineJob:
     schedule: PipelineSchedule
     make_optimizer: MakeOptimizer
     seed: int = 0
+    strategy: Strategy | None = None
 
     @property
     def num_ranks(self) -> int:

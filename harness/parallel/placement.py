@@ -41,6 +41,7 @@ class Pipelining:
             raise ParallelismError(
                 f"replicas {self.replicas} are {sum(self.replicas)} ranks, and there are {world}; make them as many"
             )
+        # Stages of one rank are replicated together: a rank is one process.
         replicas = self.replicas or (1,) * world
         per_rank = self.resolve().stages_per_rank
         counts = replicas * per_rank

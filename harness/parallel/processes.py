@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from baselines.parallelism.api import ParallelismError
 from harness.parallel.pipeline import PipelineJob, PipelineRanks, open_ranks
 from harness.parallel.rank_program import ReceiveFrom, Request, SegmentTurns, SendTo, SumOver
+from harness.parallel.replica_sums import ReplicaSums
 from harness.parallel.stages import MicroBatch
 from harness.trace import Recorder
 
@@ -48,10 +49,27 @@ class PipelineProcess:
         if dist.get_world_size() != world:
             raise ParallelismError(f"{dist.get_world_size()} processes for {world} ranks; start {world}")
         self.opened: PipelineRanks = open_ranks(job, model, data, only=dist.get_rank(), turns=turns)
-        self.num_sent_bytes = self.num_messages = 0
+        self._num_sent_bytes = self._num_messages = 0
         self._recorder, self._paused = recorder or Recorder(), paused
         self._groups: dict[tuple[int, ...], dist.ProcessGroup] = {}
         self._make_groups(job)
+        self._sums = self._replica_sums(job)
+        self.opened.ranks[0].sums = self._sums
+
+    @property
+    def num_sent_bytes(self) -> float:
+        """Payload bytes so far, replicas' sums included."""
+        return self._num_sent_bytes + sum(own.num_sent_bytes for own in self._sums.values())
+
+    @property
+    def num_messages(self) -> int:
+        """Messages so far, likewise."""
+        return self._num_messages + sum(own.num_messages for own in self._sums.values())
+
+    def close(self) -> None:
+        """End the threads and groups of replicas' sums."""
+        for own in self._sums.values():
+            own.close()
 
     @property
     def modules(self) -> dict[int, nn.Module]:
@@ -78,7 +96,7 @@ class PipelineProcess:
             except StopIteration:
                 break
             answer = self._answer(request, sends)
-            # A tensor that is being sent must stay alive, and only until then.
+            # A tensor that is being sent must stay alive, and not much longer.
             if len(sends) > _SENDS_PER_STAGE * self.opened.program.num_stages:
                 sends.popleft()[0].wait()
         for work, _ in sends:
@@ -98,6 +116,7 @@ class PipelineProcess:
         start_s = perf_counter()
         with self._recorder.span("loop", "wait"):
             answer = self._receive(request) if isinstance(request, ReceiveFrom) else self._sum(request)
+        # In replay the next pass may start no earlier than the message came.
         if perf_counter() - start_s > _THERE_S:
             self._paused()
         return answer
@@ -114,15 +133,27 @@ class PipelineProcess:
         return total
 
     def _count(self, num_bytes: int) -> None:
-        self.num_sent_bytes += num_bytes
-        self.num_messages += 1
+        self._num_sent_bytes += num_bytes
+        self._num_messages += 1
 
     def _dtype(self) -> torch.dtype:
         worker = self.opened.workers[0]
         return next(worker.stage.module.parameters()).dtype
 
+    def _replica_sums(self, job: PipelineJob) -> dict[int, ReplicaSums]:
+        """Of the stages that have replicas; a stage's ranks make theirs together, stages in ascending order."""
+        found = {}
+        for worker in sorted(self.opened.workers, key=lambda own: own.stage.stage):
+            stage, index = worker.stage, worker.stage.stage
+            ranks = job.layout().ranks_of(self.opened.program.rank_of(index))
+            own = [p for name, p in stage.module.named_parameters() if stage.names[name] not in stage.tied]
+            if job.strategy is not None and len(ranks) > 1 and own:
+                found[index] = ReplicaSums(own, ranks, job.strategy, self._recorder, job.seed)
+        return found
+
     def _make_groups(self, job: PipelineJob) -> None:
         """Every process makes every group, in the same order, as torch.distributed wants it."""
+        # Every process knows every tied weight, so nobody has to be asked which groups there are.
         layout, program = job.layout(), self.opened.program
         wanted = {layout.ranks_of(index) for index, count in enumerate(layout.num_replicas) if count > 1}
         for stages in self.opened.tied:

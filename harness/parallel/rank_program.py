@@ -59,6 +59,14 @@ class SegmentTurns(Protocol):
     def segment(self, action: Action) -> AbstractContextManager[None]: ...
 
 
+class SumsGradients(Protocol):
+    """Sums the gradients of a stage's own weights over its replicas, which all call it in the same order."""
+
+    def sum_gradients(self) -> None:
+        """Block until the parameters' gradients are sums."""
+        ...
+
+
 class NoTurns:
     """The device is this job's alone."""
 
@@ -108,6 +116,7 @@ class PipelineRank:
         self._turns = turns or NoTurns()
         self._held: dict[Crossing, Tensor] = {}
         self.peak_stash = self.peak_versions = 0
+        self.sums: Mapping[int, SumsGradients] = {}  # of stages whose replicas sum by themselves
 
     def run(self, data: Sequence[MicroBatch]) -> RankRun:
         """The rank's instructions from first to last. `data` are all micro-batches of the program."""
@@ -151,7 +160,9 @@ class PipelineRank:
             together.setdefault(worker.stage.tied.get(name, (action.stage,)), {})[name] = gradient
         for stages, summed in together.items():
             ranks = {rank for stage in stages for rank in self._layout.ranks_of(self._program.rank_of(stage))}
-            if len(ranks) > 1:
+            if stages == (action.stage,) and action.stage in self.sums:
+                self.sums[action.stage].sum_gradients()
+            elif len(ranks) > 1:
                 yield from _sum_in_place(summed, tuple(sorted(ranks)), (_SUM, action.version, *stages))
         with self._turns.segment(action):
             worker.update(action)

@@ -33,8 +33,19 @@ class PipelineSeat:
 class PipelineSession(Protocol):
     """One rank's part of a pipelined training."""
 
-    num_sent_bytes: int
-    num_messages: int
+    @property
+    def num_sent_bytes(self) -> float:
+        """Payload bytes so far."""
+        ...
+
+    @property
+    def num_messages(self) -> int:
+        """Messages so far."""
+        ...
+
+    def close(self) -> None:
+        """Free threads and groups."""
+        ...
 
     @property
     def modules(self) -> Mapping[int, nn.Module]:

@@ -55,6 +55,7 @@ class SharedTimeline:
 
     def busy_share(self, num_devices: int) -> float:
         """The part of all devices' time up to the first job's end in which they compute."""
+        # Afterwards a job is alone, and its bubbles are nobody's fault.
         until_s = min(ends[-1] for ends in self.step_ends_s)
         busy_s = sum(
             min(span.end_s, until_s) - span.start_s
@@ -76,7 +77,7 @@ def run_jobs_on_clock(jobs: Sequence[ClockedJob], machine: Machine, order: Devic
 
 
 @dataclass(slots=True)
-class _Seat:
+class _JobRank:
     """One job's rank: where it is in its instructions, and what it waits for."""
 
     job: int
@@ -93,7 +94,7 @@ class _Seat:
 class _Device:
     """A device: who waits for it in order of asking, and whose turn is next where turns go round."""
 
-    waiting: deque[_Seat] = field(default_factory=deque)
+    waiting: deque[_JobRank] = field(default_factory=deque)
     is_busy: bool = False
     turn: int = 0
     link_free_s: float = 0.0
@@ -103,15 +104,18 @@ class _SharedClock:
     def __init__(self, jobs: Sequence[ClockedJob], machine: Machine, order: DeviceOrder) -> None:
         self._jobs, self._machine, self._order = jobs, machine, order
         self._seats = [
-            [_Seat(number, rank, own) for rank, own in enumerate(job.program.ranks)] for number, job in enumerate(jobs)
+            [_JobRank(number, rank, own) for rank, own in enumerate(job.program.ranks)]
+            for number, job in enumerate(jobs)
         ]
         self._devices = [_Device() for _ in jobs[0].program.ranks]
         self._events: list[tuple[float, int, Callable[[float], None]]] = []
+        # Equal times go in the order in which they were noted, so that a run repeats exactly.
         self._numbers = count()
         self._spans: list[list[TimedInstruction]] = [[] for _ in jobs]
         self._ends_s = [[0.0] * job.num_steps for job in jobs]
 
     def run(self) -> None:
+        """Work off all events in the order of their times."""
         for job, seats in zip(self._jobs, self._seats, strict=True):
             for seat in seats:
                 self._begin(seat, job.start_s)
@@ -119,10 +123,11 @@ class _SharedClock:
             now_s, _, happen = heapq.heappop(self._events)
             happen(now_s)
 
-    def _begin(self, seat: _Seat, start_s: float) -> None:
+    def _begin(self, seat: _JobRank, start_s: float) -> None:
         self._at(start_s, lambda now_s: self._go_on(seat, now_s))
 
     def finished(self) -> SharedTimeline:
+        """What it came to. Raises: ParallelismError if a rank has steps left."""
         left = [seat for seats in self._seats for seat in seats if seat.step < self._jobs[seat.job].num_steps]
         if left:
             raise ParallelismError(f"{len(left)} ranks wait for ever; use another order of the devices")
@@ -131,7 +136,7 @@ class _SharedClock:
     def _at(self, time_s: float, happen: Callable[[float], None]) -> None:
         heapq.heappush(self._events, (time_s, next(self._numbers), happen))
 
-    def _go_on(self, seat: _Seat, now_s: float) -> None:
+    def _go_on(self, seat: _JobRank, now_s: float) -> None:
         """Run what takes no device, up to the next pass, a missing message or the end."""
         while seat.step < self._jobs[seat.job].num_steps:
             instruction = seat.instructions[seat.place]
@@ -145,14 +150,15 @@ class _SharedClock:
                 return
             self._advance(seat, now_s)
 
-    def _advance(self, seat: _Seat, now_s: float) -> None:
+    def _advance(self, seat: _JobRank, now_s: float) -> None:
         seat.place += 1
         if seat.place == len(seat.instructions):
             ends_s = self._ends_s[seat.job]
             ends_s[seat.step] = max(ends_s[seat.step], now_s)
             seat.place, seat.step = 0, seat.step + 1
 
-    def _receive(self, seat: _Seat, instruction: Receive, now_s: float) -> bool:
+    def _receive(self, seat: _JobRank, instruction: Receive, now_s: float) -> bool:
+        # Crossings are named within a step, and a neighbour may be a step ahead.
         key = seat.step, instruction.crossing
         if key not in seat.arrived:
             seat.missing, seat.received_from_s = instruction.crossing, now_s
@@ -163,22 +169,24 @@ class _SharedClock:
         self._spans[seat.job].append(TimedInstruction(seat.rank, instruction, since_s, now_s))
         return True
 
-    def _send(self, seat: _Seat, crossing: Crossing, now_s: float) -> None:
+    def _send(self, seat: _JobRank, crossing: Crossing, now_s: float) -> None:
         job, device = self._jobs[seat.job], self._devices[seat.rank]
         num_bytes = job.stages[crossing.boundary].output_bytes
         left_s = max(now_s, device.link_free_s) + self._machine.beta_s_per_byte * num_bytes
         device.link_free_s = left_s
+        # A link is full-duplex and its far end never busy: only what the sender has queued delays a message.
         to = self._seats[seat.job][job.program.rank_of(crossing.boundary + (not crossing.is_gradient))]
         step = seat.step
 
         def arrive(then_s: float) -> None:
             to.arrived[step, crossing] = then_s
+            # Else it is early, and waits until its rank comes to the receive.
             if to.missing == crossing and to.step == step:
                 self._go_on(to, then_s)
 
         self._at(left_s + self._machine.alpha_s, arrive)
 
-    def _ask(self, seat: _Seat, now_s: float) -> None:
+    def _ask(self, seat: _JobRank, now_s: float) -> None:
         self._devices[seat.rank].waiting.append(seat)
         # at the same moment others may ask too: who gets it is decided when all of them have
         self._at(now_s, lambda then_s: self._lend(seat.rank, then_s))
@@ -189,6 +197,7 @@ class _SharedClock:
         if seat is None:
             return
         device.waiting.remove(seat)
+        # Where turns go round, the next one is due whoever asks first.
         device.is_busy, device.turn = True, (seat.job + 1) % len(self._jobs)
         instruction = seat.instructions[seat.place]
         assert not isinstance(instruction, Send | Receive)
@@ -201,13 +210,14 @@ class _SharedClock:
 
         def done(then_s: float) -> None:
             device.is_busy = False
+            # The job's own next question comes before the device is lent again, or it would never have it twice.
             self._advance(seat, then_s)
             self._go_on(seat, then_s)
             self._at(then_s, lambda later_s: self._lend(rank, later_s))
 
         self._at(end_s, done)
 
-    def _next(self, device: _Device) -> _Seat | None:
+    def _next(self, device: _Device) -> _JobRank | None:
         if not device.waiting:
             return None
         if self._order is DeviceOrder.FIRST_COME:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from baselines.api import UpdatePoint
 from baselines.parallelism.api import ParallelismError
 from baselines.parallelism.plans import check_stages
 from baselines.parallelism.programs import program_of
@@ -78,6 +79,7 @@ def _check_job(trial: Trial, job: Job) -> None:
     )
     if reason := next((reason for applies, reason in reasons if applies), None):
         raise ParallelismError(f"{trial.cell}: job {job.name} is a pipeline: {reason}; leave that out")
+    _check_strategy(trial, job)
     system = system_of(job.system)
     if job.system != "ours":
         reason = system.why_unfit_for(asked.schedule) if isinstance(system, RunsPipelines) else "it has no pipelines"
@@ -92,3 +94,21 @@ def _check_job(trial: Trial, job: Job) -> None:
     check_stages(stages, stages[-1].stop, spec.batch_size)
     num_micro_batches = num_micro_batches_per_update(schedule, job.accumulate)
     program_of(schedule, len(stages) // schedule.stages_per_rank, num_micro_batches)
+
+
+def _check_strategy(trial: Trial, job: Job) -> None:
+    """Replicas of a stage sum their gradients when all of them are there, and nobody else is asked."""
+    strategy = job.resolve()
+    reasons = (
+        (strategy.update_point is not UpdatePoint.AFTER_ALL, "a stage is updated once its gradients are summed"),
+        (strategy.local_steps > 1, "a pipeline has no local steps"),
+        (not strategy.consistency.is_synchronous, "a schedule says how stale weights are"),
+        (strategy.updates_on_servers or strategy.num_workers(2) < 2, "a stage has no servers"),
+        (strategy.needs_costs or strategy.tuning.num_trials > 0, "layer times within a stage are not measured"),
+        (
+            strategy.compression.lossy and not trial.fabric.kind.has_processes,
+            "on the virtual clock replicas sum plainly",
+        ),
+    )
+    if reason := next((reason for applies, reason in reasons if applies), None):
+        raise ParallelismError(f"{trial.cell}: {job.strategy}: {reason}; use packing, ordering and compression alone")

@@ -43,8 +43,10 @@ class OpenedJob:
 
 def _step_of(batches: Sequence[tuple[tuple[torch.Tensor, ...], torch.Tensor]]) -> tuple[MicroBatch, ...]:
     inputs = [own[0][0] for own in batches]
+    # A replayed batch has no targets: its inputs are what the loss compares with.
     replayed = all(not own[1].numel() for own in batches)
     targets = [torch.zeros(len(x)) for x in inputs] if replayed else [own[1] for own in batches]
+    # The mean is over the whole step, so that unequal numbers of masked words weigh as in one large batch.
     num_targets = sum(int((own != IGNORED).sum()) for own in targets)
     return tuple(MicroBatch(x, own, num_targets) for x, own in zip(inputs, targets, strict=True))
 
@@ -71,6 +73,7 @@ def open_job(trial: Trial, number: int, device_socket: str = "") -> OpenedJob:
         schedule=asked.resolve(),
         make_optimizer=lambda parameters: job.resolve().optimizer.build(list(parameters)),
         seed=trial.seed,
+        strategy=job.resolve(),
     )
     return OpenedJob(workload, _model_of(workload, spec, trial.seed), pipeline, job.accumulate)
 
@@ -90,6 +93,7 @@ def machine_of(trial: Trial, job: Job) -> Machine:
     """The trial's hosts as planners and clocks see them. In replay tensors are scaled, so a byte of the real network
     takes as many times less."""
     rate_bps = trial.fabric.rate_bps
+    # Stages' costs count the real network's bytes, of which the link carries a scaled part.
     beta = 8 / rate_bps / job.workload.size_scale if rate_bps else 0.0
     return Machine(num_devices=trial.world, alpha_s=trial.fabric.alpha_s, beta_s_per_byte=beta)
 

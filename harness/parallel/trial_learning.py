@@ -52,11 +52,13 @@ class _Snapshots:
         if isinstance(action, Update) and self.every:
             step = self.versions_before + action.version
             if step % self.every == 0:
+                # The first replica to come keeps them: all have the same weights after an update.
                 self.taken.setdefault(step, {}).setdefault(action.stage, self.weights_of(action.stage))
 
     def weights_of(self, stage: int) -> _StageWeights:
         """The stage's present ones, those of its first replica."""
         assert self.ranks is not None, "opened before it runs"
+        # Replicas have the same weights, and statistics of their own samples; the first one's stand for all.
         worker = next(own for own in self.ranks.workers if own.stage.stage == stage)
         buffers = tuple(buffer.clone() for buffer in worker.stage.module.buffers())
         return _StageWeights(worker.parameters(), buffers)
@@ -66,6 +68,7 @@ def learn(trial: Trial, opened: OpenedJob, signals: Signals) -> Learnt:
     """Train in lockstep; the whole run of an asynchronous schedule is one program."""
     torch.manual_seed(rank_seed(trial.seed, 0))
     num_steps, steps = trial.num_warmup + trial.num_steps, opened.steps(trial.seed)
+    # All of them at once: an asynchronous program reaches into later steps before earlier ones end.
     data = [next(steps) for _ in range(num_steps)]
     is_synchronous = opened.pipeline.schedule.synchronous
     runs = data if is_synchronous else [tuple(one for step in data for one in step)]

@@ -53,14 +53,19 @@ def run_pipeline_rank(trial: Trial, place: Place, signals: Signals) -> RankResul
         data = _data_of(trial, place.job, opened)
         first = next(data)
         session = _session(trial, place, opened, first, meter, recorder)
+        # Groups and stages are there by now: no first step pays for them.
         signals.ready()
         with turns.turn(aside=True):
             pass  # under exclusive sharing the whole job waits here, and not in its messages
         sleep(trial.jobs[place.job].start_delay_s)
         trained = _train(trial, place, opened, session, meter, _first_and(first, data))
         own_turns = own_times(turns)
+    # Outside the turns: another job need not wait for broadcasts.
     gather(opened, session)
-    return _result(trial, place, opened, session, meter, recorder, trained, own_turns if place.arbiter_socket else ())
+    turns_here = own_turns if place.arbiter_socket else ()
+    result = _result(trial, place, opened, session, meter, recorder, trained, turns_here)
+    session.close()
+    return result
 
 
 def _first_and(
@@ -78,6 +83,7 @@ def _data_of(trial: Trial, number: int, opened: OpenedJob) -> Iterator[tuple[Mic
         for _ in range(num_steps):
             yield next(steps)
     else:
+        # One program for the whole run: a step's passes lie between those of its neighbours.
         yield tuple(micro_batch for _ in range(num_steps) for micro_batch in next(steps))
 
 
@@ -118,6 +124,7 @@ def _train(
             shares.append(sum(found.get(number, 0.0) for number in range(first, first + per_step)))
         if trial.evaluate_every and len(shares) % trial.evaluate_every == 0:
             _evaluate(opened, session, meter, trained, len(shares), place.rank)
+    # Only the last stage's ranks know losses, and the record wants the same from all.
     total = torch.tensor(shares, dtype=torch.float64)
     dist.all_reduce(total)
     trained.losses = tuple(total.tolist())
@@ -132,6 +139,7 @@ def _evaluate(
     gather(opened, session)
     if rank == 0 and (found := opened.workload.evaluate(opened.model)) is not None:
         trained.evaluated.append(Evaluated(step, at_s, found.loss, found.accuracy))
+    # The others wait here rather than in a receive, which would count as their stage's idle time.
     dist.barrier()
     meter.paused_s += perf_counter() - since_s
 
@@ -148,10 +156,11 @@ def gather(opened: OpenedJob, session: PipelineSession) -> None:
         targets = _floats(whole)
         own = _floats(session.modules[index]) if index in session.modules else targets
         flat = torch.cat([tensor.detach().flatten() for tensor in own])
-        mine = flat.clone()
+        mine = flat.clone()  # the broadcast writes over it, and replicas are to be compared
         dist.broadcast(flat, _owner(layout, index, job.num_ranks))
         num_weights = sum(parameter.numel() for parameter in whole.parameters())
         if index in session.modules:
+            # Statistics may differ between replicas, which see other samples; weights must not.
             assert torch.equal(mine[:num_weights], flat[:num_weights]), f"replicas of stage {index} differ"
         for target, part in zip(targets, flat.split([tensor.numel() for tensor in targets]), strict=True):
             target.data.copy_(part.view_as(target))

@@ -39,14 +39,17 @@ class TorchPipelining:
     zero_bubble: bool = False
 
     def why_unavailable(self) -> str | None:
+        """Not without torch.distributed."""
         if not dist.is_available():
             return "torch.distributed is not in this torch; install a build that has it"
         return None
 
     def why_unpaced(self, *, among_virtual: bool) -> str | None:
+        """Its messages go through torch's group, as the paced backend wants; to real neighbours alone."""
         return "a stage needs a real neighbour; use num_virtual=0" if among_virtual else None
 
     def why_unfit_for(self, schedule: str) -> str | None:
+        """The reason why torch has no such schedule, or None."""
         name, arguments = read_call(schedule)
         if name not in _SCHEDULES or arguments.get("recompute") or "policy" in arguments:
             return f"it has no schedule {schedule!r}; use one of {', '.join(_SCHEDULES)}, without settings"
@@ -55,9 +58,11 @@ class TorchPipelining:
         return None
 
     def prepare(self, model: nn.Module, seat: RankSeat) -> Session:
+        """Raises: ParallelismError; it has no replicas to train."""
         raise ParallelismError("torch-pipelining trains pipelines alone; give the job pipelining")
 
     def open_pipeline(self, seat: PipelineSeat) -> PipelineSession:
+        """Cut the network as ours is cut, and give torch the stages. Raises: ParallelismError."""
         name, _ = read_call(seat.job.schedule.card.name)
         return TorchPipelineSession(seat, _ZERO_BUBBLE if self.zero_bubble else _SCHEDULES[name])
 
@@ -73,11 +78,12 @@ class TorchPipelineSession:
         if job.layout().world != job.num_ranks:
             raise ParallelismError("torch-pipelining has no replicas of a stage; give each one replica, or use ours")
         stages = cut(job.network, seat.model, job.stages, seat.data[0].inputs[:1])
+        # Its weights would drift apart without any error.
         if any(stage.tied for stage in stages):
             raise ParallelismError("torch-pipelining sums no tied weights; use ours, or a network without them")
         own = {index: stages[index] for index in range(rank, len(stages), job.num_ranks)}
         self.modules: Mapping[int, nn.Module] = {index: stage.module for index, stage in own.items()}
-        self.num_sent_bytes = self.num_messages = 0
+        self.num_sent_bytes, self.num_messages = 0.0, 0
         self.held = (0, 0, 0)
         self._meter, self._loss, self._num_targets = seat.meter, stages[-1].loss, 1
         self._is_first, self._is_last = 0 in own, len(stages) - 1 in own
@@ -86,6 +92,7 @@ class TorchPipelineSession:
             for index, stage in own.items()
         ]
         kind: Any = get_schedule_class(schedule)
+        # torch's schedules of one stage per rank take it bare, the others a list.
         several = issubclass(kind, PipelineScheduleMulti)
         self._schedule = kind(
             wrapped if several else wrapped[0], len(seat.data), loss_fn=self._loss_of, scale_grads=False
@@ -94,6 +101,7 @@ class TorchPipelineSession:
         self._optimizer = job.make_optimizer(parameters)
 
     def run(self, data: Sequence[MicroBatch]) -> dict[int, float]:
+        """A step by torch's schedule and the optimizer's; on the last stage the micro-batches' losses."""
         self._num_targets = data[0].num_targets
         losses: list[Tensor] = []
         inputs = (torch.cat([own.inputs for own in data]),) if self._is_first else ()
@@ -101,10 +109,14 @@ class TorchPipelineSession:
         self._schedule.step(*inputs, **targets)
         for index in self.modules:
             with self._meter.segment(Update(index, 1, len(data))):
+                # One optimizer for all of the rank's stages; the others' segments only count for the step's end.
                 if index == max(self.modules):
                     self._optimizer.step()
                     self._optimizer.zero_grad()
         return {number: float(loss.detach()) for number, loss in enumerate(losses)}
+
+    def close(self) -> None:
+        """Nothing to free."""
 
     def _loss_of(self, output: Tensor, targets: Tensor) -> Tensor:
         return self._loss(output, MicroBatch(targets, targets, self._num_targets))

@@ -17,6 +17,7 @@ from rich.text import Text
 
 from analysis.terminal import Column, output_console, table
 from fabric.api import FabricError, FabricKind, parse_rate
+from harness.asynchrony.cluster import OnLoss
 from harness.bench import Bench
 from harness.lab.launched import LaunchedRanks, RanksLost
 from harness.lab.spmd import LaunchError, Placement, own_placement
@@ -40,8 +41,8 @@ MOST_REPEATS, MOST_STEPS = 1_000, 1_000_000
 NUM_ATTEMPTS = 3  # at a trial in each repeat: load that lasts longer is better waited for
 
 
-def run_suite(arguments: argparse.Namespace, runs: Path) -> int:
-    """Check, run, report. Returns 0, 1 if a trial failed, 130 if interrupted.
+def run_suite(arguments: argparse.Namespace, runs: Path, *, reports: bool = True) -> int:
+    """Check, run, report (unless somebody else `reports`). Returns 0, 1 if a trial failed, 130 if interrupted.
 
     Of ranks that a launcher started, rank 0 does this and the others follow it.
     """
@@ -74,7 +75,7 @@ def run_suite(arguments: argparse.Namespace, runs: Path) -> int:
         return 1
     if bench.calibration.entries:
         write_calibration(bench.calibration, folder / CALIBRATION / "measured.json")
-    return _conclude(outcome, folder, console, as_json=arguments.json)
+    return _conclude(outcome, folder, console, as_json=arguments.json, reports=reports)
 
 
 def _follow(placed: Placement) -> int:
@@ -113,7 +114,7 @@ def _how_to_go_on(folder: Path) -> str:
     )
 
 
-def _conclude(outcome: RunResult, folder: Path, console: Console, *, as_json: bool) -> int:
+def _conclude(outcome: RunResult, folder: Path, console: Console, *, as_json: bool, reports: bool) -> int:
     """Report, or say how to go on; returns the exit code."""
     if outcome.interrupted:
         counts = f"interrupted after {len(outcome.records)} of {outcome.num_asked} trials"
@@ -121,7 +122,8 @@ def _conclude(outcome: RunResult, folder: Path, console: Console, *, as_json: bo
         return 130
     for line in _what_does_not_count(outcome):
         console.print(line, soft_wrap=True, highlight=False, markup=False)
-    publish(outcome.records, folder, console, as_json=as_json)
+    if reports:
+        publish(outcome.records, folder, console, as_json=as_json)
     return 1 if outcome.num_failed else 0
 
 
@@ -148,7 +150,8 @@ def options_from(
             raise TrialError(f"--{name} is {value}; it must be at least 1")
         if value is not None and value > most:
             raise TrialError(f"--{name} is {value:,}; at most {most:,} are run, which takes days already")
-    fabric = only_fabric or _fabric_kind(arguments.fabric)
+    given = _fabric_kind(arguments.fabric) if arguments.fabric is not None else None
+    fabric = only_fabric or given
     if placed is not None:
         _check_placement(placed, fabric, arguments.hosts)
     return Options(
@@ -160,11 +163,12 @@ def options_from(
         num_steps=arguments.steps,
         strategies=tuple(arguments.strategy),
         data_path=arguments.data,
-        device=_device(arguments.device, fabric),
+        device=_device(arguments.device),
         smoke=arguments.smoke,
         trace=arguments.trace,
         seed=arguments.seed,
         network=network_from(arguments),
+        on_loss=OnLoss(arguments.on_loss),
     )
 
 
@@ -176,12 +180,12 @@ def _fabric_kind(text: str) -> FabricKind:
         raise FabricError(f"unknown fabric {text!r}; use one of: {known}") from None
 
 
-def _check_placement(placed: Placement, fabric: FabricKind, num_hosts: int | None) -> None:
+def _check_placement(placed: Placement, fabric: FabricKind | None, num_hosts: int | None) -> None:
     """Raises: LaunchError if the request does not fit the ranks that were started."""
     if fabric is not FabricKind.NATIVE:
         raise LaunchError(
-            f"--fabric {fabric} under {placed.launcher}: its ranks talk over the machines' own network; "
-            f"add --fabric native, or run without {placed.launcher}"
+            f"--fabric {fabric or FabricKind.EMULATED} under {placed.launcher}: its ranks talk over the machines' own "
+            f"network; add --fabric native, or run without {placed.launcher}"
         )
     if num_hosts not in (None, placed.world):
         raise LaunchError(
@@ -190,16 +194,11 @@ def _check_placement(placed: Placement, fabric: FabricKind, num_hosts: int | Non
         )
 
 
-def _device(text: str, fabric: FabricKind) -> Device:
+def _device(text: str) -> Device:
     if text not in (Device.CPU, Device.CUDA):
         raise TrialError(f"unknown device {text!r}; use cpu or cuda")
     if text == Device.CUDA and not torch.cuda.is_available():
         raise TrialError("--device cuda, but torch sees no GPU; use --device cpu, or set up with TORCH=system")
-    if text == Device.CUDA and fabric is FabricKind.EMULATED:
-        raise TrialError(
-            "--device cuda on the emulated fabric: NCCL goes around the emulated links, through the machine's memory; "
-            "add --fabric native, or use --device cpu"
-        )
     return Device(text)
 
 
@@ -216,6 +215,11 @@ def check_used(options: Options, trials: Sequence[Trial], num_local: int | None 
     if options.device is Device.CUDA and not on_gpu:
         raise TrialError(
             "--device cuda, but none of these cells computes on a GPU; choose other cells, or leave it out"
+        )
+    if any(trial.fabric.kind is FabricKind.EMULATED for trial in on_gpu):
+        raise TrialError(
+            "--device cuda on the emulated fabric: NCCL goes around the emulated links, through the machine's memory; "
+            "add --fabric native, or use --device cpu"
         )
     num_ranks = max((num_local or trial.num_processes for trial in on_gpu), default=0)
     if 0 < (num_gpus := torch.cuda.device_count()) < num_ranks:  # without any, each trial says so
@@ -246,7 +250,7 @@ def _show_grid(trials: Sequence[Trial], *, foresees: bool, as_json: bool) -> Non
     rows = [
         {
             "cell": cell,
-            "hosts": trial.world,
+            "hosts": trial.num_ranks,
             "fabric": trial.fabric.kind.value,
             "steps": trial.num_steps,
             "repeats": sum(other.cell == cell for other in trials),

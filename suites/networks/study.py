@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from analysis.cells import SIMULATED
-from analysis.claims import Level, Measured, judge
-from analysis.sharing.rows import ClaimRow, PairRow
+from analysis.claims import ClaimRow, Level, Measured, judge
+from analysis.sharing.rows import PairRow
 from analysis.stats import exactly
 from analysis.steps.rows import StepRow
 from analysis.study import Evidence, Study
@@ -44,7 +44,7 @@ def _over(steps: Steps, workload: str, ranks: int, other: str, reference: str, n
     """The step there over the step on the reference."""
     own, base = steps.get((workload, ranks, other)), steps.get((workload, ranks, reference))
     if own is not None and base is not None:
-        yield name, exactly(own / base, ONCE)
+        yield Measured(name, exactly(own / base, ONCE))
 
 
 def _placed(steps: Steps, family: str, placements: Sequence[str] = ("spread", "random")) -> Iterator[Measured]:
@@ -83,7 +83,7 @@ def _scaling_factor(rows: Sequence[StepRow], gbit: int) -> Iterator[Measured]:
         place, compute_s = row.place, row.phases.compute_s
         behind_one = f"hosts_per_leaf=8, gbit={gbit})" in place.network
         if place.suite == NAME and behind_one and "+" not in row.method and row.predicted_s and compute_s:
-            yield f"{place.workload}, {gbit} Gbit/s", exactly(compute_s / row.predicted_s, ONCE)
+            yield Measured(f"{place.workload}, {gbit} Gbit/s", exactly(compute_s / row.predicted_s, ONCE))
 
 
 def _gain_over(pairs: Sequence[PairRow], group: str, way: str, other: str) -> Iterator[Measured]:
@@ -91,7 +91,7 @@ def _gain_over(pairs: Sequence[PairRow], group: str, way: str, other: str) -> It
     for pair in pairs:
         own, base = pair.row(way), pair.row(other)
         if pair.group == group and own is not None and base is not None and own.throughput and base.throughput:
-            yield f"{group}, {way}", exactly(own.throughput.median / base.throughput.median, ONCE)
+            yield Measured(f"{group}, {way}", exactly(own.throughput.median / base.throughput.median, ONCE))
 
 
 class Question(NamedTuple):
@@ -110,7 +110,7 @@ def claims(evidence: Evidence) -> Iterable[ClaimRow]:
         return
     steps = steps_of(evidence.steps)
     for own in (*_of_places(steps), *_of_traffic(steps), *_published(evidence), *_of_sharing(evidence.pairs)):
-        level = Level(claim=own.claim, quantity=own.quantity, low=own.low, high=own.high, fewest=ONCE, unit="×")
+        level = Level(claim=own.claim, quantity=own.quantity, low=own.low, high=own.high, unit="×")
         yield judge(level, list(own.measured))
 
 

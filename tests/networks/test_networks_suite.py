@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from analysis.sharing.rows import Outcome
+from analysis.claims import Outcome
 from analysis.study import Evidence
 from fabric.api import HostChoice, NetworkSpec
 from fabric.simulated.placed import place_network, shortest_choices
@@ -52,9 +52,9 @@ def test_a_claim_judges_the_step_over_its_reference() -> None:
     packed = study._where("vl2", study.AT_MIDDLE)
     spread = study._where("vl2", study.AT_MIDDLE, placement="spread")
     steps = {("vgg16-replay", 32, packed): 0.1, ("vgg16-replay", 32, spread): 0.2}
-    ((name, ratio),) = study._placed(steps, "vl2")
-    assert name == "vl2, spread"
-    assert ratio.median == pytest.approx(2.0)
+    (measured,) = study._placed(steps, "vl2")
+    assert measured.cell == "vl2, spread"
+    assert measured.value.median == pytest.approx(2.0)
 
 
 def test_failures_leave_every_host_a_cable() -> None:

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from baselines.parallelism.api import ParallelCard, ParallelismError
-from baselines.parallelism.flexflow import plan_of
 from baselines.parallelism.operator_costs import configs_of, total_s
+from baselines.parallelism.planners.flexflow import plan_of
 from baselines.parallelism.plans import Machine, ParallelPlan, PlannedLayer, Workshare
 
 
