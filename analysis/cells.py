@@ -42,6 +42,7 @@ class FabricKey:
     equivalent_rate_bps: float | None
     size_scale: int
     num_virtual: int = 0
+    network: str = ""  # with its transport and placement
 
     @property
     def num_workers(self) -> int:
@@ -58,6 +59,8 @@ class FabricKey:
         """One line for titles, such as `4 hosts, 200 Mbit/s standing for 10 Gbit/s`."""
         hosts = f"{self.num_hosts} host{'s' if self.num_hosts != 1 else ''}"
         hosts += f" and {self.num_virtual} virtual" if self.num_virtual else ""
+        if self.network:
+            return f"{hosts} of {self.network}"
         if self.rate_bps is None:
             return f"{hosts}, rate not set"
         if self.size_scale > 1 and self.equivalent_rate_bps is not None:
@@ -104,6 +107,7 @@ def fabric_key(facts: FabricFacts) -> FabricKey:
         facts.equivalent_rate_bps,
         facts.size_scale,
         facts.num_virtual,
+        ", ".join(part for part in (facts.network, facts.transport, facts.placement) if part),
     )
 
 

@@ -1,103 +1,221 @@
-"""A claim and what records say of it: met, missed, or not measured.
+"""What records say of a claim, decided in one place: by the ends of intervals, never by medians.
 
-A claim selects one interval a cell and a level that each has to reach; every number in its sentence comes from the
-records. Suites declare theirs in `suites/<name>/study.py`.
+A cell is *met* where the whole interval lies beyond the threshold, *missed* where it lies wholly on the other side,
+else *undecided*. Fewer than six repeats are a range and decide nothing.
+
+Several cells at once are corrected where one chance result would be enough. A claim of every cell is met only if each
+of them meets it, which at 95 % each is wrong in at most 5 % of cases, however many there are (an intersection-union
+test: Berger, Technometrics 24, 1982). It is missed as soon as one of k cells misses it, so a miss counts at 1 − 5 %/k
+(Bonferroni). A claim of some cell is the mirror image. Bonferroni and not Holm, which has no intervals to show.
 """
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
+from typing import NamedTuple
 
-from analysis.sharing.rows import ClaimRow, Outcome
-from analysis.stats import Interval
-from analysis.wording import interval, number, plural
+from analysis.stats import LEVEL, Interval, fewest_for
+from analysis.wording import interval, number, percent, plural
 
-Measured = tuple[str, Interval]  # cell and what was measured there
+Operands = tuple[tuple[str, ...], ...]
+
+
+class Outcome(StrEnum):
+    """What the records say of a claim. OUT_OF_REACH: it needs what is not to be had here, with the reason."""
+
+    MET = "met"
+    MISSED = "missed"
+    UNDECIDED = "undecided"
+    OUT_OF_REACH = "out of reach"
+    NOT_MEASURED = "not measured"
+
+
+class Figure(StrEnum):
+    """Which formula a claim's figures are, of the records of each cell by operand; repeat by repeat unless it says so.
+
+    `docs/claims.md` names it, and `scripts/recompute_claims.py` works it out again from the records alone.
+    """
+
+    NONE = ""
+    SPEED_UP = "step of 1 over step of 2"
+    OF_BOUND = "(step of 1 − step of 2) over (step of 1 − bound), the bound from 2 and one worker alone 3"
+    ERROR = "predicted over measured step, less one"
+    PREDICTED_EFFICIENCY = "computation of 1 over the predicted step of 2, at most 1"
+    GAIN = "Σ step of 1 over step of 2"
+    FIFO_SHARE = "T* from the costs of 1 over the period of 2"
+    LIMIT_SHARE = "hard limit from the costs of 1 over the period of 2"
+    GAIN_RATIO = "gain of 2 over gain of 3, each over 1"
+    PHASES = "gain of 2 over the median gain of 3 and on, each over 1"
+    RIVAL = "gain of 2 over that of the one job 3, each over 1"
+    HANDOVER = "median hand-over of 1"
+    BITS = "float32 over the code of 1"
+    SHORTFALL = "final accuracy of 1 less that of 2"
+    SOONER = "time to the target of 1 over that of the last"
+    WEIGHTS = "share of jobs of 2 with the weights of 1"
+    VOLUME = "bytes of 1 over bytes of 2"
+
+
+class Measured(NamedTuple):
+    """A cell, what was measured there, and the ids of its records, operand by operand of the claim's figure."""
+
+    cell: str
+    value: Interval
+    of: Operands = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JudgedCell:
+    """A cell of a claim with its own outcome. `value` is in the units of the claim."""
+
+    cell: str
+    value: Interval
+    outcome: Outcome
+    of: Operands = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimRow:
+    """A claim, what the records say in one sentence, the rule that decided, and the cells worst first.
+
+    `details` are lines on claims that are not about one interval a cell.
+    """
+
+    claim: str
+    outcome: Outcome
+    sentence: str
+    rule: str = ""
+    figure: Figure = Figure.NONE
+    unit: str = ""
+    cells: tuple[JudgedCell, ...] = ()
+    details: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Level:
-    """What is claimed: in every cell the judged end of the interval lies between `low` and `high`.
+    """What is claimed: in every cell, or with `some` in one at least, the interval lies between `low` and `high`.
 
-    Cells with fewer than `fewest` repeats do not count. `quantity` says in words what is measured, `unit` multiplies
-    it for people.
+    `quantity` says in words what is measured and `figure` which formula it is; `scale` and `unit` turn it into what
+    people read.
     """
 
     claim: str
     quantity: str
     low: float | None = None
     high: float | None = None
-    fewest: int = 5
-    judged: Callable[[Interval], float] = lambda value: value.median
+    some: bool = False
+    figure: Figure = Figure.NONE
     scale: float = 1.0
     unit: str = ""
+
+    @property
+    def rule(self) -> str:
+        """`every cell at least 0.96`, in full: it decides."""
+        low, high = (None if end is None else f"{end * self.scale:.6g}{self.unit}" for end in (self.low, self.high))
+        bounds = (low and f"at least {low}", high and f"at most {high}")
+        return f"{'some' if self.some else 'every'} cell {' and '.join(filter(None, bounds))}"
+
+
+def side(value: Interval, *, low: float | None = None, high: float | None = None, level: float = LEVEL) -> Outcome:
+    """One interval against a threshold: met, missed or undecided."""
+    if not value.covers(level):
+        return Outcome.UNDECIDED
+    own = value.at(level)
+    if (low is None or own.low >= low) and (high is None or own.high <= high):
+        return Outcome.MET
+    beyond = (low is not None and own.high < low) or (high is not None and own.low > high)
+    return Outcome.MISSED if beyond else Outcome.UNDECIDED
+
+
+def joint_level(values: Sequence[Interval]) -> float:
+    """The level of each interval at which one of them is wrong in at most 5 % of cases. Exact ones are never wrong."""
+    return 1 - (1 - LEVEL) / max(1, sum(not value.exact for value in values))
+
+
+def decide(
+    values: Sequence[Interval], *, low: float | None = None, high: float | None = None, some: bool = False
+) -> Outcome:
+    """The outcome over all intervals at once: in every one of them, or with `some` in one at least."""
+    if not values:
+        return Outcome.NOT_MEASURED
+    enough, needed = (Outcome.MET, Outcome.MISSED) if some else (Outcome.MISSED, Outcome.MET)
+    level = joint_level(values)
+    if any(side(value, low=low, high=high, level=level) is enough for value in values):
+        return enough
+    return needed if all(side(value, low=low, high=high) is needed for value in values) else Outcome.UNDECIDED
 
 
 def judge(claim: Level, measured: Sequence[Measured]) -> ClaimRow:
     """The outcome of one claim over the cells it selects."""
-    counted = [(cell, value) for cell, value in measured if value.n >= claim.fewest]
-    thin = len(measured) - len(counted)
-    left_out = f" {plural(thin, 'cell')} with fewer than {claim.fewest} repeats left out." if thin else ""
-    if not counted:
-        return ClaimRow(claim=claim.claim, outcome=Outcome.NOT_MEASURED, sentence=f"No cell shows it.{left_out}")
-    missed = [(cell, value) for cell, value in counted if not _reaches(claim, value)]
-    outcome = Outcome.MISSED if missed else Outcome.MET
-    sentence = f"{claim.quantity}: {_spread(claim, counted)} {_tally(claim, counted, missed)}{left_out}"
-    worst_first = sorted(counted, key=lambda one: claim.judged(one[1]), reverse=claim.low is None)
-    details = tuple(_detail(claim, *one, missed=one in missed) for one in worst_first)
-    return ClaimRow(claim=claim.claim, outcome=outcome, sentence=sentence, details=details)
-
-
-def _reaches(claim: Level, value: Interval) -> bool:
-    judged = claim.judged(value)
-    return (claim.low is None or judged >= claim.low) and (claim.high is None or judged <= claim.high)
-
-
-def _spread(claim: Level, counted: Sequence[Measured]) -> str:
-    medians = [value.median for _, value in counted]
-    lowest = min(counted, key=lambda one: one[1].median)
-    highest = max(counted, key=lambda one: one[1].median)
-    if len(counted) == 1:
-        return f"{_text(claim, lowest[1])} in {lowest[0]}."
-    middle = number(statistics.median(medians) * claim.scale)
-    return (
-        f"median of {len(counted)} cells {middle}{claim.unit}, lowest {_text(claim, lowest[1])} in {lowest[0]}, "
-        f"highest {_text(claim, highest[1])} in {highest[0]}."
+    values = [one.value for one in measured]
+    outcome = decide(values, low=claim.low, high=claim.high, some=claim.some)
+    if not measured:
+        return not_measured(claim.claim, "No cell shows it.", rule=claim.rule)
+    worst_first = sorted(measured, key=lambda one: one.value.median, reverse=claim.low is None)
+    cells = tuple(
+        JudgedCell(
+            cell=one.cell,
+            value=one.value.times(claim.scale),
+            outcome=side(one.value, low=claim.low, high=claim.high),
+            of=one.of,
+        )
+        for one in worst_first
+    )
+    sentence = f"{claim.quantity}: {_spread(cells, claim.unit)} {' '.join(_tally(claim, cells, values))}"
+    return ClaimRow(
+        claim=claim.claim,
+        outcome=outcome,
+        sentence=sentence,
+        rule=claim.rule,
+        figure=claim.figure,
+        unit=claim.unit,
+        cells=cells,
     )
 
 
-def _tally(claim: Level, counted: Sequence[Measured], missed: Sequence[Measured]) -> str:
-    reached = len(counted) - len(missed)
-    every = "" if not missed else f" Missed in {', '.join(cell for cell, _ in missed)}."
-    return f"{reached} of {plural(len(counted), 'cell')} as claimed.{every}"
+def _spread(cells: Sequence[JudgedCell], unit: str) -> str:
+    lowest, highest = (end(cells, key=lambda cell: cell.value.median) for end in (min, max))
+    if len(cells) == 1:
+        return f"{text_of(lowest.value, unit)} in {lowest.cell}."
+    middle = number(statistics.median(cell.value.median for cell in cells))
+    return (
+        f"median of {len(cells)} cells {middle}{unit}, lowest {text_of(lowest.value, unit)} in {lowest.cell}, "
+        f"highest {text_of(highest.value, unit)} in {highest.cell}."
+    )
 
 
-def _detail(claim: Level, cell: str, value: Interval, *, missed: bool) -> str:
-    return f"{cell}: {_text(claim, value)}{' (missed)' if missed else ''}"
+def _tally(claim: Level, cells: Sequence[JudgedCell], values: Sequence[Interval]) -> Iterable[str]:
+    """How many cells are on which side, and what stands in the way of the rest."""
+    by_outcome = {outcome: [cell for cell in cells if cell.outcome is outcome] for outcome in Outcome}
+    yield f"{len(by_outcome[Outcome.MET])} of {plural(len(cells), 'cell')} as claimed."
+    for outcome in (Outcome.MISSED, Outcome.UNDECIDED):
+        if found := by_outcome[outcome]:
+            yield f"{outcome.value.capitalize()} in {', '.join(cell.cell for cell in found)}."
+    thin = sum(value.is_range for value in values)
+    if thin:
+        yield f"{plural(thin, 'cell')} with fewer than {fewest_for(LEVEL)} repeats: a range decides nothing."
+    level = joint_level(values)
+    if level > LEVEL and by_outcome[Outcome.MET if claim.some else Outcome.MISSED]:
+        yield f"One of {len(cells)} cells counts alone at {percent(level, 4)} (n of {fewest_for(level)} or more)."
 
 
-def _text(claim: Level, value: Interval) -> str:
-    """`0.97 [0.96, 0.98], n = 5`."""
-    return f"{interval(value, claim.scale)}{claim.unit} (n = {value.n})"
-
-
-def high_end(value: Interval) -> float:
-    """The upper bound, or the median where there is none."""
-    return value.high if value.has_bounds else value.median
-
-
-def low_end(value: Interval) -> float:
-    """The lower bound, or the median where there is none."""
-    return value.low if value.has_bounds else value.median
+def text_of(value: Interval, unit: str = "") -> str:
+    """`0.97 [0.96, 0.98] (n = 6)`, of a range `0.97 (0.96 to 0.98) (n = 3)`, `0.97 (exact)`."""
+    return f"{interval(value)}{unit} ({'exact' if value.exact else f'n = {value.n}'})"
 
 
 def outcome_of(holds: bool) -> Outcome:
-    """Met where it holds."""
+    """Met where what is counted holds, else missed; for claims without an interval."""
     return Outcome.MET if holds else Outcome.MISSED
 
 
-def not_measured(claim: str, sentence: str) -> ClaimRow:
+def not_measured(claim: str, sentence: str, *, rule: str = "") -> ClaimRow:
     """A claim that no record bears on, with the reason."""
-    return ClaimRow(claim=claim, outcome=Outcome.NOT_MEASURED, sentence=sentence)
+    return ClaimRow(claim=claim, outcome=Outcome.NOT_MEASURED, sentence=sentence, rule=rule)
+
+
+def out_of_reach(claim: str, reason: str, *, rule: str = "") -> ClaimRow:
+    """A claim that needs what is not to be had here, with the reason."""
+    return ClaimRow(claim=claim, outcome=Outcome.OUT_OF_REACH, sentence=reason, rule=rule)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from analysis import wording
 from analysis.axes import axis_of
+from analysis.claims import text_of
 from analysis.codes.tables import bits, sooner_text
 from analysis.figures import Drawing, drawings, save
 from analysis.rows import PairRow, Summary
@@ -103,7 +104,7 @@ def _environment() -> Environment:
         "spread": spread,
         "price": price,
     }
-    environment.globals |= {"plural": wording.plural, "axis_of": axis_of, "judged": judged}
+    environment.globals |= {"plural": wording.plural, "axis_of": axis_of, "judged": judged, "value_text": text_of}
     environment.globals |= {"number": wording.number, "size": wording.size, "duration": wording.duration}
     environment.globals |= {"sent_bits": bits, "sooner_text": sooner_text}
     return environment

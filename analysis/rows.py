@@ -8,9 +8,10 @@ from enum import StrEnum
 
 from analysis.adapting import AdaptedRow
 from analysis.cells import LOCAL, SettingKey
+from analysis.claims import ClaimRow
 from analysis.codes.rows import CompressionStudy
 from analysis.naming import Method
-from analysis.sharing.rows import ClaimRow, OptimiserRow, PaperCase, SweepRow
+from analysis.sharing.rows import OptimiserRow, PaperCase, SweepRow
 from analysis.sharing.rows import PairRow as PairRow
 from analysis.sharing.rows import SharingRow as SharingRow
 from analysis.stats import Interval

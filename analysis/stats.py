@@ -2,8 +2,8 @@
 
 Repeats are the unit that was drawn independently; steps within one process share its luck.
 The percentile bootstrap of a median is wide but honest for small n: with n repeats it can at
-best cover the true median with probability 1 − 2^(1−n), so below `FEWEST_FOR_LEVEL` repeats the
-interval spans all of them and covers less than the 95 % it is named after (`Interval.is_thin`).
+best cover the true median with probability 1 − 2^(1−n). Below `FEWEST_FOR_LEVEL` repeats that is less than
+95 %: what spans them is a range, called and drawn as one (`Interval.is_range`), and decides nothing.
 
 Source: Efron, "Bootstrap methods: another look at the jackknife", Annals of Statistics 7, 1979.
 """
@@ -11,16 +11,16 @@ Source: Efron, "Bootstrap methods: another look at the jackknife", Annals of Sta
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
 
 LEVEL = 0.95
+NOISE = 0.01  # of a ratio of times; less is no gain
 NUM_RESAMPLES = 4000
-FEWEST_FOR_LEVEL = 6
 SEED = 20210314
 
 Floats = NDArray[np.float64]
@@ -32,12 +32,18 @@ class StatsError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A median with its 95 % interval over `n` repeats. The bounds of one repeat are NaN: unknown, not zero wide."""
+    """A median with its 95 % interval over `n` repeats. The bounds of one repeat are NaN: unknown, not zero wide.
+
+    `sample` are the repeats, for an interval at another level. An `exact` value (counted bytes, a virtual clock's step)
+    is no sample: it decides whatever `n` is.
+    """
 
     median: float
     low: float
     high: float
     n: int
+    sample: tuple[float, ...] = field(default=(), compare=False, repr=False)
+    exact: bool = field(default=False, compare=False, repr=False)
 
     @property
     def has_bounds(self) -> bool:
@@ -45,22 +51,46 @@ class Interval:
         return not (math.isnan(self.low) or math.isnan(self.high))
 
     @property
-    def is_thin(self) -> bool:
-        """Whether there are too few repeats for the interval to cover 95 %."""
-        return self.n < FEWEST_FOR_LEVEL
+    def is_range(self) -> bool:
+        """Whether there are too few repeats for the bounds to cover 95 %: they say what was seen and decide nothing."""
+        return not self.covers(LEVEL)
+
+    def covers(self, level: float) -> bool:
+        """Whether there are enough repeats for an interval of this level."""
+        return self.exact or self.n >= fewest_for(level)
+
+    def at(self, level: float) -> Interval:
+        """The same at another level. Raises: StatsError where it was made without its repeats."""
+        if self.exact or level == LEVEL:
+            return self
+        if not self.sample:
+            raise StatsError("an interval without its repeats has one level; make it with bootstrap_interval")
+        return bootstrap_interval(self.sample, level=level)
 
     def times(self, scale: float) -> Interval:
         """The same in another unit; `scale` is positive."""
-        return Interval(self.median * scale, self.low * scale, self.high * scale, self.n)
+        sample = tuple(scale * value for value in self.sample)
+        return Interval(self.median * scale, self.low * scale, self.high * scale, self.n, sample, self.exact)
 
-    def excludes(self, value: float) -> bool:
-        """Whether `value` lies outside the interval; False where the bounds are unknown."""
-        return self.has_bounds and not self.low <= value <= self.high
+    def over(self, numerator: float) -> Interval:
+        """`numerator` over it: a time as the speed that it means. The ends change places."""
+        sample = tuple(numerator / value for value in self.sample)
+        return Interval(
+            numerator / self.median, numerator / self.high, numerator / self.low, self.n, sample, self.exact
+        )
+
+
+def fewest_for(level: float) -> int:
+    """The fewest repeats whose span covers the median with this probability, 1 − 2^(1−n)."""
+    return math.ceil(1 - math.log2(1 - level))
+
+
+FEWEST_FOR_LEVEL = fewest_for(LEVEL)
 
 
 def exactly(value: float, n: int) -> Interval:
-    """The interval of a quantity that is `value` by definition, such as a reference over itself."""
-    return Interval(value, value, value, n)
+    """The interval of what is counted, computed or 1 by definition, such as a reference over itself."""
+    return Interval(value, value, value, n, exact=True)
 
 
 def bootstrap_interval(
@@ -76,9 +106,9 @@ def bootstrap_interval(
     sample = _checked(values)
     median = float(np.median(sample))
     if len(sample) < 2:
-        return Interval(median, math.nan, math.nan, len(sample))
+        return Interval(median, math.nan, math.nan, len(sample), tuple(sample.tolist()))
     low, high = _bounds(_resampled_medians(sample, num_resamples), level)
-    return Interval(median, low, high, len(sample))
+    return Interval(median, low, high, len(sample), tuple(sample.tolist()))
 
 
 def paired_ratio(
@@ -116,6 +146,27 @@ def unpaired_ratio(
         return Interval(median, math.nan, math.nan, n)
     ratios = _resampled_medians(above, num_resamples) / _resampled_medians(below, num_resamples, stream=1)
     return Interval(median, *_bounds(ratios, level), n)
+
+
+def quantile_interval(values: Sequence[float], quantile: float) -> Interval:
+    """As `bootstrap_interval` for another quantile than the median; at one level only. Raises: StatsError."""
+    sample = _checked(values)
+    found = float(np.quantile(sample, quantile))
+    if len(sample) < 2:
+        return Interval(found, math.nan, math.nan, len(sample))
+    drawn = np.quantile(sample[_picks(len(sample), NUM_RESAMPLES, 0)], quantile, axis=1)
+    return Interval(found, *_bounds(np.asarray(drawn, dtype=np.float64), LEVEL), len(sample))
+
+
+def pairs_interval(values: Mapping[tuple[int, int], float], n: int) -> Interval:
+    """The mean over pairs of `n` things, which are what is drawn: a pair counts as often as both of its things."""
+    places = np.array(list(values))
+    picks = _picks(n, NUM_RESAMPLES, 0)
+    counts = np.stack([np.bincount(pick, minlength=n) for pick in picks])
+    weights = counts[:, places[:, 0]] * counts[:, places[:, 1]]
+    total = weights.sum(axis=1)
+    means = (weights @ np.array(list(values.values()), dtype=np.float64))[total > 0] / total[total > 0]
+    return Interval(float(np.mean(list(values.values()))), *_bounds(means, LEVEL), n)
 
 
 def _checked(values: Sequence[float]) -> Floats:

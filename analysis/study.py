@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
+from analysis.claims import ClaimRow
 from analysis.codes.rows import CompressionStudy
-from analysis.sharing.rows import ClaimRow, OptimiserRow, PairRow, SweepRow
+from analysis.pipelines.rows import PipelineRow
+from analysis.sharing.rows import OptimiserRow, PairRow, SweepRow
 from analysis.steps.rows import ErrorRow, StepRow
 from analysis.targets.rows import TargetStudy
 
@@ -21,7 +23,7 @@ class Evidence:
 
     `pairs` are jobs that share devices, those on sweeps too; `sweeps` their curves; `optimised` the same jobs under
     several strategies; `steps` methods by place with their predictions' `errors`; `targets` times to a target;
-    `compression` bits, and the links on which codes pay.
+    `compression` bits, and the links on which codes pay; `pipelines` jobs in stages.
     """
 
     suites: frozenset[str]
@@ -32,6 +34,7 @@ class Evidence:
     errors: tuple[ErrorRow, ...] = ()
     targets: tuple[TargetStudy, ...] = ()
     compression: CompressionStudy = field(default_factory=CompressionStudy)
+    pipelines: tuple[PipelineRow, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

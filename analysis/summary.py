@@ -7,12 +7,16 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from analysis.adapting import adapted_rows
 from analysis.cells import SIMULATED, cells
+from analysis.claims import ClaimRow
 from analysis.codes.findings import compression_study
+from analysis.corrections import corrected
+from analysis.pipelines.rows import pipeline_rows
 from analysis.rows import OutcomeRow, ProvenanceRow, SettingRow, Summary
 from analysis.sharing.gains import pairs
 from analysis.sharing.optimisers import optimisers
 from analysis.sharing.rows import PairRow, PaperCase, SweepRow
 from analysis.sharing.sweeps import sweeps
+from analysis.sheet import claims_of
 from analysis.steps.times import error_rows, step_rows, step_studies
 from analysis.study import Evidence, Study, suites_with
 from analysis.targets.reached import target_studies
@@ -34,46 +38,65 @@ def summarise(records: Iterable[Record], *, studies: Sequence[Study] = (), basel
 
     Raises: NoRecordsError if there are none.
     """
-    everything = list(records)
-    if not everything:
-        raise NoRecordsError("no records to report on; run a suite first, e.g. make bench-quick")
-    groups = cells(everything)
-    ran = [group for group in groups if group[0].fabric.label != SIMULATED]
-    suites = frozenset(record.suite for record in everything)
+    given = list(records)
+    groups = cells(corrected(given))
+    suites = frozenset(record.suite for record in given)
     asked = [study for study in studies if study.suite in suites]
-    every_pair = pairs(ran)
-    setting_rows = _without_rivals(settings(ran, baseline or Baseline()), every_pair)
-    pair_rows = tuple(pair for pair in every_pair if not pair.axis)
-    curves, timed = sweeps(every_pair), step_rows(groups, suites_with(asked, lambda study: study.curves))
-    targets = target_studies(ran)
-    evidence = Evidence(
-        suites=suites,
+    evidence = evidence_of(given, groups, asked)
+    ran = _ran(groups)
+    setting_rows = _without_rivals(settings(ran, baseline or Baseline()), evidence.pairs)
+    pair_rows = tuple(pair for pair in evidence.pairs if not pair.axis)
+    return Summary(
+        suites=tuple(sorted(suites)),
+        num_records=len(given),
+        verdicts=verdicts(setting_rows, pair_rows),
+        settings=setting_rows,
+        pairs=pair_rows,
+        sweeps=evidence.sweeps,
+        papers=tuple(case for study in asked for case in _papers(study, evidence.sweeps)),
+        optimisers=evidence.optimised,
+        claims=tuple(row for rows in claims_of(asked, evidence).values() for row in rows),
+        studies=step_studies(evidence.steps, {study.suite: study.references for study in asked}),
+        errors=evidence.errors,
+        targets=evidence.targets,
+        compression=evidence.compression,
+        adapted=adapted_rows(ran),
+        outcomes=outcomes(groups),
+        provenance=provenance(given),
+    )
+
+
+def evidence_of(records: Sequence[Record], groups: Sequence[Sequence[Record]], studies: Sequence[Study]) -> Evidence:
+    """What the records say by kind, for these studies; `groups` are their cells, corrected.
+
+    Raises: NoRecordsError if there are none.
+    """
+    if not records:
+        raise NoRecordsError("no records to report on; run a suite first, e.g. make bench-quick")
+    ran = _ran(groups)
+    every_pair, targets = pairs(ran), target_studies(ran)
+    timed = step_rows(groups, suites_with(studies, lambda study: study.curves))
+    return Evidence(
+        suites=frozenset(study.suite for study in studies),
         pairs=every_pair,
-        sweeps=curves,
+        sweeps=sweeps(every_pair),
         optimised=optimisers(every_pair),
         steps=timed,
         errors=error_rows(timed),
         targets=targets,
-        compression=compression_study(groups, targets, suites_with(asked, lambda study: study.codes)),
+        compression=compression_study(cells(records), targets, suites_with(studies, lambda study: study.codes)),
+        pipelines=pipeline_rows(groups),
     )
-    return Summary(
-        suites=tuple(sorted(suites)),
-        num_records=len(everything),
-        verdicts=verdicts(setting_rows, pair_rows),
-        settings=setting_rows,
-        pairs=pair_rows,
-        sweeps=curves,
-        papers=tuple(case for study in asked for case in _papers(study, curves)),
-        optimisers=evidence.optimised,
-        claims=tuple(dict.fromkeys(claim for study in asked for claim in study.claims(evidence))),
-        studies=step_studies(timed, {study.suite: study.references for study in asked}),
-        errors=evidence.errors,
-        targets=targets,
-        compression=evidence.compression,
-        adapted=adapted_rows(ran),
-        outcomes=outcomes(groups),
-        provenance=provenance(everything),
-    )
+
+
+def every_claim(records: Iterable[Record], studies: Sequence[Study]) -> dict[str, tuple[ClaimRow, ...]]:
+    """Every claim of every study by suite, also of those without records. Raises: NoRecordsError if there are none."""
+    given = list(records)
+    return claims_of(studies, evidence_of(given, cells(corrected(given)), studies))
+
+
+def _ran(groups: Sequence[Sequence[Record]]) -> list[Sequence[Record]]:
+    return [group for group in groups if group[0].fabric.label != SIMULATED]
 
 
 def _papers(study: Study, curves: Sequence[SweepRow]) -> Iterator[PaperCase]:

@@ -120,7 +120,7 @@ def _thin_note(counts: Sequence[int]) -> Iterator[str]:
     if counts[0] == 1:
         yield f"One repeat gives no interval; a 95 % interval needs {FEWEST_FOR_LEVEL} (--repeats {FEWEST_FOR_LEVEL})."
     elif counts[0] < FEWEST_FOR_LEVEL:
-        yield f"[…] spans all repeats: with fewer than {FEWEST_FOR_LEVEL} it covers less than 95 %."
+        yield f"(… to …) is the range of all repeats: fewer than {FEWEST_FOR_LEVEL} make no 95 % interval."
 
 
 def pair_table(pair: PairRow, width: int) -> Group:
@@ -159,7 +159,7 @@ def outcome_list(outcomes: Sequence[OutcomeRow], width: int) -> Group:
         repeats = f"{row.num_repeats} of {plural(row.num_tried, 'repeat')}"
         lines.append(Text.assemble((row.status.value, "yellow"), f" {row.cell} ({repeats})"))
         lines.append(terminal.paragraph(row.reason, width, indent=2))
-    return terminal.titled("Skipped and failed", Group(*lines), width)
+    return terminal.titled("Skipped, failed and invalid", Group(*lines), width)
 
 
 def comparison_table(comparisons: Sequence[Comparison], width: int) -> Group:
@@ -209,7 +209,8 @@ def _known(value: Any) -> Any:
     if isinstance(value, Method):
         return str(value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: _known(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        fields = (field for field in dataclasses.fields(value) if field.compare)  # the rest is for computing only
+        return {field.name: _known(getattr(value, field.name)) for field in fields}
     if isinstance(value, tuple):
         return [_known(item) for item in value]
     return value

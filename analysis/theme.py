@@ -14,6 +14,7 @@ from itertools import pairwise
 from typing import Any
 
 import matplotlib as mpl
+import numpy as np
 import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -59,6 +60,7 @@ _SIZES: dict[str, Any] = {
     "xtick.major.size": 0,
     "ytick.major.size": 0,
 }
+_RANGE: dict[str, Any] = {"color": INK, "linestyle": (0, (1, 1.2)), "linewidth": 0.9, "zorder": 2}
 _OUTPUT: dict[str, Any] = {
     "grid.alpha": 0.3,
     "legend.frameon": False,
@@ -171,8 +173,10 @@ def diamond() -> dict[str, Any]:
 
 
 def whisker(axes: Axes, place: float, value: Interval) -> None:
-    """The interval of a horizontal bar; nothing where its bounds are unknown."""
-    if value.has_bounds:
+    """The interval of a horizontal bar, a range dotted and without ends; nothing where its bounds are unknown."""
+    if value.has_bounds and value.is_range:
+        axes.plot([value.low, value.high], [place, place], **_RANGE)
+    elif value.has_bounds:
         spread = [[max(0.0, value.median - value.low)], [max(0.0, value.high - value.median)]]
         axes.errorbar(value.median, place, xerr=spread, color=INK, linewidth=0.9, capsize=2, capthick=0.9)
 
@@ -201,11 +205,15 @@ def name_curves(axes: Axes, x: float, tags: Sequence[Tag], gap: float) -> None:
 
 
 def error_bars(axes: Axes, x: Sequence[float], values: Sequence[Interval], **drawn: Any) -> None:
-    """A curve of medians with an upright interval at each; nothing upright where the bounds are unknown."""
+    """A curve of medians with an upright interval at each, a range dotted; nothing where the bounds are unknown."""
+    known = [value.has_bounds and not value.is_range for value in values]
     spread = [
-        [max(0.0, value.median - value.low) if value.has_bounds else 0.0 for value in values],
-        [max(0.0, value.high - value.median) if value.has_bounds else 0.0 for value in values],
+        [max(0.0, v.median - v.low) if is_known else np.nan for v, is_known in zip(values, known, strict=True)],
+        [max(0.0, v.high - v.median) if is_known else np.nan for v, is_known in zip(values, known, strict=True)],
     ]
+    for at, value in zip(x, values, strict=True):
+        if value.has_bounds and value.is_range:
+            axes.plot([at, at], [value.low, value.high], **_RANGE | {"color": drawn.get("color", INK)})
     medians = [value.median for value in values]
     axes.errorbar(x, medians, yerr=spread, elinewidth=0.9, capsize=1.8, capthick=0.9, **drawn)
 

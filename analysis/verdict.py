@@ -1,4 +1,8 @@
-"""The answer in words: which optimisation pays here, by how much, at what cost. Each claim carries its interval."""
+"""The answer in words: which optimisation pays here, by how much, at what cost. Each claim carries its interval.
+
+Something pays where its whole interval lies above 1 by more than noise, nothing where every interval lies below that;
+between them the verdict is open (`analysis.claims.decide`). So a busy machine leaves it open and never turns it round.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +10,10 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 
 from analysis.cells import ComputeKind
+from analysis.claims import Outcome, decide, joint_level, side
 from analysis.rows import CellRow, PairRow, SettingRow, SharingRow, Tone, VerdictRow
 from analysis.sharing.rows import CROSSOVER, NAIVE
-from analysis.stats import Interval
+from analysis.stats import FEWEST_FOR_LEVEL, NOISE, Interval
 from analysis.targets.training import full_size
 from analysis.wording import duration, factor, number, percent, plural
 
@@ -29,16 +34,17 @@ def setting_verdict(setting: SettingRow) -> VerdictRow:
     """
     base = next(row for row in setting.cells if row.is_baseline)
     rivals = [row for row in setting.competitors if row is not base and row.speedup is not None]
-    best = max(filter(_learns, rivals), key=_speed, default=None)
+    able = [row for row in rivals if _learns(row)]
+    best = max(_faster(able) or able, key=_speed, default=None)
     if best is None or best.speedup is None:
         headline = "No other system reached the target." if rivals else "Nothing to compare: one system was measured."
         return _verdict(setting, Tone.OPEN, headline, tuple(_unlearned(rivals)))
     claim = f"{best.name}: {factor(best.speedup)} the throughput of {base.name}"
-    tone = _tone(best.speedup)
+    tone = _tone([row.speedup for row in able if row.speedup is not None])
     headlines = {
-        Tone.PAYS: f"Pays: {claim}{_accuracy_cost(best, base)} ({_support(best.speedup)}).",
+        Tone.PAYS: f"Pays: {claim}{_accuracy_cost(best, base)} ({plural(best.speedup.n, 'repeat')}).",
         Tone.NOTHING_PAYS: f"Nothing beats {base.name} beyond the noise. Fastest of the others: {claim}.",
-        Tone.OPEN: f"One repeat, so no interval and no verdict. Fastest: {claim}.",
+        Tone.OPEN: f"Undecided{_thin(best.speedup)}. Fastest: {claim}.",
     }
     return _verdict(setting, tone, headlines[tone], tuple(_details(setting, best, base, rivals)))
 
@@ -49,12 +55,12 @@ def pair_verdict(pair: PairRow) -> VerdictRow:
     if row is None or row.throughput is None:
         headline = "No gain can be given: crossover or exclusive was not measured."
         return VerdictRow(title=pair.title, evidence=pair.evidence, tone=Tone.OPEN, headline=headline)
-    tone = _tone(row.throughput)
+    tone = _tone([row.throughput])
     claim = f"{factor(row.throughput)} the aggregate normalised throughput of exclusive"
     headlines = {
-        Tone.PAYS: f"Sharing in turns pays: {claim} ({_support(row.throughput)}).",
+        Tone.PAYS: f"Sharing in turns pays: {claim} ({plural(row.throughput.n, 'repeat')}).",
         Tone.NOTHING_PAYS: f"Sharing in turns does not pay beyond the noise: {claim}.",
-        Tone.OPEN: f"One repeat, so no interval and no verdict: {claim}.",
+        Tone.OPEN: f"Undecided{_thin(row.throughput)}: {claim}.",
     }
     details = tuple(_pair_details(pair, row))
     return VerdictRow(title=pair.title, evidence=pair.evidence, tone=tone, headline=headlines[tone], details=details)
@@ -67,6 +73,13 @@ def _verdict(setting: SettingRow, tone: Tone, headline: str, details: tuple[str,
 def _learns(row: CellRow) -> bool:
     on_target = row.time_to_target_s is None or math.isfinite(row.time_to_target_s.median)
     return on_target and not _ends_above_start(row)
+
+
+def _faster(rows: Sequence[CellRow]) -> list[CellRow]:
+    """The rows that are surely faster than the baseline, of as many as are compared."""
+    level = joint_level([row.speedup for row in rows if row.speedup is not None])
+    sure = (row.speedup is not None and side(row.speedup, low=1 + NOISE, level=level) for row in rows)
+    return [row for row, outcome in zip(rows, sure, strict=True) if outcome is Outcome.MET]
 
 
 def _ends_above_start(row: CellRow) -> bool:
@@ -86,16 +99,15 @@ def _speed(row: CellRow) -> float:
     return row.speedup.median if row.speedup else 0.0
 
 
-def _tone(ratio: Interval) -> Tone:
-    if not ratio.has_bounds:
-        return Tone.OPEN
-    return Tone.PAYS if ratio.low > 1.0 else Tone.NOTHING_PAYS
+def _tone(ratios: Sequence[Interval]) -> Tone:
+    """Whether some of the ratios is above 1 by more than noise."""
+    tones = {Outcome.MET: Tone.PAYS, Outcome.MISSED: Tone.NOTHING_PAYS}
+    return tones.get(decide(ratios, low=1 + NOISE, some=True), Tone.OPEN)
 
 
-def _support(ratio: Interval) -> str:
-    """How many repeats stand behind an interval above 1; a thin one spans all, so each of them was faster."""
-    repeats = plural(ratio.n, "repeat")
-    return f"in each of {repeats}" if ratio.is_thin else repeats
+def _thin(ratio: Interval) -> str:
+    few = f", {plural(ratio.n, 'repeat')} of at least {FEWEST_FOR_LEVEL}" if ratio.is_range else ""
+    return f"{few}: a range decides nothing" if few else ""
 
 
 def _accuracy_cost(best: CellRow, base: CellRow) -> str:
@@ -151,9 +163,11 @@ def _accuracies(best: CellRow, base: CellRow) -> str:
 
 def _pair_details(pair: PairRow, row: SharingRow) -> Iterator[str]:
     if row.bound is not None and row.bound_share is not None:
-        yield f"That is {percent(row.bound_share.median)} of the predicted bound {number(row.bound.median)}×."
-    if exceeds_bound(row):
-        yield "More than the bound allows: c, m and t were measured at another time, so read the share with care."
+        share, bound = percent(row.bound_share.median), number(row.bound.median)
+        yield f"That is {share} of what T* predicts for a link in order, {bound}×."
+    if row.limit is not None and row.limit_share is not None:
+        share, limit = percent(row.limit_share.median), number(row.limit.median)
+        yield f"It uses {share} of the hard limit, which nothing can pass and which allows {limit}×."
     if row.makespan_ratio is not None:
         yield f"Makespan of exclusive over makespan here, start and tail included: {factor(row.makespan_ratio)}."
     naive = pair.row(NAIVE)
@@ -169,8 +183,3 @@ def _pair_details(pair: PairRow, row: SharingRow) -> Iterator[str]:
     slowdowns = [f"{job.name} {number(job.slowdown.median)}×" for job in row.jobs if job.slowdown]
     if slowdowns:
         yield f"Step time over that of the job alone: {', '.join(slowdowns)}."
-
-
-def exceeds_bound(row: SharingRow) -> bool:
-    """Whether the measured gain lies clearly above what the theory allows, so that one of the two is off."""
-    return row.bound_share is not None and row.bound_share.median > BEYOND_BOUND

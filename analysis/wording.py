@@ -25,21 +25,22 @@ def number(value: float | None, digits: int = 3) -> str:
 
 
 def interval(value: Interval | None, scale: float = 1.0, digits: int = 3) -> str:
-    """`median [low, high]`, each times `scale`; the median alone where one repeat gives no bounds."""
+    """`median [low, high]`, each times `scale`; `median (low to high)` of a range; the median alone without bounds."""
     if value is None:
         return NOT_KNOWN
-    median = number(value.median * scale, digits)
-    if not value.has_bounds:
-        return median
-    return f"{median} [{number(value.low * scale, digits)}, {number(value.high * scale, digits)}]"
+    return f"{number(value.median * scale, digits)}{_bounds(value, scale, digits)}"
+
+
+def _bounds(value: Interval, scale: float = 1.0, digits: int = 3) -> str:
+    if value.exact or not value.has_bounds:
+        return ""
+    low, high = number(value.low * scale, digits), number(value.high * scale, digits)
+    return f" ({low} to {high})" if value.is_range else f" [{low}, {high}]"
 
 
 def factor(value: Interval | None) -> str:
-    """A ratio with its interval, such as `1.42× [1.38, 1.47]`."""
-    if value is None:
-        return NOT_KNOWN
-    median = f"{number(value.median)}×"
-    return f"{median} [{number(value.low)}, {number(value.high)}]" if value.has_bounds else median
+    """A ratio with its interval, such as `1.42× [1.38, 1.47]`, or its range, `1.42× (1.38 to 1.47)`."""
+    return NOT_KNOWN if value is None else f"{number(value.median)}×{_bounds(value)}"
 
 
 def percent(share: float, digits: int = 2) -> str:

@@ -53,12 +53,15 @@ class Gathered(Codec, Protocol):
 
     @property
     def how(self) -> How:
+        """Codes cannot be summed, so every rank has every rank's."""
         return How.CONCAT
 
     def init(self, name: str, parameter: Tensor) -> State:
+        """No state."""
         return {}
 
     def reduce(self, grad: Tensor, states: Mapping[str, State], ctx: Context) -> Reduction:
+        """Encode, gather, and add what every rank's code decodes to."""
         return gathered(self, grad, ctx)
 
 

@@ -34,6 +34,7 @@ from baselines.api import (
     StartsDense,
     Tuner,
     UpdatePoint,
+    Votes,
     layers_of,
 )
 from baselines.catalogue import plugin
@@ -200,6 +201,29 @@ def _applies_momentum(plugin: Any) -> bool:
     return isinstance(plugin, AppliesMomentum) and plugin.applies_momentum
 
 
+def _needs_the_others(compression: Compressor) -> bool:
+    """Whether what a worker pushes alone is no estimate of its own update."""
+    votes = any(isinstance(layer, Votes) and layer.votes for layer in layers_of(compression))
+    return votes or compression.how in (How.MERGE, How.SCATTER)
+
+
+NEEDS_THE_OTHERS = (
+    "a worker pushes when it is ready, and the compressor combines what all workers send at once; use one whose code "
+    "stands for the worker's own update, e.g. topk+error-feedback"
+)
+PART_OF_STEPS = (
+    "workers push differences of parameters, which are no gradients to apply momentum to; use a compressor without, "
+    "e.g. topk+error-feedback"
+)
+
+
+def why_not_pushed(strategy: Strategy) -> str | None:
+    """The reason why workers cannot push to servers what the strategy compresses, one by one, or None."""
+    if _needs_the_others(strategy.compression):
+        return NEEDS_THE_OTHERS
+    return PART_OF_STEPS if _does_a_part_of_steps(_innermost(strategy.compression)) else None
+
+
 Rule = tuple[Callable[[Strategy], bool], str]
 RULES: tuple[Rule, ...] = (
     (
@@ -289,9 +313,10 @@ RULES: tuple[Rule, ...] = (
         lambda s: not s.consistency.is_synchronous and s.local_steps > 1,
         "a worker that does not wait pushes after each step; leave local steps out, or use bsp",
     ),
+    (lambda s: not s.consistency.is_synchronous and _needs_the_others(s.compression), NEEDS_THE_OTHERS),
     (
-        lambda s: not s.consistency.is_synchronous and s.compression.lossy,
-        "workers that do not wait push whole updates to servers, which are not compressed yet; use bsp",
+        lambda s: not s.consistency.is_synchronous and _does_a_part_of_steps(_innermost(s.compression)),
+        PART_OF_STEPS,
     ),
     (
         lambda s: not s.consistency.is_synchronous and isinstance(s.exchange, HasServers),

@@ -165,11 +165,6 @@ def main() -> int:
     return 0
 
 
-def _slowest(jobs: Sequence[list[dict]], name: str) -> float:
-    """The slowest rank's, over the jobs' mean."""
-    return statistics.fmean(max(rank[name] for rank in job) for job in jobs)
-
-
 def _spread(values: Sequence[float]) -> str:
     return f"{statistics.median(values):.3f} [{values[0]:.3f}, {values[-1]:.3f}]"
 

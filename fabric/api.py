@@ -15,6 +15,7 @@ from __future__ import annotations
 from fabric.cluster import Cluster, Counters, FabricError, FabricKind, FabricSpec, Host
 from fabric.enclosure import check_enclosure, enclosure
 from fabric.native import LockstepCluster, NativeCluster
+from fabric.network import HostChoice, NetworkSpec
 from fabric.paced import PacedCluster
 from fabric.rates import format_rate, parse_rate
 
@@ -25,6 +26,8 @@ __all__ = [
     "FabricKind",
     "FabricSpec",
     "Host",
+    "HostChoice",
+    "NetworkSpec",
     "build",
     "command_prefix",
     "format_rate",
@@ -53,6 +56,8 @@ def build(spec: FabricSpec) -> Cluster:
         return PacedCluster(spec)
     if spec.kind is FabricKind.LOCKSTEP:
         return LockstepCluster(spec)
+    if spec.kind is FabricKind.SIMULATED:
+        raise FabricError("a simulated network has no hosts to build; `harness.simulated` runs trials on it")
     try:
         from fabric.emulated import EmulatedCluster
     except ImportError as error:

@@ -9,7 +9,11 @@ from enum import StrEnum
 from types import TracebackType
 from typing import Protocol, Self
 
+from fabric.network import NetworkSpec
+
 MAX_HOSTS = 64
+MAX_HOSTS_IN_LOCKSTEP = 1024
+MAX_SIMULATED_HOSTS = 16_384
 MIN_RATE_BPS = 1e6
 MAX_RATE_BPS = 30e9  # tbf's rate field holds 32 bits of bytes a second
 MAX_PACED_RATE_BPS = 10e12
@@ -30,11 +34,17 @@ class FabricKind(StrEnum):
     EMULATED = "emulated"
     PACED = "paced"
     LOCKSTEP = "lockstep"
+    SIMULATED = "simulated"
 
     @property
     def has_processes(self) -> bool:
-        """Whether each rank is a process whose messages travel; in lockstep one process computes for all of them, in no
-        time of its own, and the link only says what its predicted time is that of."""
+        """Whether each rank is a process whose messages travel. In lockstep one process computes for all of them, in no
+        time of its own, and the link only says what its predicted time is that of; simulated ranks compute nothing."""
+        return self not in (FabricKind.LOCKSTEP, FabricKind.SIMULATED)
+
+    @property
+    def has_clock(self) -> bool:
+        """Whether steps take time there: that of this machine, or that of the virtual clock."""
         return self is not FabricKind.LOCKSTEP
 
 
@@ -48,7 +58,8 @@ class FabricSpec:
     host's link carries in bit/s of payload, `alpha_s` the time a step of a collective takes beside its bytes, and
     `num_virtual`, where it is not 0, the number of ranks that the one real rank of a job pays for: itself and
     num_virtual − 1 equal peers that do not exist. In lockstep `num_hosts` are the virtual ranks of one process, and
-    `rate_bps` and `alpha_s` the link for which a step's time is predicted. Raises FabricError.
+    `rate_bps` and `alpha_s` the link for which a step's time is predicted. On the simulated fabric `network` names the
+    topology with its rates, and `alpha_s` is the software's part of each round of flows. Raises FabricError.
     """
 
     kind: FabricKind
@@ -58,10 +69,13 @@ class FabricSpec:
     congestion: str = "cubic"
     alpha_s: float = 0.0
     num_virtual: int = 0
+    network: NetworkSpec | None = None
 
     def __post_init__(self) -> None:
-        if not 1 <= self.num_hosts <= MAX_HOSTS:
-            raise FabricError(f"num_hosts={self.num_hosts} is out of range; choose 1 to {MAX_HOSTS} hosts")
+        most = _most_hosts(self.kind)
+        if not 1 <= self.num_hosts <= most:
+            raise FabricError(f"num_hosts={self.num_hosts} is out of range; choose 1 to {most} hosts")
+        _check_network(self)
         if self.rate_bps is not None:
             _check_rate(self.kind, self.rate_bps)
         if not MIN_MTU <= self.mtu <= MAX_MTU:
@@ -78,8 +92,31 @@ class FabricSpec:
         return self.num_virtual or self.num_hosts
 
 
+def _most_hosts(kind: FabricKind) -> int:
+    if kind is FabricKind.SIMULATED:
+        return MAX_SIMULATED_HOSTS
+    return MAX_HOSTS if kind.has_processes else MAX_HOSTS_IN_LOCKSTEP
+
+
+def _check_network(spec: FabricSpec) -> None:
+    if spec.kind is not FabricKind.SIMULATED:
+        if spec.network is not None:
+            raise FabricError(
+                f"network {spec.network.topology!r} on the {spec.kind} fabric; use the simulated one "
+                "(--fabric simulated), or name no network"
+            )
+        return
+    if spec.network is None:
+        raise FabricError("the simulated fabric needs a network; name one, e.g. --network 'fat-tree(k=8, gbit=25)'")
+    if spec.rate_bps is not None:
+        raise FabricError(
+            f"rate_bps={spec.rate_bps:g} on a simulated network, which has its own rates; leave it out (--rate none) "
+            f"and set them there, e.g. --network 'fat-tree(k=8, gbit={spec.rate_bps / 1e9:g})'"
+        )
+
+
 def _check_paced(spec: FabricSpec) -> None:
-    has_alpha = spec.kind in (FabricKind.PACED, FabricKind.LOCKSTEP)
+    has_alpha = spec.kind in (FabricKind.PACED, FabricKind.LOCKSTEP, FabricKind.SIMULATED)
     if (spec.alpha_s and not has_alpha) or (spec.num_virtual and spec.kind is not FabricKind.PACED):
         raise FabricError(
             f"alpha_s={spec.alpha_s:g} and num_virtual={spec.num_virtual} are for the paced fabric, and this one is "

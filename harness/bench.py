@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -12,25 +13,28 @@ from typing import Self
 import torch
 
 from fabric.api import FabricError, FabricKind, FabricSpec
+from harness.asynchrony.foretold import virtual_prediction
 from harness.calibrate import CALIBRATION_BYTES, LinkModel, fit_link, paced_link_model, slowest_median_s
 from harness.environment import describe_environment
 from harness.lab.labs import Labs, OnEvent, TaskRunner
 from harness.lab.launch import LabLost
 from harness.lab.messages import Answer, Ending, LinkQuestion, LinkTimes, Task
-from harness.machine import watch
+from harness.machine import MachineWatch
 from harness.memory import check_memory
 from harness.outcome import Background, costs_of, record_of, skipped
 from harness.predict.calibration import Calibrated, Calibration, measure_one
 from harness.predict.costs import PredictError
-from harness.predict.layers import Layers, layers_of
+from harness.predict.layers import Layers, layers_of, layers_of_workload
 from harness.predict.lockstep import predicted_step
 from harness.predict.trial import predict_trial, why_unpredictable
 from harness.sharing_settings import with_rules
+from harness.simulated.trial import simulate
 from harness.systems import system_of
 from harness.trace import Process, write_trace
 from harness.trial import Trial, TrialError
+from harness.validity import Evidence, Limits, judged
 from models.profile import record_profile
-from models.workload import WorkloadSpec
+from models.workload import Device, WorkloadSpec
 from results.record import JobCosts, Prediction, Record
 
 RECORDED_STEPS = 10  # of a workload that is trained in lockstep
@@ -42,7 +46,8 @@ class Bench:
     `num_local` is how many ranks are on this machine (default: all). Traces of trials that ask for
     one go to `traces`. Costs of jobs measured in an exclusive trial serve as the prediction beside the trials of
     other sharings with the same jobs and repeat. With `foresees`, what messages cost is measured on every fabric before
-    its first trial, and the step time of each trial of one job predicted from that.
+    its first trial, and the step time of each trial of one job predicted from that. With `limits`, trials beyond them
+    are invalid.
     """
 
     def __init__(
@@ -52,9 +57,13 @@ class Bench:
         num_local: int | None = None,
         traces: Path | None = None,
         foresees: bool = False,
+        limits: Mapping[Evidence, Limits] | None = None,
     ) -> None:
         self._runner: TaskRunner = runner or Labs()
         self._num_local, self._traces, self._foresees = num_local, traces, foresees
+        self._limits = limits
+        # Ranks of a launcher are its children as we are, and so the run's own.
+        self._machine = MachineWatch(None if num_local is None else os.getppid())
         self._calibrated: dict[FabricSpec, Calibrated] = {}
         self._links: dict[FabricSpec, LinkModel | None] = {}
         self._costs: dict[tuple[str, FabricSpec, int], tuple[JobCosts, ...]] = {}
@@ -64,17 +73,21 @@ class Bench:
 
     def run(self, trial: Trial, on_event: OnEvent = lambda event: None) -> Record:
         """Run one trial; whatever happens to it is in the record. Raises: TrialError for memory."""
-        began = watch()
+        began = self._machine.start()
         record = self._run(trial, on_event)
         ended_at, machine = began.stop()
-        return replace(record, started_at=began.started_at, ended_at=ended_at, machine=machine)
+        record = replace(record, started_at=began.started_at, ended_at=ended_at, machine=machine)
+        return record if self._limits is None else judged(record, self._limits)
 
     def _run(self, trial: Trial, on_event: OnEvent) -> Record:
         background = Background(self._environment)
+        # A missing library skips the trial before anything is measured for it.
         reasons = [system_of(job.system).why_unavailable() for job in trial.jobs]
         if reason := next(filter(None, reasons), None):
             return skipped(trial, reason, background)
         check_memory(trial, self._num_local)
+        if trial.fabric.kind is FabricKind.SIMULATED:
+            return self._simulated(trial)
         try:
             costs, prediction = self._costs.get(_pair(trial), ()), self._foretold(trial)
             background = Background(self._environment, self.link(trial.fabric), costs, prediction)
@@ -88,6 +101,17 @@ class Bench:
             write_trace(self._traces / f"{trial.id}.json", _processes(trial, answer))
         return record_of(trial, answer, background)
 
+    def _simulated(self, trial: Trial) -> Record:
+        try:
+            answer, costs = simulate(trial, self._layers_of)
+        except TrialError as error:
+            return record_of(trial, Answer(ending=Ending.FAILED, reason=str(error)), Background(self._environment))
+        return record_of(trial, answer, Background(self._environment, costs=costs))
+
+    def _layers_of(self, workload: WorkloadSpec) -> Layers:
+        """What a replayed workload's profile says, or what is recorded of a real one here and now."""
+        return layers_of_workload(workload) if workload.device is Device.REPLAY else self._recorded(workload)[0]
+
     def remember(self, trial: Trial, record: Record) -> None:
         """Take the jobs' own costs from a record of an earlier run of this trial."""
         if costs := tuple(job.costs for job in record.jobs if job.costs is not None):
@@ -100,8 +124,10 @@ class Bench:
 
     def _foretold(self, trial: Trial) -> Prediction | None:
         """The step time before the trial is run, where it can be known. Raises: LabLost, FabricError."""
-        if trial.cluster is not None:
-            return None  # the virtual clock is the prediction
+        if trial.is_pipelined:
+            return None  # its own clock predicts it, and the prediction stands in its record
+        if trial.cluster is not None:  # the virtual clock is the prediction
+            return virtual_prediction(trial) if trial.fabric.kind.has_processes else None
         if not trial.fabric.kind.has_processes:
             return predicted_step(trial, *self._recorded(trial.jobs[0].workload))
         if not self._foresees or why_unpredictable(trial):
@@ -116,6 +142,7 @@ class Bench:
 
     def _recorded(self, workload: WorkloadSpec) -> tuple[Layers, str]:
         """The layer times of a workload on its device, recorded once on one thread, and where they are from."""
+        # One thread at a time: two profiles recorded side by side would both be too slow.
         with self._recording:
             if workload not in self._layers:
                 num_threads = torch.get_num_threads()
@@ -171,6 +198,7 @@ def _processes(trial: Trial, answer: Answer) -> list[Process]:
 
 def _pair(trial: Trial) -> tuple[str, FabricSpec, int]:
     """Trials with equal pairs have the same jobs under the same conditions, however they share."""
+    # Costs are of a job's single step, so how many of them it takes or when it starts makes no difference.
     alike = [replace(job, num_steps=None, start_phase=0.0) for job in trial.jobs]
     return repr(alike), trial.fabric, trial.repeat
 

@@ -15,7 +15,10 @@ from fabric.cluster import FabricSpec
 from fabric.collectives import Collective
 from fabric.paced import paced_link
 
+# Five sizes spread over three decades: relative errors then weigh start-up and bandwidth alike.
 CALIBRATION_BYTES = (4_096, 65_536, 262_144, 1_048_576, 4_194_304)
+# A size is repeated until about this many bytes are on their way, so that a clock's grain and uneven starts do not
+# matter.
 ROW_BYTES = 131_072
 LINE_RATE_BYTES = 25_000_000
 
@@ -29,6 +32,7 @@ class LinkModel:
     residual: float
 
     def all_reduce_s(self, num_bytes: float) -> float:
+        """Seconds of an all-reduce of `num_bytes` per rank, alone on the link."""
         return self.alpha_s + self.beta_s_per_byte * num_bytes
 
 
@@ -55,6 +59,7 @@ def time_all_reduces(num_bytes: Sequence[int], num_repeats: int) -> tuple[tuple[
 
 
 def _timed_all_reduce(tensor: torch.Tensor, count: int) -> float:
+    # Ranks leave a barrier at different times: only the first operation of a row sees that.
     dist.barrier()
     start_s = perf_counter()
     for _ in range(count):
@@ -64,6 +69,7 @@ def _timed_all_reduce(tensor: torch.Tensor, count: int) -> float:
 
 def slowest_median_s(times_s: Sequence[Sequence[float]]) -> float:
     """Median over repeats of the slowest rank; `times_s` [rank][repeat]."""
+    # An all-reduce is over for a job when it is over for its slowest rank, so the maximum comes before the median.
     return float(median(max(repeat) for repeat in zip(*times_s, strict=True)))
 
 

@@ -24,6 +24,7 @@ import psutil
 
 from models.settings import cache_folder
 
+# Shorter windows see single scheduler ticks, longer ones make the command feel slow.
 LOAD_WINDOW_S = 0.5
 IDLE_CORES_WANTED = 2.0
 BUSY_SHARE = 0.25
@@ -57,6 +58,7 @@ def check_python() -> Iterator[Finding]:
 
 def check_torch() -> Iterator[Finding]:
     """torch and the GPUs that it sees."""
+    # Imported here alone: a broken torch must be one finding among others, and no traceback.
     import torch
 
     version = tuple(int(part) for part in torch.__version__.split(".")[:2])
@@ -81,9 +83,11 @@ def check_horovod() -> Iterator[Finding]:
     remedy = "install g++ and cmake, then run 'make clean setup'; until then its systems are skipped"
     try:
         horovod = importlib.import_module("horovod.torch")
+    # A library that is there but does not load (another C++ ABI, another torch) raises OSError.
     except (ImportError, OSError) as error:
         yield Finding("horovod", False, f"not importable: {error}", remedy)
         return
+    # Horovod also compiles without any transport, and is then of no use.
     means = [name for name in ("gloo", "mpi", "nccl") if getattr(horovod, f"{name}_built")()]
     detail = f"{importlib.metadata.version('horovod')} with {', '.join(means) or 'no transport'}"
     yield judged("horovod", "gloo" in means, detail, remedy)

@@ -22,6 +22,7 @@ def describe_environment() -> Environment:
     commit = _git("rev-parse", "HEAD")
     return Environment(
         commit=commit,
+        # Untracked files do not count: records and runs are such.
         dirty=bool(commit and _git("status", "--porcelain", "--untracked-files=no")),
         started_at=datetime.now(UTC).isoformat(timespec="seconds"),
         machine=f"{_processor()}, {platform.system()} {platform.release()}",
@@ -47,6 +48,7 @@ def _git(*arguments: str) -> str:
         done = subprocess.run(["git", "-C", str(CHECKOUT), *arguments], capture_output=True, text=True, check=False)
     except FileNotFoundError:
         return ""
+    # An installed package without its checkout has no commit, and records say so by an empty one.
     return done.stdout.strip() if done.returncode == 0 else ""
 
 

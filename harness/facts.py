@@ -24,7 +24,7 @@ from results.record import JobResult
 BITS_PER_BYTE = 8
 DENSE_BITS = 32.0
 LOCAL, OURS = "local", "ours"
-UPDATE, SYSTEM = "update", "system"
+UPDATE, SYSTEM, SCHEDULE = "update", "system", "schedule"
 
 
 def asked_of(job: Job, num_steps: int, world: int, tensor_sizes: Sequence[int] = ()) -> JobResult:
@@ -57,8 +57,12 @@ def real_sizes(spec: WorkloadSpec) -> tuple[int, ...]:
 def plugins_of(job: Job) -> tuple[PluginFacts, ...]:
     """The plug-ins of the job's strategy in the order of its text, then those that fill a slot by default.
 
-    Of another system: that one alone. Raises: TextError, CatalogueError.
+    Of another system: that one alone; of a pipelined job its schedule first. Raises: TextError, CatalogueError.
     """
+    if job.pipelining is not None:
+        schedule = _facts(job.pipelining.schedule, SCHEDULE, job.pipelining.resolve())
+        own = () if job.system == OURS else (_facts(job.system, SYSTEM, system_of(job.system)),)
+        return (schedule, *own)
     if job.system != OURS:
         return (_facts(job.system, SYSTEM, system_of(job.system)),)
     strategy = job.resolve()
@@ -134,6 +138,7 @@ def _bits(compression: Any, tensor_sizes: Sequence[int], world: int) -> float | 
         return None
     if isinstance(compression, SizedByShape):
         return None  # shapes are not known here, and a guess by size alone would be wrong
+    # A code with a scale per tensor costs more in a network of many small tensors, so tensors are counted one by one.
     pieces = sizes if compression.scope.value == "tensor" else [sum(sizes)]
     return BITS_PER_BYTE * math.fsum(compression.wire_bytes(size, world) for size in pieces) / sum(sizes)
 

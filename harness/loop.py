@@ -108,7 +108,9 @@ def train(
             run.start_s = perf_counter()
         with recorder.span("compute", "update"):
             session.update()
+        # Step k's update is applied in turn k + 1, so its end is noted here.
         run.note_update(step, perf_counter() - paused_s)
+        # Behind the last warm-up update, so that no part of a warm-up step is measured.
         if step == schedule.num_warmup:
             run.measured_from_s, run.measured_from_cpu_s = perf_counter(), process_time()
         for number, batch in enumerate(micro_batches, start=1):
@@ -116,6 +118,7 @@ def train(
             session.begin_micro_batch(last=last)
             with recorder.span("compute", "forward"):
                 part = workload.loss(session.model, batch) / num_micro_batches
+            # Sharings whose turns cover the forward alone let others compute beside backward.
             if last and turns.extent is Extent.FORWARD:
                 _until_idle(part, schedule.release)
                 turns.release(lease)
@@ -123,6 +126,7 @@ def train(
                 session.backward(part)
                 _until_idle(part, schedule.release)
             loss = loss + part.detach()
+        # Sharings that hold a turn until the messages are through overlap nothing between jobs.
         if turns.extent is Extent.MESSAGES:
             session.wait()
         if turns.extent is not Extent.FORWARD:
@@ -130,6 +134,7 @@ def train(
         run.losses.append(loss)
         on_step(step)
         if schedule.evaluate_every and (step + 1) % schedule.evaluate_every == 0:
+            # Evaluation needs the weights after this step, whose update would otherwise come with the next one.
             session.finish()
             run.note_update(step + 1, perf_counter() - paused_s)
             paused_s += _evaluate(run, evaluate)

@@ -6,6 +6,7 @@ from functools import cache
 
 import psutil
 
+from fabric.api import FabricKind
 from harness.trial import Trial, TrialError
 from models.networks import find_network
 from models.workload import Device, WorkloadSpec, open_workload
@@ -19,11 +20,24 @@ REPLICA_BYTES = 4 * 7
 
 def trial_bytes(trial: Trial, num_ranks: int | None = None) -> int:
     """Estimated memory, on the CPU, of `num_ranks` ranks of every job: those on this machine, by default all."""
+    if trial.fabric.kind is FabricKind.SIMULATED:
+        return PROCESS_BYTES
+    if trial.is_pipelined and not trial.fabric.kind.has_processes:
+        return PROCESS_BYTES + _pipeline_bytes(trial)
     if not trial.fabric.kind.has_processes:
         on_gpu = trial.jobs[0].workload.device is Device.CUDA
         return PROCESS_BYTES if on_gpu else PROCESS_BYTES + replica_bytes(trial)
     per_rank = [_rank_bytes(job.workload) for job in trial.jobs if job.workload.device is not Device.CUDA]
     return (num_ranks or trial.world) * (sum(per_rank) + len(trial.jobs) * PROCESS_BYTES)
+
+
+def _pipeline_bytes(trial: Trial) -> int:
+    """Of pipelines in one process: a version of the weights for each rank, and what one rank holds. In replay times are
+    all that there is."""
+    # In replay nothing but times is computed, for any number of ranks.
+    real = [job.workload for job in trial.jobs if job.workload.device is not Device.REPLAY]
+    versions = [REPLICA_BYTES * trial.world * find_network(own.network).num_parameters for own in real]
+    return sum(versions) + sum(_rank_bytes(own) for own in real)
 
 
 def replica_bytes(trial: Trial) -> int:
@@ -42,6 +56,7 @@ def _rank_bytes(workload: WorkloadSpec) -> int:
 def check_memory(trial: Trial, num_ranks: int | None = None) -> int:
     """The estimate in bytes. Raises: TrialError if it is more than what is free."""
     needed, free = trial_bytes(trial, num_ranks), psutil.virtual_memory().available
+    # Refused here rather than killed later by the kernel, which would choose a process of its own liking.
     if needed > HEADROOM * free:
         raise TrialError(
             f"{trial.cell}: needs about {needed / 1e9:.1f} GB on this machine and {free / 1e9:.1f} GB are free; "

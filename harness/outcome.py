@@ -10,11 +10,12 @@ from statistics import fmean
 
 from crossover import JobCost, Sharing, bound
 from crossover.theory import predicted
-from fabric.api import FabricKind
+from fabric.api import FabricKind, NetworkSpec
 from harness.calibrate import LinkModel
 from harness.facts import asked_of
 from harness.lab.messages import Answer, Ending
 from harness.lab.rank import RankResult
+from harness.parallel.trial_facts import pipeline_facts
 from harness.trial import Trial
 from harness.turns import busy_share, common_window, handovers_s, percentiles_s
 from models.workload import Device
@@ -44,6 +45,7 @@ LABELS = {
     FabricKind.EMULATED: "emulated",
     FabricKind.PACED: "paced",
     FabricKind.LOCKSTEP: "lockstep",
+    FabricKind.SIMULATED: "simulated",
 }
 
 
@@ -64,6 +66,7 @@ def skipped(trial: Trial, reason: str, background: Background) -> Record:
 
 def record_of(trial: Trial, answer: Answer, background: Background) -> Record:
     """The record of a finished trial; `background.costs` are the jobs' own, measured alone."""
+    # A server trains nothing: its weights, losses and times would be compared with the workers'.
     servers = [rank for rank in answer.ranks if rank.serves]
     answer = replace(answer, ranks=tuple(rank for rank in answer.ranks if not rank.serves))
     status, reason = _verdict(trial, answer)
@@ -86,7 +89,7 @@ def record_of(trial: Trial, answer: Answer, background: Background) -> Record:
             _job_result(trial, index, answer, [rank for rank in servers if rank.job == index], background.prediction)
             for index in range(len(trial.jobs))
         ),
-        makespan_s=_makespan_s(trial, answer.ranks) if done and trial.fabric.kind.has_processes else None,
+        makespan_s=_makespan_s(trial, answer.ranks) if done and _has_makespan(trial) else None,
         prediction=background.prediction
         or (_prediction(trial, background.costs or costs_of(answer.ranks), facts) if done else None),
         sharing_facts=facts,
@@ -99,7 +102,9 @@ def fabric_facts(trial: Trial, link: LinkModel | None) -> FabricFacts:
     """The fabric with its honest label and what its link stands for."""
     spec, scale = trial.fabric, max(job.workload.size_scale for job in trial.jobs)
     replayed = any(job.workload.device is Device.REPLAY for job in trial.jobs)
-    label = "replay" if replayed else LABELS[spec.kind]
+    label = "replay" if replayed and spec.kind.has_processes else LABELS[spec.kind]
+    if spec.network is not None:
+        return _network_facts(trial, spec.network, scale)
     return FabricFacts(
         kind=spec.kind.value,
         label=label,
@@ -112,6 +117,25 @@ def fabric_facts(trial: Trial, link: LinkModel | None) -> FabricFacts:
         beta_s_per_byte=link.beta_s_per_byte if link else None,
         fit_residual=link.residual if link else None,
         ranks_per_host=trial.ranks_per_host,
+    )
+
+
+def _network_facts(trial: Trial, network: NetworkSpec, scale: int) -> FabricFacts:
+    """A named network: `rate_bps` is what a host's link carries of tensors that are `scale` times smaller."""
+    from fabric.simulated.placed import place_network  # numba comes with it
+
+    host_bps = place_network(network, trial.world, len(trial.jobs)).host_bps
+    return FabricFacts(
+        kind=trial.fabric.kind.value,
+        label=LABELS[trial.fabric.kind],
+        num_hosts=trial.fabric.num_hosts,
+        rate_bps=host_bps / scale,
+        equivalent_rate_bps=host_bps,
+        size_scale=scale,
+        ranks_per_host=trial.ranks_per_host,
+        network=network.network_text,
+        transport=network.transport,
+        placement=network.placement_text,
     )
 
 
@@ -138,6 +162,7 @@ def theory_cost(costs: JobCosts) -> JobCost:
 def sharing_facts(trial: Trial, ranks: Sequence[RankResult]) -> SharingFacts:
     """What the turns of a host's jobs were like, on the host with the slowest hand-overs."""
     hosts = sorted({rank.rank for rank in ranks})
+    # Turns are taken host by host, so only ranks of one host can hand over to each other.
     facts = [_host_facts([rank for rank in ranks if rank.rank == host]) for host in hosts]
     rules = {name: to_jsonable(getattr(trial, name)) for name in ("shares", "groups", "beats") if getattr(trial, name)}
     worst = max(facts, key=lambda own: own.handover_p50_s or 0.0)
@@ -165,6 +190,7 @@ def _verdict(trial: Trial, answer: Answer) -> tuple[Status, str]:
         ranks = [rank for rank in answer.ranks if rank.job == index]
         if any(not math.isfinite(loss) for rank in ranks for loss in rank.losses):
             return Status.DIVERGED, f"job {job.name}: the loss is not finite; use a smaller learning rate"
+        # Buffers are not in the digest; parameters of synchronous training are equal on all ranks, bit for bit.
         if job.system != "local" and len({rank.weights_digest for rank in ranks}) > 1:
             return Status.ERROR, f"job {job.name}: ranks ended with different weights, which synchronous SGD must not"
     return Status.OK, ""
@@ -173,14 +199,17 @@ def _verdict(trial: Trial, answer: Answer) -> tuple[Status, str]:
 def _job_result(
     trial: Trial, index: int, answer: Answer, servers: Sequence[RankResult], prediction: Prediction | None
 ) -> JobResult:
-    job, is_timed = trial.jobs[index], trial.fabric.kind.has_processes or trial.cluster is not None
+    job, is_timed = trial.jobs[index], trial.is_timed
     ranks = [rank for rank in answer.ranks if rank.job == index]
     asked = asked_of(job, trial.num_steps_of(index), trial.world, ranks[0].tensor_sizes if ranks else ())
     if not ranks:
         return asked
+    # Synchronous ranks wait for the slowest, so its phases explain the step.
     slowest = max(ranks, key=lambda rank: sum(rank.step_times_s[trial.num_warmup :]))
+    # Clocks of one machine are common, and only differences mean something.
     zero_s = min(rank.start_s for rank in answer.ranks)
     num_steps = trial.num_warmup + trial.num_steps_of(index)
+    # Interfaces do not know jobs: what crossed one belongs to a job only if there was one.
     alone = answer.sent_bytes is not None and len(trial.jobs) == 1
     predicted_s = prediction.step_time_s if prediction is not None and not is_timed else None
     return replace(
@@ -190,12 +219,14 @@ def _job_result(
         phases=slowest.phases,
         num_messages=ranks[0].num_messages,
         num_control_rounds=ranks[0].num_control_rounds,
+        # The rank that sends most sets the pace, a server too.
         wire_bytes=max((rank.wire_bytes for rank in (*ranks, *servers)), key=lambda sent: sum(sent.values())),
         num_servers=len(servers),
         interface_bytes=max(answer.sent_bytes or ()) / num_steps if alone else None,
         curve=tuple(_curve(ranks) if is_timed else _untimed_curve(ranks, predicted_s)),
         clock=_clock(trial, predicted_s),
-        consistency=ranks[0].consistency,
+        consistency=next((rank.consistency for rank in (*ranks, *servers) if rank.consistency is not None), None),
+        pipeline=pipeline_facts(trial, index, ranks) if job.pipelining is not None else None,
         weights_digest=ranks[0].weights_digest,
         notes=ranks[0].notes,
         adaptation=ranks[0].adaptation,
@@ -211,12 +242,17 @@ def _job_result(
     )
 
 
+def _has_makespan(trial: Trial) -> bool:
+    """Whether jobs of this trial begin and end on one clock."""
+    return trial.fabric.kind.has_clock or trial.is_pipelined
+
+
 def _clock(trial: Trial, predicted_s: float | None) -> str:
     """What the curve's times are."""
-    if trial.cluster is not None:
-        return "virtual"
     if trial.fabric.kind.has_processes:
         return "measured"
+    if trial.is_timed:
+        return "virtual"
     return "none" if predicted_s is None else "predicted"
 
 
@@ -230,7 +266,11 @@ def _times(rank: RankResult, num_warmup: int) -> RankTimes:
 
 
 def _curve(ranks: Sequence[RankResult]) -> list[CurvePoint]:
-    """Training loss, mean over ranks, at every step; held-out loss and accuracy where evaluated."""
+    """Training loss, mean over ranks, at every step; held-out loss and accuracy where evaluated. Nothing where only
+    times were computed."""
+    # A replayed pipeline on the clock has no arithmetic, and so no loss.
+    if not ranks[0].losses:
+        return []
     points, time_s = [], 0.0
     losses = list(zip(*(rank.losses for rank in ranks), strict=True))
     for step, (step_s, loss) in enumerate(zip(ranks[0].step_times_s, losses, strict=True), start=1):

@@ -45,6 +45,7 @@ class Precision(StrEnum):
 
     @property
     def dtype(self) -> torch.dtype:
+        """torch's type of the layers' activations."""
         return DTYPES[self]
 
     @property
@@ -72,23 +73,29 @@ class InPrecision:
 
     @property
     def spec(self) -> WorkloadSpec:
+        """The inner workload's."""
         return self.workload.spec
 
     def build_model(self, seed: int) -> nn.Module:
+        """The inner workload's model: parameters stay float32."""
         return self.workload.build_model(seed)
 
     def batches(self, rank: int, world: int, seed: int) -> Iterator[Batch]:
+        """The inner workload's."""
         return self.workload.batches(rank, world, seed)
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        """The inner workload's loss [], under autocast."""
         with self._autocast():
             return self.workload.loss(model, batch)
 
     def evaluate(self, model: nn.Module) -> Evaluation | None:
+        """The inner workload's evaluation, under autocast."""
         with self._autocast():
             return self.workload.evaluate(model)
 
     def memory_bytes(self) -> int:
+        """The inner workload's estimate, which is for float32."""
         return self.workload.memory_bytes()
 
     def _autocast(self) -> torch.autocast:
@@ -137,6 +144,7 @@ class Guard:
 
     @property
     def must_agree(self) -> bool:
+        """Whether ranks may see different things, so that they have to vote."""
         return self.lossy
 
     def begin(self) -> None:
@@ -167,6 +175,7 @@ class Guard:
         """Put the compressor's states back."""
         for name, state in self.states.items():
             before = self._before.get(name, {})
+            # The skipped step may have made tensors of its own, which a fresh state would not have.
             for key in state.keys() - before.keys():
                 del state[key]
             state.update(_copied(before, state))

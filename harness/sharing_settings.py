@@ -34,6 +34,7 @@ def with_rules(trial: Trial, costs: Sequence[JobCosts]) -> Trial:
 
 
 def _weighted(trial: Trial, costs: Sequence[JobCost]) -> Mapping[str, Any]:
+    # Imported where they are used: planners bring a simulator along, which no other sharing needs.
     from crossover.planning.rates import shares_for
 
     return {"shares": shares_for(costs)}

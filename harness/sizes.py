@@ -26,14 +26,15 @@ def scaled(text: str, size_scale: int) -> str:
 
 
 def _scaled_part(part: str, size_scale: int) -> str:
-    name, bracket, _ = part.partition("(")
+    name = part.partition("(")[0]
     kind = plugins().get(name) or systems().get(name)
-    if not bracket or kind is None:
+    if kind is None:
         return part
     units = _units(kind)
     given = {own: _divided(value, units.get(own), size_scale) for own, value in given_texts(part).items()}
     told = {own: str(size_scale) for own, unit in units.items() if unit is Unit.SCALE} if size_scale > 1 else {}
-    return f"{name}({', '.join(f'{own}={value}' for own, value in (told | given).items())})"
+    arguments = ", ".join(f"{own}={value}" for own, value in (told | given).items())
+    return f"{name}({arguments})" if arguments else name
 
 
 def _units(kind: type[Any]) -> dict[str, Unit]:

@@ -6,13 +6,13 @@ All times are seconds of `time.perf_counter`, one clock for all processes of a m
 from __future__ import annotations
 
 import json
-import os
-import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
+
+from results.files import replacing
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,10 +32,12 @@ class Recorder:
     spans: list[Span] = field(default_factory=list)
 
     def add(self, track: str, name: str, start_s: float, end_s: float) -> None:
+        """Note what went on from `start_s` to `end_s`; from any thread."""
         self.spans.append(Span(track, name, start_s, end_s))
 
     @contextmanager
     def span(self, track: str, name: str) -> Iterator[None]:
+        """Note how long the body takes; nothing if it raises."""
         start_s = perf_counter()
         yield
         self.spans.append(Span(track, name, start_s, perf_counter()))
@@ -85,10 +87,8 @@ def write_trace(path: Path, processes: Sequence[Process]) -> None:
             name = {"ph": "M", "name": "thread_name", "pid": number, "tid": track_number, "args": {"name": track}}
             events.append(name)
         events += [_event(span, number, tracks.index(span.track), zero_s) for span in process.spans]
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}.part")
-    part.write_text(json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}), encoding="utf-8")
-    part.replace(path)
+    with replacing(path) as file:
+        file.write(json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}).encode())
 
 
 def _event(span: Span, pid: int, tid: int, zero_s: float) -> dict[str, object]:

@@ -8,10 +8,11 @@ from enum import StrEnum
 
 import crossover
 from baselines.api import NeedsWorld, UpdatePoint
-from baselines.strategy import Strategy, parse_strategy
+from baselines.strategy import Strategy, parse_strategy, why_not_pushed
 from crossover import ReleasePoint, Sharing
-from fabric.api import FabricKind, FabricSpec
-from harness.asynchrony.cluster import VirtualCluster
+from fabric.api import FabricKind, FabricSpec, NetworkSpec
+from harness.asynchrony.cluster import OnLoss, VirtualCluster
+from harness.parallel.placement import Pipelining
 from harness.precision import Precision
 from models.workload import Device, WorkloadSpec
 from results.facts import Role
@@ -36,7 +37,8 @@ class Job:
     this part of the job's step alone, and becomes `start_delay_s` when that is known. A step is `accumulate`
     micro-batches of the workload's batch size; before the update the L2 norm of the averaged gradient of all parameters
     is clipped to `clip_norm`, if that is given. Layers compute in `precision`, parameters and gradients stay float32
-    (`harness/precision.py`). `role` is what the job is for among those that it is compared with.
+    (`harness/precision.py`). `role` is what the job is for among those that it is compared with. With `pipelining` the
+    ranks are the stages of one replica of the network rather than replicas, and a step's micro-batches go through them.
     """
 
     name: str
@@ -51,6 +53,7 @@ class Job:
     clip_norm: float | None = None
     precision: Precision = Precision.FLOAT32
     role: Role = Role.METHOD
+    pipelining: Pipelining | None = None
 
     def __post_init__(self) -> None:
         if self.accumulate < 1:
@@ -81,6 +84,8 @@ class Job:
     @property
     def label(self) -> str:
         label = self.strategy if self.system == "ours" else self.system
+        if self.pipelining is not None:
+            label = self.pipelining.schedule if self.system == "ours" else f"{self.system}, {self.pipelining.schedule}"
         return label if self.precision is Precision.FLOAT32 else f"{label} in {self.precision}"
 
 
@@ -92,7 +97,8 @@ class Trial:
     `num_cost_steps`, each job is measured alone after its steps: compute without communication, communication without
     compute, and compute beside other communication, so many times each. `link` matters where link turns are taken.
     The `shares` of weighted, the `groups` of muri and the `beats` of cassini come from these costs unless given. With a
-    `cluster`, on the fabric lockstep, unequal workers train on a virtual clock (`harness.asynchrony`).
+    `cluster`, unequal workers push to servers (`harness.asynchrony`): on the fabric lockstep on a virtual clock, on
+    others as processes, where `on_loss` says what becomes of the rest when a worker's ends.
     """
 
     suite: str
@@ -117,6 +123,7 @@ class Trial:
     trace: bool = False
     ranks_per_host: int = 1
     cluster: VirtualCluster | None = None
+    on_loss: OnLoss = OnLoss.STOP
 
     def __post_init__(self) -> None:
         if not self.jobs:
@@ -152,8 +159,19 @@ class Trial:
         return self.jobs[job].num_workers(self.world)
 
     @property
+    def is_pipelined(self) -> bool:
+        """Whether its jobs are pipelines: all of them, or none (`check`)."""
+        return any(job.pipelining is not None for job in self.jobs)
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether step times are those of this trial, measured or on a virtual clock."""
+        return self.fabric.kind.has_clock or self.cluster is not None or self.is_pipelined
+
+    @property
     def id(self) -> str:
         """File name of the record."""
+        # File systems differ in what they take for a name, and a cell's has slashes.
         safe = "".join(c if c.isalnum() or c in "-_." else "_" for c in self.cell)
         return f"{self.suite}.{safe}.r{self.repeat:02d}"
 
@@ -163,18 +181,28 @@ def check(trial: Trial) -> None:
 
     Raises: TrialError, TextError, CatalogueError, WorkloadError with value and remedy.
     """
+    from harness.parallel.sessions import RunsPipelines
     from harness.systems import system_of  # the systems need the values above
     from harness.systems.api import HasPrecisions, Warms
 
     _check_placement(trial)
+    if trial.is_pipelined:
+        from harness.parallel.trial_checks import check_pipelines
+
+        check_pipelines(trial)
+        return
     if trial.sharing is Sharing.MPS:
         raise TrialError(
             f"{trial.cell}: mps is a service of the GPU's driver, which no trial starts; use `crossover run`"
         )
-    if not trial.fabric.kind.has_processes:
+    if trial.fabric.kind is FabricKind.LOCKSTEP:
         _check_lockstep(trial)
+    if trial.fabric.network is not None:
+        _check_network(trial, trial.fabric.network)
     for job in trial.jobs:
         system = system_of(job.system)
+        if isinstance(system, RunsPipelines):
+            raise TrialError(f"{trial.cell}: {job.system} trains pipelines alone; give job {job.name} pipelining")
         if isinstance(system, Warms) and system.num_warmup > trial.num_warmup:
             raise TrialError(
                 f"{trial.cell}: {job.system} needs {system.num_warmup} steps before it is what it will be, and "
@@ -191,6 +219,7 @@ def check(trial: Trial) -> None:
             _check_exchange(trial, job)
             _check_consistency(trial, job)
         else:
+            # Other systems have no strategy, but the optimizer is a plug-in of ours.
             parse_strategy(job.optimizer)
 
 
@@ -223,23 +252,52 @@ def _check_exchange(trial: Trial, job: Job) -> None:
 
 
 def _check_consistency(trial: Trial, job: Job) -> None:
-    """Workers that do not wait have a clock each, which only the virtual one gives them here."""
-    if not job.resolve().consistency.is_synchronous and trial.cluster is None:
+    """Workers that do not wait push to servers, which a trial has only with a cluster."""
+    strategy, cluster = job.resolve(), trial.cluster
+    if not strategy.consistency.is_synchronous and cluster is None:
         raise TrialError(
-            f"{trial.cell}: {job.strategy} lets workers go on without each other, on a virtual clock alone; give the "
-            "trial a cluster and the fabric lockstep, or use bsp"
+            f"{trial.cell}: {job.strategy} lets workers go on without each other; give the trial a cluster, or use bsp"
         )
-    if trial.cluster is None:
+    if cluster is None:
         return
-    if trial.fabric.kind is not FabricKind.LOCKSTEP or trial.cluster.num_workers != trial.world:
+    on_hosts = trial.fabric.kind.has_processes
+    if cluster.num_workers + (cluster.num_servers if on_hosts else 0) != trial.world:
+        servers = f" and {cluster.num_servers} servers" if on_hosts else ""
         raise TrialError(
-            f"{trial.cell}: a cluster of {trial.cluster.num_workers} workers on {trial.world} ranks of the fabric "
-            f"{trial.fabric.kind}; use lockstep, with as many hosts as workers"
+            f"{trial.cell}: a cluster of {cluster.num_workers} workers{servers} on {trial.world} ranks of the fabric "
+            f"{trial.fabric.kind}; use a host for each"
         )
-    if job.accumulate > 1 or job.precision is not Precision.FLOAT32 or job.resolve().compression.lossy:
+    if job.accumulate > 1 or job.precision is not Precision.FLOAT32:
         raise TrialError(
-            f"{trial.cell}: on the virtual clock workers neither accumulate, compress nor train in {job.precision}; "
-            "leave that out"
+            f"{trial.cell}: workers that push to servers neither accumulate nor train in {job.precision}; leave that "
+            "out"
+        )
+    if reason := why_not_pushed(strategy):
+        raise TrialError(f"{trial.cell}: {job.strategy}: {reason}")
+    if on_hosts:
+        _check_processes(trial, job)
+
+
+def _check_processes(trial: Trial, job: Job) -> None:
+    """What the virtual clock models and processes do not do."""
+    strategy, cluster = job.resolve(), trial.cluster
+    assert cluster is not None
+    refusals = (
+        (trial.sharing is not None or job.system != "ours", "run alone and under ours"),
+        (job.workload.device is not Device.CPU, f"compute on the cpu, not on {job.workload.device}"),
+        (trial.fabric.num_virtual > 0, "are all real; use num_virtual=0"),
+        (
+            trial.fabric.kind is not FabricKind.PACED and any(slow > 1 for slow in cluster.disturbances.slow_links),
+            "share equal links here",
+        ),
+        (strategy.compression.lossy, "push uncompressed updates here; compress on the virtual clock"),
+    )
+    if reason := next((reason for applies, reason in refusals if applies), None):
+        raise TrialError(f"{trial.cell}: workers as processes on the fabric {trial.fabric.kind} {reason}")
+    if trial.on_loss is OnLoss.CONTINUE and strategy.consistency.is_synchronous:
+        raise TrialError(
+            f"{trial.cell}: on_loss=continue under {strategy.consistency.card.name}, whose steps need every worker; "
+            "use asp or ssp, or on_loss=stop"
         )
 
 
@@ -257,6 +315,15 @@ def _check_lockstep(trial: Trial) -> None:
     )
     if reason := next((reason for applies, reason in reasons if applies), None):
         raise TrialError(f"{trial.cell}: in lockstep {reason}; run it on the emulated or native fabric")
+
+
+def _check_network(trial: Trial, network: NetworkSpec) -> None:
+    """Whether the network can be built, has room for all jobs and joins their hosts. Raises: NetworkError."""
+    from fabric.simulated.placed import place_network  # numba comes with it
+
+    if trial.cluster is not None:
+        raise TrialError(f"{trial.cell}: unequal workers train in lockstep, not on a simulated network; leave it out")
+    place_network(network, trial.world, len(trial.jobs))
 
 
 def _check_placement(trial: Trial) -> None:

@@ -34,6 +34,7 @@ class LoggedTurns(TurnTaking):
 
     @property
     def extent(self) -> Extent:
+        """How much of a step a turn covers, as the inner turns say."""
         return self._inner.extent
 
     def acquire(self, *, aside: bool = False) -> Lease:
@@ -48,15 +49,19 @@ class LoggedTurns(TurnTaking):
         self._inner.release(lease)
 
     def skip(self, num_rounds: int) -> None:
+        """As the inner turns do."""
         self._inner.skip(num_rounds)
 
     def pause(self) -> None:
+        """As the inner turns do."""
         self._inner.pause()
 
     def resume(self) -> None:
+        """As the inner turns do."""
         self._inner.resume()
 
     def leave(self) -> None:
+        """As the inner turns do; the log stays."""
         self._inner.leave()
 
 

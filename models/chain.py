@@ -36,6 +36,7 @@ class Computed(nn.Module):
         self.parts = nn.ModuleList(parts)
 
     def forward(self, x: Tensor) -> Tensor:
+        """The function of x and the submodules."""
         return self.function(x, *self.parts)
 
 

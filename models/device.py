@@ -82,6 +82,10 @@ class VirtualDevice(ABC):
         """What comes next could not have been launched ahead: it starts when it is asked for."""
         self._returned_at_s = -math.inf
 
+    def __deepcopy__(self, memo: object) -> Self:
+        """A copy of a model computes on the same device."""
+        return self
+
     def _follows(self) -> bool:
         return time.monotonic() - self._returned_at_s < self._slack_s
 

@@ -52,6 +52,7 @@ class GraphLayer:
 
     @property
     def parameter_bytes(self) -> int:
+        """Bytes of its own parameters, float32."""
         return sum(math.prod(parameter.shape) for parameter in self.parameters) * BYTES_PER_ELEMENT
 
 
@@ -81,6 +82,7 @@ class LayerGraph:
 
     @property
     def parameter_bytes(self) -> int:
+        """Bytes of all parameters, tied ones once."""
         return sum(layer.parameter_bytes for layer in self.layers)
 
 

@@ -80,6 +80,7 @@ class ReplayLayer(nn.Module):
             self.register_parameter(_attribute(entry.name), nn.Parameter(weights))
 
     def forward(self, signal: Tensor) -> Tensor:
+        """Wait as long as the layer's forward; `signal` [2] holds the loss so far and the mean input."""
         out: Tensor = _TimedLayer.apply(signal, self, *self.parameters(recurse=False))  # type: ignore[no-untyped-call]
         return out
 
@@ -108,6 +109,7 @@ class ReplayNetwork(nn.Module):
             self.add_module(_attribute(entry.name), layer)
 
     def forward(self, inputs: Tensor) -> Tensor:
+        """The loss [] of inputs [batch], after all layers have taken their time."""
         self.device.pause()  # the update came before, and the wait for messages
         signal = torch.stack((inputs.new_zeros(()), inputs.mean()))
         for layer in self.children():
@@ -134,6 +136,7 @@ class ReplayWorkload:
         return self.spec.batch_size / self.profile.batch_size
 
     def build_model(self, seed: int) -> nn.Module:
+        """The replayed network, its weights drawn from `seed`, the caller's generator untouched."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             return ReplayNetwork(
@@ -145,6 +148,8 @@ class ReplayWorkload:
             )
 
     def batches(self, rank: int, world: int, seed: int) -> Iterator[Batch]:
+        """Endless random inputs [batch]; each draws how long its step takes. Raises: WorkloadError for a rank
+        outside the world."""
         if not 0 <= rank < world:
             raise WorkloadError(f"rank {rank} is not in a world of {world}; ranks count from 0")
         generator = generator_for(seed, rank)
@@ -158,13 +163,15 @@ class ReplayWorkload:
             yield Batch((torch.randn(self.spec.batch_size, generator=generator),), none)
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        """What the network's forward returns."""
         loss: Tensor = model(*batch.inputs)
         return loss
 
     def evaluate(self, model: nn.Module) -> None:
-        return None
+        """None: a replayed network learns nothing that could be evaluated."""
 
     def memory_bytes(self) -> int:
+        """Parameters, gradients and the optimizer's state at the scaled size."""
         return self.profile.num_parameters // self.spec.size_scale * _BYTES_A_PARAMETER
 
 

@@ -29,16 +29,20 @@ class TrainingWorkload:
         self._source = source
 
     def build_model(self, seed: int) -> nn.Module:
+        """The network with weights drawn from `seed`, on the workload's device."""
         model = build_network(self._network, self._source.shape, self.spec.dropout, seed)
         return model.to(self.spec.device.value)
 
     def batches(self, rank: int, world: int, seed: int) -> Iterator[Batch]:
+        """The source's batches, moved to the device."""
         return map(self._move, self._source.batches(rank, world, seed))
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        """Mean cross-entropy [] over all targets that count."""
         return functional.cross_entropy(*_flat(model(*batch.inputs), batch.targets), ignore_index=_IGNORED)
 
     def evaluate(self, model: nn.Module) -> Evaluation | None:
+        """Loss and accuracy on the held-out part, in evaluation mode; None where nothing is held out."""
         held_out = self._source.held_out()
         if held_out is None:
             return None
@@ -51,6 +55,7 @@ class TrainingWorkload:
             model.train(was_training)
 
     def memory_bytes(self) -> int:
+        """Parameters with their states, and the activations of one batch, estimated from the network's table."""
         network, spec = self._network, self.spec
         if network.kind is Kind.TEXT:
             per_sample = network.activation_bytes * spec.sequence_length

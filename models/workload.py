@@ -76,11 +76,13 @@ class Catalogue:
 
 _DATA = {
     "digits": "1,797 handwritten 8×8 digits from scikit-learn, every fifth held out",
+    "shifted-digits": "the same digits, in training each shifted by up to a pixel either way, anew in every epoch",
     "text": "370 kB of documentation from the Python interpreter, every tenth sequence held out",
     "textfile": "your text: --data a .txt file or a folder of them (UTF-8)",
     "imagefolder": "your images: --data an ImageNet folder, train/ and val/ by class",
     "synthetic": "random samples of the network's usual shape, not evaluated",
 }
+_DIGITS = ("digits", "shifted-digits")
 _NEEDS_PATH = ("textfile", "imagefolder")
 
 
@@ -134,7 +136,7 @@ def _resolve_data(spec: WorkloadSpec, network: Network) -> WorkloadSpec:
     if data not in _NEEDS_PATH and spec.data_path:
         raise WorkloadError(f"data {data!r} takes no data_path, but {spec.data_path!r} is given; leave one of them out")
     size = 0 if network.kind is Kind.TEXT else spec.image_size or network.image_size
-    return dataclasses.replace(spec, data=data, image_size=8 if data == "digits" else size)
+    return dataclasses.replace(spec, data=data, image_size=8 if data in _DIGITS else size)
 
 
 def _open_text(spec: WorkloadSpec, network: Network) -> Source:
@@ -165,6 +167,7 @@ def _open_synthetic(spec: WorkloadSpec, network: Network) -> Source:
 
 _OPENERS: dict[str, Callable[[WorkloadSpec, Network], Source]] = {
     "digits": lambda spec, network: Digits.load(spec.batch_size, spec.num_evaluation),
+    "shifted-digits": lambda spec, network: Digits.load(spec.batch_size, spec.num_evaluation, most_shift=1),
     "text": _open_text,
     "textfile": _open_text,
     "imagefolder": _open_images,

@@ -141,13 +141,32 @@ class ProbeFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MachineFacts:
-    """The machine before and after a trial and, over the trial, the shares of all processor time that were in use, by
-    whomever, or stolen by the machine's own host."""
+    """The machine before and after a trial and, over the trial, shares of all processor time.
+
+    They are: in use by whomever, stolen by the machine's own host, and used by others (processes that are no part of
+    the run; None where that cannot be told). `fastest_s` is the shortest speed probe that the run has seen so far.
+    """
 
     before: ProbeFacts
     after: ProbeFacts
     busy_share: float
     stolen_share: float
+    other_share: float | None = None
+    fastest_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckFacts:
+    """One check of a trial's validity: what was found, and the most that was allowed before the trial began."""
+
+    quantity: str
+    found: float
+    most: float
+
+    @property
+    def passes(self) -> bool:
+        """Whether it is within its limit."""
+        return self.found <= self.most
 
 
 def real_size(value: float, size_scale: int) -> str:
@@ -179,3 +198,47 @@ def text_of(plugins: Sequence[PluginFacts]) -> str:
 def _text(plugin: PluginFacts) -> str:
     inner = ", ".join(f"{own.name}={own.given}" for own in plugin.given)
     return f"{plugin.name}({inner})" if inner else plugin.name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineFacts:
+    """How a job went through its stages.
+
+    `first_layers` are those of each stage, `num_replicas` of each pipeline rank. `bubble` is the idle share of all
+    ranks' time over the measured steps, `bubble_formula` the schedule's for equal stages and free messages (None: no
+    formula holds), `bubble_clock` that of the virtual clock with these stages and this link, as `step_clock_s` (None
+    where the stages' times are not known).
+
+    By pipeline rank: `peak_stash`, the most micro-batches whose activations it held, and what the schedule's formula
+    says; the most `versions` of weights; `staleness`, the most updates between a forward and the application of its
+    gradient; `busy_s` and `sent_bytes` per step; and `memory_bytes` of the real network by the schedule: weights,
+    gradients and momentum, versions and activations. What another system than ours does not tell is None or empty.
+    """
+
+    schedule: str
+    first_layers: tuple[str, ...]
+    num_micro_batches: int
+    num_replicas: tuple[int, ...]
+    bubble: float | None
+    bubble_formula: float | None
+    bubble_clock: float | None
+    step_clock_s: float | None
+    peak_stash: tuple[int, ...]
+    stash_formula: tuple[int, ...]
+    versions: tuple[int, ...]
+    staleness: tuple[int, ...]
+    busy_s: tuple[float, ...]
+    sent_bytes: tuple[float, ...]
+    memory_bytes: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineRankFacts:
+    """One rank's part of `PipelineFacts`, over the measured steps: `window_s` they lasted, `busy_s` it computed."""
+
+    window_s: float
+    busy_s: float
+    peak_stash: int
+    versions: int
+    staleness: int
+    sent_bytes: float

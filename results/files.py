@@ -10,8 +10,10 @@ import json
 import os
 import stat
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, BinaryIO, NoReturn
 
 from results.codec import CodecError
 
@@ -50,11 +52,22 @@ def write_json(path: Path, value: Any) -> None:
     Raises: OSError where the folder cannot be made or written.
     """
     text = json.dumps(value, indent=1, allow_nan=False)
+    with replacing(path) as file:
+        file.write(text.encode() + b"\n")
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """A file to write that takes the place of `path` once the body has ended well, and else is deleted.
+
+    What is there stays until the new bytes are on the disk. Only the user may read it.
+    Raises: OSError where the folder cannot be made or written.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=".part")
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text + "\n")
+        with os.fdopen(handle, "wb") as file:
+            yield file
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)

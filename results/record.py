@@ -14,7 +14,7 @@ from typing import Any
 
 from results import schema1
 from results.codec import CodecError, from_jsonable, to_jsonable
-from results.facts import ChargeFacts, CodeFacts, MachineFacts, PluginFacts, Role
+from results.facts import ChargeFacts, CheckFacts, CodeFacts, MachineFacts, PipelineFacts, PluginFacts, Role
 from results.files import read_json, write_json
 
 SCHEMA_VERSION = 2
@@ -29,7 +29,8 @@ class RecordError(ValueError):
 class Status(StrEnum):
     """How a trial ended. Everything but OK carries a reason; no outcome is dropped.
 
-    INVALID: it ended well, on a machine that was too busy or changed its speed meanwhile. It is kept and not counted.
+    INVALID: it ended well, outside a limit that was set beforehand (`Record.checks`), such as a machine busy with
+    something else. It is kept, not counted, and run again.
     """
 
     OK = "ok"
@@ -111,13 +112,17 @@ class Adapted:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsistencyFacts:
     """How far workers were apart. `ahead` counts reads by how many clocks the reader was ahead of the slowest worker,
-    `missed` updates by how many of the others' came between read and push; keys are whole numbers as text. `waited_s`
-    and `clocks` are by worker."""
+    `missed` updates by how many of the others' came between read and push, in `missed_by` by worker; keys are whole
+    numbers as text. `waited_s` and `clocks` are by worker. `lost` are workers that ended early and the others went on
+    without; `server_cpu_s_per_mb` is a server's processor time per 10⁶ bytes in and out (None: no process served)."""
 
     ahead: Mapping[str, int]
     missed: Mapping[str, int]
     waited_s: tuple[float, ...]
     clocks: tuple[int, ...]
+    missed_by: tuple[Mapping[str, int], ...] = ()
+    lost: tuple[int, ...] = ()
+    server_cpu_s_per_mb: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,7 +139,8 @@ class JobResult:
     steps times the predicted one) or none. `plugins` are the strategy as values, those of its text first and in its
     order; `role` is what the job is for beside others, `code` what its gradients travel in, `charge` what
     compressing them cost in replay (None: not in replay), `tuned` the settings that a tuner chose, by slot and name,
-    `consistency` how old parameters were on the virtual clock."""
+    `consistency` how old parameters were on the virtual clock, `pipeline` how it went through its stages, if it has
+    any; a step is then `accumulate` micro-batches of `batch_size` over all ranks together."""
 
     name: str
     workload: str
@@ -172,6 +178,7 @@ class JobResult:
     charge: ChargeFacts | None = None
     tuned: Mapping[str, float] = field(default_factory=dict)
     consistency: ConsistencyFacts | None = None
+    pipeline: PipelineFacts | None = None
 
     def step_times_s(self) -> tuple[float, ...]:
         """Step times of the slowest rank, step by step. Empty if nothing was measured."""
@@ -186,7 +193,9 @@ class FabricFacts:
     `equivalent_rate_bps` = size_scale · rate_bps: what the link stands for when tensors are
     `size_scale` times smaller. `alpha_s`, `beta_s_per_byte`: all-reduce time = α + β · bytes,
     with `fit_residual` the largest relative error of that fit. `num_virtual` peers beside the real
-    hosts do not exist: a real rank pays their link time and takes them for equals of itself.
+    hosts do not exist: a real rank pays their link time and takes them for equals of itself. On a simulated network
+    `network` is its topology, `rate_bps` that of a host's link, `transport` what carries flows and `placement` where
+    the ranks are.
     """
 
     kind: str
@@ -200,6 +209,9 @@ class FabricFacts:
     beta_s_per_byte: float | None = None
     fit_residual: float | None = None
     ranks_per_host: int = 1
+    network: str = ""
+    transport: str = ""
+    placement: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -250,7 +262,9 @@ class Record:
     """One trial. `cell` names the question (repeats of one cell share it); `axis` and `at` say which
     quantity a sweep varies and where on it this cell lies; `trial` is the resolved trial as plain
     JSON, enough to run it again. `started_at` and `ended_at` are this trial's own times (UTC, ISO 8601), `machine` is
-    what else went on meanwhile; empty and None in records of schema 1."""
+    what else went on meanwhile, `checks` what was found against each limit of validity; empty and None in records of
+    schema 1, and where nothing is checked. `attempt` counts, from 1, how often this repeat of the cell was run: earlier
+    attempts were invalid, and have records of their own."""
 
     id: str
     suite: str
@@ -273,6 +287,8 @@ class Record:
     started_at: str = ""
     ended_at: str = ""
     machine: MachineFacts | None = None
+    checks: tuple[CheckFacts, ...] = ()
+    attempt: int = 1
     schema: int = SCHEMA_VERSION
 
     @property

@@ -116,6 +116,7 @@ def _bent(rng: random.Random, text: str) -> str:
 
 
 def feed_text(text: str) -> None:
+    """A text as strategy, system and rate; NUL bytes may raise any ValueError."""
     with contextlib.suppress(ValueError) if "\0" in text else contextlib.nullcontext():
         with _refusals():
             parse_strategy(text)
@@ -267,6 +268,7 @@ def make_image(rng: random.Random) -> bytes:
 
 
 def feed_image(content: bytes) -> None:
+    """Bytes as an image file: an RGB picture, or a reason why it cannot be read."""
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # Pillow's, about bent headers
         path = Path(folder) / "picture.jpeg"

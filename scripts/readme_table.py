@@ -14,6 +14,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from analysis.claims import Outcome, side
 from analysis.figures import Drawing, drawings, save
 from analysis.naming import Method, left_out, short_names
 from analysis.rows import CellRow, PairRow, SettingRow, SharingRow, Summary
@@ -109,7 +110,7 @@ def _cell(setting: SettingRow, label: str) -> str:
     if row is not None and row.is_baseline:
         return f"1 ({number(row.samples_per_s.median)} samples/s)"
     text = _throughput_of(row)
-    return f"**{text}**" if row is not None and row.speedup and row.speedup.low > 1.0 else text
+    return f"**{text}**" if row is not None and row.speedup and side(row.speedup, low=1.0) is Outcome.MET else text
 
 
 def _throughput_of(row: CellRow | None) -> str:
@@ -123,7 +124,7 @@ def table_note(settings: Sequence[SettingRow]) -> str:
     baselines = sorted({names[setting.baseline] for setting in settings if setting.baseline})
     counts = sorted({row.num_repeats for setting in settings for row in setting.cells})
     repeats = " to ".join(map(str, dict.fromkeys((counts[0], counts[-1]))))
-    thin = f" Below {FEWEST_FOR_LEVEL} repeats an interval spans all of them and covers less than 95 %."
+    thin = f" Below {FEWEST_FOR_LEVEL} repeats (… to …) is their range, which decides nothing."
     common = left_out(compared, compared)
     return (
         f"Throughput over {', '.join(baselines)}: median of paired repeats [95 % bootstrap interval], "

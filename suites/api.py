@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from fabric.api import FabricKind, FabricSpec
+from analysis.stats import FEWEST_FOR_LEVEL
+from fabric.api import FabricKind, FabricSpec, NetworkSpec
+from harness.asynchrony.cluster import OnLoss
 from harness.trial import Trial
 from models.workload import Device
+
+FEWEST = FEWEST_FOR_LEVEL  # repeats at first; more come where that does not suffice (`suites.repeats`)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,17 +30,24 @@ class Options:
     smoke: bool = False
     trace: bool = False
     seed: int = 1
+    network: NetworkSpec | None = None
+    on_loss: OnLoss = OnLoss.STOP
+
+    def num_repeats(self, fewest: int = FEWEST) -> int:
+        """How often every cell is run at first: as asked, once to show that it runs, else `fewest` times."""
+        return self.repeats or (1 if self.smoke else fewest)
 
     def fabric_spec(self, *, num_hosts: int, rate_bps: float | None) -> FabricSpec:
         """The fabric of a cell whose suite suggests these hosts and this rate.
 
-        The native fabric has no rate of its own. Raises: FabricError.
+        The native fabric has no rate of its own, and a simulated network has those it is named with.
+        Raises: FabricError.
         """
         rate = self.rate_bps if self.rate_given else rate_bps
-        if self.fabric is FabricKind.NATIVE and not self.rate_given:
+        if self.fabric in (FabricKind.NATIVE, FabricKind.SIMULATED) and not self.rate_given:
             rate = None
         hosts = num_hosts if self.num_hosts is None else self.num_hosts
-        return FabricSpec(kind=self.fabric, num_hosts=hosts, rate_bps=rate)
+        return FabricSpec(kind=self.fabric, num_hosts=hosts, rate_bps=rate, network=self.network)
 
 
 Grid = Callable[[Options], Sequence[Trial]]
@@ -49,7 +60,8 @@ class Suite:
 
     `fabric` is the only one that it is for, whatever the command line says. `predicted` is a wider grid for the
     predictor alone: with `predicted_worlds`, the other numbers of workers for which its cells are predicted, it holds
-    every measured cell that can be predicted."""
+    every measured cell that can be predicted. `budget_s` is how long its timed trials may take unless the command line
+    says otherwise; what that does not suffice for is not run, and undecided."""
 
     name: str
     question: str
@@ -57,6 +69,7 @@ class Suite:
     fabric: FabricKind | None = None
     predicted: Grid | None = None
     predicted_worlds: tuple[int, ...] = ()
+    budget_s: float = 1800.0
 
 
 def interleave(cells: Sequence[Trial], repeats: int) -> list[Trial]:

@@ -17,9 +17,10 @@ Run = Callable[[Trial], Record]
 
 
 def num_at_once(trials: Sequence[Trial]) -> int:
-    """How many of `trials` may run at the same time: one where any measures time or is on a GPU, else as many as there
-    are cores, and as fit into memory."""
-    if any(trial.fabric.kind.has_processes or _on_gpu(trial) for trial in trials):
+    """How many of `trials` may run at the same time: one where any measures time, shares or is on a GPU, else as many
+    as there are cores, and as fit into memory."""
+    # Jobs that share take their costs from the exclusive trial before them, so that one must have ended.
+    if any(trial.fabric.kind.has_processes or trial.sharing is not None or _on_gpu(trial) for trial in trials):
         return 1
     largest = max(map(trial_bytes, trials), default=1)
     fitting = int(HEADROOM * psutil.virtual_memory().available // largest)

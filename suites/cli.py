@@ -17,9 +17,12 @@ from types import FrameType
 from rich.console import Console
 
 from baselines import outside
+from harness.asynchrony.cluster import OnLoss
 from harness.lab.spmd import is_follower
+from suites.commands.claims import add_claims
 from suites.commands.collectives import add_collectives
 from suites.commands.emulate import add_emulate
+from suites.commands.network_options import add_network_options
 from suites.commands.pace import add_pace
 from suites.commands.plan_parallel_options import add_plan_parallel
 from suites.commands.predict_options import add_predict
@@ -114,6 +117,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_list(commands)
     _add_report(commands)
     _add_compare(commands)
+    add_claims(commands)
     _add_doctor(commands)
     add_predict(commands)
     add_pace(commands)
@@ -132,21 +136,32 @@ def _add_run(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         "--fabric",
         default="emulated",
         metavar="F",
-        help="emulated (default), paced (one machine, no privileges), or native: as it is",
+        help="emulated (default), paced (one machine, no privileges), native (as it is), or simulated with --network",
     )
     run.add_argument("--hosts", type=int, metavar="N", help="hosts, a rank of each job on each")
     run.add_argument("--rate", metavar="RATE", help="line rate such as 200mbit or 1gbit; none: unshaped")
-    run.add_argument("--repeats", type=int, metavar="N", help="repeats of each cell, interleaved")
+    run.add_argument("--repeats", type=int, metavar="N", help="so many repeats of each cell, and no more")
+    run.add_argument("--budget", metavar="TIME", help="stop when trials have taken so long, e.g. 90s, 10m or 2h")
+    run.add_argument(
+        "--any-machine", action="store_true", help="count trials however busy the machine is, and add no repeats"
+    )
     run.add_argument("--steps", type=int, metavar="N", help="measured steps a trial")
     run.add_argument("--seed", type=int, default=1, metavar="N", help="seed of the first repeat, others count on")
     run.add_argument("--data", default="", metavar="PATH", help="an ImageNet folder, or a text file or folder")
     run.add_argument("--device", default="cpu", metavar="D", help="of real training: cpu (default) or cuda")
+    run.add_argument(
+        "--on-loss",
+        choices=[own.value for own in OnLoss],
+        default=OnLoss.STOP.value,
+        help="of asynchronous workers on hosts: whether the others go on when one is lost (default stop)",
+    )
     run.add_argument("--smoke", action="store_true", help="a few short cells, under a minute")
     run.add_argument("--dry-run", action="store_true", help="print the grid, memory and time; run nothing")
     run.add_argument("--trace", action="store_true", help="also write a Perfetto trace of every trial")
     run.add_argument("--resume", action="store_true", help="keep what the last run of the suite finished")
     run.add_argument("--out", type=Path, metavar="DIR", help="folder of records (default runs/SUITE/TIME)")
     run.add_argument("--json", action="store_true", help="print the summary as JSON")
+    add_network_options(run)
     run.set_defaults(command=_run)
 
 

@@ -18,6 +18,7 @@ from baselines.strategy import Strategy
 from crossover import Sharing
 from fabric.api import FabricKind, FabricSpec
 from harness.engine.dispatch import PlanError, make_plan
+from harness.parallel.trial_facts import clocked
 from harness.predict.calibration import NUM_REPEATS, RING_ROWS
 from harness.predict.codecs import with_charge
 from harness.predict.costs import RING_STEPS, LinkCosts, PredictError, given_costs
@@ -38,6 +39,7 @@ BIND_S, PROPOSE_S = 1.0, 0.15  # measuring costs while training, and a tuner's t
 NEGOTIATED_MESSAGES = 4  # about as many a step where no plan says it, in other systems too
 SAMPLE_S = {"resnet20": 2.3e-4, "bert_tiny": 4.4e-3}  # forward and backward on one core
 OTHER_SAMPLE_S = 2e-3
+VIRTUAL_STEP_S = 0.05  # of a job on a simulated network
 PASS_S = 8e-3  # of a virtual rank in lockstep, however few its samples
 EVERYTHING_ELSE = 1.7  # rows of micro-benchmarks beside those of all-reduce, in time of these
 
@@ -58,6 +60,10 @@ class StepParts:
 
 def expected_s(trial: Trial) -> float:
     """Seconds from the start of a trial to its record, on a fabric that is up and calibrated."""
+    if trial.fabric.kind is FabricKind.SIMULATED:
+        return START_S + len(trial.jobs) * (trial.num_warmup + trial.num_steps) * VIRTUAL_STEP_S
+    if trial.is_pipelined:
+        return _pipelined_s(trial)
     if not trial.fabric.kind.has_processes:
         return START_S + (trial.num_warmup + trial.num_steps) * trial.world * _in_lockstep_s(trial.jobs[0])
     parts = [step_parts(job, trial.fabric, trial.world) for job in trial.jobs]
@@ -70,6 +76,18 @@ def expected_s(trial: Trial) -> float:
         run_s = max(num_steps) * period_s
     alone_s = 2 * trial.num_cost_steps * sum(part.step_s for part in parts)
     return START_S + HOST_S * trial.world + sum(map(_adapting_s, trial.jobs)) + run_s + alone_s
+
+
+def _pipelined_s(trial: Trial) -> float:
+    """Pipelines: what all ranks compute one after the other on as many cores, and in replay the clock's own steps."""
+    if not trial.fabric.kind.has_processes and all(job.workload.device is Device.REPLAY for job in trial.jobs):
+        return START_S
+    run_s = 0.0
+    for number, job in enumerate(trial.jobs):
+        num_steps = trial.num_warmup + trial.num_steps_of(number)
+        step_s = clocked(trial, number)[1] if job.workload.device is Device.REPLAY else _in_lockstep_s(job)
+        run_s += num_steps * step_s
+    return START_S + HOST_S * trial.world + run_s
 
 
 def expected_each_s(trials: Iterable[Trial], *, foresees: bool = False) -> list[float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -12,23 +13,48 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 
 from harness.lab.messages import Event
 from harness.trial import Trial
-from suites.expected import expected_each_s
+from suites.expected import expected_each_s, expected_s
 
 LINE_EVERY_S = 20.0  # often enough to see that it lives, seldom enough for the log of a long run
 FULL_PACE = 0.1  # the share of the work from which on the time left is that of the pace so far
 
 
 class RunProgress:
-    """Counts finished trials in expected seconds; the time left is scaled from how long they took over them."""
+    """Counts finished trials in expected seconds; the time left is scaled from how long they took over them.
 
-    def __init__(self, trials: Sequence[Trial], *, foresees: bool, clock: Callable[[], float] = time.monotonic) -> None:
-        expected = expected_each_s(trials, foresees=foresees)
-        self._expected_s = {trial.id: each_s for trial, each_s in zip(trials, expected, strict=True)}
-        self._left_of_cell = Counter(trial.cell for trial in trials)
-        self._num_trials, self._num_done = len(trials), 0
-        self._total_s, self._done_s = sum(expected), 0.0
+    `budget_s` is what all timed trials may take (∞: as long as they need), of which `spend` takes away.
+    """
+
+    def __init__(
+        self,
+        trials: Sequence[Trial],
+        *,
+        foresees: bool,
+        budget_s: float = math.inf,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._expected_s: dict[str, float] = {}
+        self._left_of_cell = Counter[str]()
+        self._num_trials, self._num_done = 0, 0
+        self._total_s, self._done_s = 0.0, 0.0
         self._under_way_s: dict[str, float] = {}  # of trials that run side by side
         self._clock, self._begin_s = clock, clock()
+        self._budget_s = budget_s
+        self._add(trials, expected_each_s(trials, foresees=foresees))
+
+    def added(self, trials: Sequence[Trial]) -> None:
+        """These are run too, on fabrics that are up: more repeats, or once more what was invalid."""
+        self._add(trials, [expected_s(trial) for trial in trials])
+
+    def _add(self, trials: Sequence[Trial], expected: Sequence[float]) -> None:
+        self._expected_s |= {trial.id: each_s for trial, each_s in zip(trials, expected, strict=True)}
+        self._left_of_cell.update(trial.cell for trial in trials)
+        self._num_trials += len(trials)
+        self._total_s += sum(expected)
+
+    def spend(self, seconds: float) -> None:
+        """So much of the budget is gone."""
+        self._budget_s -= seconds
 
     def moved(self, trial: Trial, num_steps: int) -> None:
         """So many of its steps are over, warm-up included."""
@@ -68,9 +94,10 @@ class RunProgress:
 
     @property
     def left(self) -> str:
-        """`3:10 left`."""
+        """`3:10 left`, or `3:10 left, budget 7:30`."""
         share = self.completed_s / self._total_s if self._total_s else 1.0
-        return time_left(share, self._clock() - self._begin_s, self._total_s)
+        left = time_left(share, self._clock() - self._begin_s, self._total_s)
+        return left if math.isinf(self._budget_s) else f"{left}, budget {_minutes(self._budget_s)}"
 
 
 class ProgressBar:
@@ -142,9 +169,8 @@ class ProgressLines:
 
 
 @contextmanager
-def shown_on(console: Console, trials: Sequence[Trial], *, foresees: bool) -> Iterator[ProgressBar | ProgressLines]:
+def shown_on(console: Console, run: RunProgress) -> Iterator[ProgressBar | ProgressLines]:
     """Progress as this console can show it."""
-    run = RunProgress(trials, foresees=foresees)
     if not console.is_terminal:
         yield ProgressLines(lambda text: console.print(text, soft_wrap=True, highlight=False, markup=False), run)
         return
@@ -156,8 +182,12 @@ def time_left(share: float, elapsed_s: float, expected_s: float) -> str:
     """What is left when this share of the work took so long: as expected at first, as it goes from a tenth on."""
     pace = min(1.0, share / FULL_PACE)
     whole_s = pace * (elapsed_s / share if share else 0.0) + (1 - pace) * expected_s
-    seconds = int(max(0.0, whole_s - elapsed_s))
-    return f"{seconds // 60}:{seconds % 60:02d} left"
+    return f"{_minutes(whole_s - elapsed_s)} left"
+
+
+def _minutes(seconds: float) -> str:
+    whole = int(max(0.0, seconds))
+    return f"{whole // 60}:{whole % 60:02d}"
 
 
 def title_of(trial: Trial) -> str:

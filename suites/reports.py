@@ -5,12 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from analysis.rows import Summary
-from analysis.summary import summarise
+from analysis.sheet import sheet
+from analysis.summary import every_claim, summarise
 from analysis.targets.training import Baseline
 from results.record import Record
 from suites.catalogue import all_studies
 
 BASELINE = Baseline(system="torch-ddp")  # what everybody has
+
+
+def sheet_of(records: Iterable[Record]) -> str:
+    """The page of every claim of every suite. Raises: NoRecordsError if there are none."""
+    given = list(records)
+    return sheet(every_claim(given, all_studies()), len(given))
 
 
 def summary_of(records: Iterable[Record], *, baseline: Baseline = BASELINE) -> Summary:

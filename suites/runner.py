@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import datetime
 from pathlib import Path
 
 from rich.console import Console
 from rich.text import Text
 
+from fabric.api import FabricKind
 from harness.bench import Bench
 from harness.memory import check_memory
 from harness.trial import Trial, TrialError, check
@@ -20,20 +22,29 @@ from results.codec import to_jsonable
 from results.record import Record, RecordError, Status, read_record, write_record
 from suites.at_once import run_each
 from suites.folders import FolderError
-from suites.progress import shown_on
+from suites.order import in_random_order
+from suites.progress import ProgressBar, ProgressLines, RunProgress, shown_on
+from suites.repeats import next_repeat, timed_cells
 
 
 @dataclass(frozen=True, slots=True)
 class RunResult:
-    """What a run left: its records, and how many trials were asked for."""
+    """What a run left: its records, invalid attempts too, and how many trials were wanted."""
 
     records: tuple[Record, ...]
     num_asked: int
     interrupted: bool = False
+    num_left: int = 0  # for which the budget did not suffice
 
     @property
     def num_failed(self) -> int:
-        return sum(record.status not in (Status.OK, Status.SKIPPED) for record in self.records)
+        """Trials that did not end well; an invalid one did, on a machine that was busy."""
+        return sum(record.status not in (Status.OK, Status.SKIPPED, Status.INVALID) for record in self.records)
+
+    @property
+    def num_invalid(self) -> int:
+        """Attempts that do not count."""
+        return sum(record.status is Status.INVALID for record in self.records)
 
 
 def select(trials: Sequence[Trial], only: Sequence[str]) -> list[Trial]:
@@ -53,7 +64,7 @@ def check_all(trials: Sequence[Trial], num_local: int | None = None) -> int:
 
     Raises: ValueError for the first trial that cannot run.
     """
-    cells = {dataclasses.replace(trial, repeat=0): None for trial in trials}
+    cells = {replace(trial, repeat=0): None for trial in trials}
     for trial in cells:
         check(trial)
     need = max((check_memory(trial, num_local) for trial in cells), default=0)
@@ -71,15 +82,37 @@ def check_data(spec: WorkloadSpec, world: int, seed: int) -> None:
     """
     if spec.device is Device.REPLAY:
         return
-    workload = open_workload(dataclasses.replace(spec, device=Device.CPU))
+    workload = open_workload(replace(spec, device=Device.CPU))
     for rank in range(world):
         batches = workload.batches(rank, world, seed)
         if spec.data_path:
             next(batches)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Effort:
+    """How long a run tries: so many attempts at each trial, until it is valid; with `more`, repeats beyond those asked
+    for until every cell is known (`suites.repeats`), in an order that `seed` decides; and no timed trial is begun when
+    timed trials have taken `budget_s`."""
+
+    budget_s: float = math.inf
+    num_attempts: int = 1
+    more: bool = False
+    seed: int = 1
+
+
+AS_ASKED = Effort()
+
+
 def run_trials(
-    trials: Sequence[Trial], bench: Bench, folder: Path, console: Console, *, resume: bool, foresees: bool = False
+    trials: Sequence[Trial],
+    bench: Bench,
+    folder: Path,
+    console: Console,
+    *,
+    resume: bool,
+    foresees: bool = False,
+    effort: Effort = AS_ASKED,
 ) -> RunResult:
     """Run `trials` in order, those in lockstep side by side, and write their records to `folder`. Ctrl-C ends what is
     under way, keeps what is done and returns; nothing half-written is left. Ends `bench`; `foresees`: whether that one
@@ -87,30 +120,108 @@ def run_trials(
 
     Raises: RanksLost if ranks that a launcher started are gone.
     """
-    records: list[Record] = []
+    progress = RunProgress(trials, foresees=foresees, budget_s=effort.budget_s)
+    run = _Run(trials, bench, folder, console, resume=resume, effort=effort, progress=progress)
     try:
-        with bench, shown_on(console, trials, foresees=foresees) as bar:
-            left = []
-            for trial in trials:
-                record = finished_before(trial, folder) if resume else None
-                if record is None:
-                    left.append(trial)
-                else:
-                    bench.remember(trial, record)
-                    bar.kept(trial)
-                    records.append(record)
-            for _, alike in itertools.groupby(left, key=lambda trial: trial.fabric.kind.has_processes):
-                with closing(run_each(list(alike), lambda t: bench.run(t, bar.on_event(t)), bench.close)) as ended:
-                    for trial, record in ended:
-                        _write(record, folder)
-                        if record.status not in (Status.OK, Status.SKIPPED):
-                            told = Text.assemble((record.status, "yellow"), f" {trial.cell}: {record.reason}")
-                            console.print(told, soft_wrap=True)
-                        bar.done(trial)
-                        records.append(record)
+        with bench, shown_on(console, progress) as bar:
+            run.everything(bar)
     except KeyboardInterrupt:
-        return RunResult(tuple(records), len(trials), interrupted=True)
-    return RunResult(tuple(records), len(trials))
+        return run.result(interrupted=True)
+    return run.result()
+
+
+class _Run:
+    """A run under way: what it has recorded, and what it has spent."""
+
+    def __init__(
+        self,
+        trials: Sequence[Trial],
+        bench: Bench,
+        folder: Path,
+        console: Console,
+        *,
+        resume: bool,
+        effort: Effort,
+        progress: RunProgress,
+    ) -> None:
+        self._trials, self._bench, self._folder, self._console = trials, bench, folder, console
+        self._resume, self._effort, self._progress = resume, effort, progress
+        self._records: list[Record] = []
+        self._spent_s = 0.0
+        self._num_asked, self._num_left = len(trials), 0
+
+    def everything(self, bar: ProgressBar | ProgressLines) -> None:
+        """What was asked for, then further repeats of what is not known yet."""
+        self._bar = bar
+        by_repeat = itertools.groupby(self._trials, key=lambda t: t.repeat if t.fabric.kind.has_processes else None)
+        for _, alike in by_repeat:
+            self._valid(list(alike))
+        cells = timed_cells(self._trials) if self._effort.more else []
+        for repeat in itertools.count(1 + max((cell.repeat for cell in self._trials), default=0)):
+            further = next_repeat(cells, self._records, repeat)
+            if not further or self._is_spent():
+                return
+            self._num_asked += len(further)
+            self._progress.added(further)
+            self._valid(in_random_order(further, self._effort.seed))
+
+    def result(self, *, interrupted: bool = False) -> RunResult:
+        """What the run left."""
+        return RunResult(tuple(self._records), self._num_asked, interrupted=interrupted, num_left=self._num_left)
+
+    def _is_spent(self) -> bool:
+        return self._spent_s >= self._effort.budget_s
+
+    def _valid(self, trials: Sequence[Trial]) -> None:
+        """Each once; then those that were invalid again, as often as is tried."""
+        left = trials
+        for attempt in range(1, self._effort.num_attempts + 1):
+            if attempt > 1:
+                self._progress.added(left)
+            left = [trial for trial, record in self._attempt(left, attempt) if record.status is Status.INVALID]
+            if not left:
+                return
+
+    def _attempt(self, trials: Sequence[Trial], attempt: int) -> Iterator[tuple[Trial, Record]]:
+        """Every trial with its record, of this run or of an earlier one."""
+        left = []
+        for trial in trials:
+            record = earlier(trial, attempt, self._folder) if self._resume else None
+            if record is None:
+                left.append(trial)
+            else:
+                self._bench.remember(trial, record)
+                self._bar.kept(trial)
+                self._took(record)
+                yield trial, record
+        timed = bool(left) and left[0].fabric.kind.has_processes
+        for alike in [[trial] for trial in left] if timed else [left]:
+            if timed and self._is_spent():
+                self._num_left += 1
+                continue
+            ended = run_each(alike, lambda trial: self._bench.run(trial, self._bar.on_event(trial)), self._bench.close)
+            with closing(ended):
+                for trial, record in ended:
+                    yield trial, self._recorded(trial, replace(record, attempt=attempt))
+
+    def _recorded(self, trial: Trial, record: Record) -> Record:
+        """Write the record, and say so where the trial did not end well."""
+        if record.status is Status.INVALID:
+            record = replace(record, id=invalid_id(trial, record.attempt))
+        _write(record, self._folder)
+        if record.status not in (Status.OK, Status.SKIPPED):
+            told = Text.assemble((record.status, "yellow"), f" {trial.cell}: {record.reason}")
+            self._console.print(told, soft_wrap=True)
+        self._took(record)
+        self._bar.done(trial)
+        return record
+
+    def _took(self, record: Record) -> None:
+        self._records.append(record)
+        if record.started_at and record.machine is not None and record.fabric.kind != FabricKind.LOCKSTEP:
+            seconds = seconds_between(record.started_at, record.ended_at)
+            self._spent_s += seconds
+            self._progress.spend(seconds)
 
 
 def _write(record: Record, folder: Path) -> None:
@@ -124,13 +235,32 @@ def _write(record: Record, folder: Path) -> None:
         ) from error
 
 
+def seconds_between(start: str, end: str) -> float:
+    """Seconds between two times in ISO 8601."""
+    return (datetime.fromisoformat(end) - datetime.fromisoformat(start)).total_seconds()
+
+
+def invalid_id(trial: Trial, attempt: int) -> str:
+    """What the record of an invalid attempt is called: the trial's own name is for the one that counts."""
+    return f"{trial.id}.invalid{attempt}"
+
+
+def earlier(trial: Trial, attempt: int, folder: Path) -> Record | None:
+    """What an earlier run left of this attempt at exactly this trial: a record that counts, or an invalid one."""
+    return _record_of(trial, folder, invalid_id(trial, attempt), Status.INVALID) or finished_before(trial, folder)
+
+
 def finished_before(trial: Trial, folder: Path) -> Record | None:
     """The record of exactly this trial, if an earlier run left a good one."""
-    path = folder / f"{trial.id}.json"
+    return _record_of(trial, folder, trial.id, Status.OK)
+
+
+def _record_of(trial: Trial, folder: Path, name: str, status: Status) -> Record | None:
+    path = folder / f"{name}.json"
     if not path.exists():
         return None
     try:
         record = read_record(path)
     except RecordError:
         return None
-    return record if record.status is Status.OK and record.trial == to_jsonable(trial) else None
+    return record if record.status is status and record.trial == to_jsonable(trial) else None

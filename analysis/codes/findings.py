@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from analysis.cells import LOCAL, SIMULATED, is_measured, is_shared, is_untimed, step_time_s
 from analysis.codes.rows import CompressionStudy, MethodRow, PaysBelow, SoonerRow, Threshold
+from analysis.corrections import overrun
 from analysis.naming import method_of
 from analysis.stats import Interval, bootstrap_interval
 from analysis.steps.rows import Setting
@@ -58,8 +59,8 @@ def _row(records: Sequence[Record]) -> MethodRow:
     place, code = place_of(first), job.code or CodeFacts(bits_per_element=None)
     share = code.sent_share(place.num_workers)
     told = [r.prediction.step_time_s for r in records if r.prediction and r.prediction.step_time_s is not None]
-    is_timed = is_measured(first)
-    by_repeat = tuple((record.repeat, step_time_s(record.jobs[0])) for record in records) if is_timed else ()
+    timed = [record for record in records if is_measured(record) and not overrun(record)]
+    by_repeat = tuple((record.repeat, step_time_s(record.jobs[0])) for record in timed)
     is_foretold = first.fabric.label == SIMULATED
     return MethodRow(
         place=place,
@@ -68,9 +69,9 @@ def _row(records: Sequence[Record]) -> MethodRow:
         system=job.system,
         evidence=first.fabric.label,
         phases=median_phases([visible_phases(record.jobs[0]) for record in records]),
-        step_time_s=None if is_foretold or not is_timed else bootstrap_interval([step_s for _, step_s in by_repeat]),
+        step_time_s=None if is_foretold or not timed else bootstrap_interval([step_s for _, step_s in by_repeat]),
         by_repeat=() if is_foretold else by_repeat,
-        predicted_s=statistics.median(told) if told else by_repeat[0][1] if is_foretold and is_timed else None,
+        predicted_s=statistics.median(told) if told else by_repeat[0][1] if is_foretold and timed else None,
         bits=_bits([record.jobs[0] for record in records], code.dense_steps),
         mean_bits=_bits([record.jobs[0] for record in records], 0),
         bits_with_warm_up=code.ramp_steps > 0,
@@ -79,6 +80,7 @@ def _row(records: Sequence[Record]) -> MethodRow:
         role=job.role,
         charge=job.charge,
         warm_up_steps=max(code.dense_steps, code.ramp_steps),
+        withdrawn=next(filter(None, map(overrun, records)), ""),
         ids=tuple(record.id for record in records),
     )
 
@@ -97,8 +99,10 @@ def _bits(jobs: Sequence[JobResult], num_dense: int) -> float | None:
 
 
 def _merged(a: MethodRow, b: MethodRow) -> MethodRow:
-    """The measured half with the prediction of either."""
-    measured, other = (a, b) if a.step_time_s is not None else (b, a)
+    """The half that was run, timed if one is, with the prediction of either."""
+    measured, other = (
+        (a, b) if (a.step_time_s is not None, a.was_run) > (b.step_time_s is not None, b.was_run) else (b, a)
+    )
     known = measured.predicted_s if measured.predicted_s is not None else other.predicted_s
     return replace(measured, predicted_s=known, ids=tuple(dict.fromkeys((*measured.ids, *other.ids))))
 
@@ -240,9 +244,10 @@ def _sooner_row(row: TargetRow, study: TargetStudy, here: Rows, home: float) -> 
             if gains := _gains_at(row, study, here, gbit, home):
                 by_rate[gbit] = gains
         unshaped = _gains_at(row, study, here, None, home)
-    name = row.name
+    dense = [own for own in study.rows if own.role is Role.DENSE and own.reaches]
+    lost_too = list(_gains_at(row, study, here, home, home).values())
     return SoonerRow(
-        name=name,
+        name=row.name,
         workload=study.workload,
         home_gbit=home,
         gains=tuple((gbit, bootstrap_interval(list(gains.values()))) for gbit, gains in by_rate.items()),
@@ -250,6 +255,8 @@ def _sooner_row(row: TargetRow, study: TargetStudy, here: Rows, home: float) -> 
         num_reached=row.num_reached,
         num_repeats=len(row.prices),
         unshaped=bootstrap_interval(list(unshaped.values())) if unshaped else None,
+        lost_too=bootstrap_interval(lost_too) if lost_too else None,
+        of=(*(own.record_ids for own in dense), row.record_ids),
     )
 
 

@@ -21,7 +21,8 @@ class MethodRow:
     counted by the engine, or by the interface where the system is not ours; those of steps that a warm-up sends as
     they are do not count, but DGC's rising density does (`bits_with_warm_up`), and `mean_bits` are of all steps.
     `share` is how many times its code a rank sends, `theory_bits` the code by its paper times that; None where nobody
-    says. `role` is what its suite says that it is for, `charge` what compressing it costs in replay.
+    says. `role` is what its suite says that it is for, `charge` what compressing it costs in replay,
+    `withdrawn` why its times do not count.
     """
 
     place: Setting
@@ -41,6 +42,7 @@ class MethodRow:
     role: Role = Role.METHOD
     charge: ChargeFacts | None = None
     warm_up_steps: int = 0
+    withdrawn: str = ""
     ids: tuple[str, ...] = ()
 
     @property
@@ -89,7 +91,10 @@ class Threshold:
             return f"nowhere from {number(self.lowest)} up"
         if math.isinf(self.gbit.median):
             return f"all of {number(self.lowest)} to {number(self.highest)}"
-        bounds = f" [{_bound(self.gbit.low, self)}, {_bound(self.gbit.high, self)}]" if self.gbit.has_bounds else ""
+        low, high = _bound(self.gbit.low, self), _bound(self.gbit.high, self)
+        bounds = (
+            "" if not self.gbit.has_bounds else f" ({low} to {high})" if self.gbit.is_range else f" [{low}, {high}]"
+        )
         return f"< {number(self.gbit.median)}{bounds}{' and on some higher ones' if self.again else ''}"
 
 
@@ -115,7 +120,8 @@ class PaysBelow:
 class SoonerRow:
     """Time to the target, the dense run's over a method's, by rate: measured at `home_gbit`, elsewhere steps to the
     target times the step measured there, `unshaped` on the link without a rate. `gains` is empty where some repeat
-    never got there."""
+    never got there; `lost_too` is at home with 0 for these. `of` are the records: every dense method's, then its own.
+    """
 
     name: str
     workload: str
@@ -125,6 +131,8 @@ class SoonerRow:
     num_reached: int
     num_repeats: int
     unshaped: Interval | None = None
+    lost_too: Interval | None = None
+    of: tuple[tuple[str, ...], ...] = ()
 
     @property
     def home(self) -> Interval | None:

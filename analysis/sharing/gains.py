@@ -2,23 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
-import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from analysis.cells import (
-    FabricKey,
-    Work,
-    fabric_key,
-    is_measured,
-    is_shared,
-    shared_repeats,
-    step_time_s,
-    work_of,
-)
+from analysis.cells import is_measured, is_shared, shared_repeats, step_time_s
 from analysis.naming import method_of, short_names
+from analysis.sharing.limits import Pair, fifo_share, limit_share, pair_key
 from analysis.sharing.metrics import (
     exposed_share,
     jain_index,
@@ -28,12 +18,11 @@ from analysis.sharing.metrics import (
     turn_facts,
     weights_against,
 )
-from analysis.sharing.rows import CROSSOVER, EXCLUSIVE, PHASE, Paired, PairRow, SharedJobRow, SharingRow
+from analysis.sharing.rows import CROSSOVER, EXCLUSIVE, Paired, PairRow, SharedJobRow, SharingRow
+from analysis.sharing.steady import steady_step_time_s, steps_here_s, time_here_s
 from analysis.stats import Interval, bootstrap_interval, exactly, paired_ratio
 from analysis.targets.training import median_phases
-from results.record import JobResult, Prediction, Record
-
-Pair = tuple[FabricKey, str, Work, str, float | None]
+from results.record import Prediction, Record
 
 
 def pairs(cells: Sequence[Sequence[Record]]) -> tuple[PairRow, ...]:
@@ -42,7 +31,7 @@ def pairs(cells: Sequence[Sequence[Record]]) -> tuple[PairRow, ...]:
     for records in cells:
         measured = [record for record in records if is_measured(record) and is_shared(record)]
         if measured:
-            groups.setdefault(_pair(measured[0]), []).append(measured)
+            groups.setdefault(pair_key(measured[0]), []).append(measured)
     firsts = [group[0][0] for group in groups.values()]
     short = short_names(method_of(job) for first in firsts for job in first.jobs)
     rows = []
@@ -50,43 +39,6 @@ def pairs(cells: Sequence[Sequence[Record]]) -> tuple[PairRow, ...]:
         row = _pair_row(key, group, short)
         rows.append(replace(row, rival=rival_row(row, group[0][0], cells)))
     return tuple(sorted(_told_apart(rows), key=lambda row: (row.title, row.group, row.axis, row.at or 0.0)))
-
-
-def steady_step_time_s(record: Record, job: JobResult) -> float:
-    """Mean step time of `job` over the steps in which all jobs of the record ran."""
-    return statistics.fmean(steady_steps_s(record, job))
-
-
-def steady_steps_s(record: Record, job: JobResult) -> Sequence[float]:
-    """The steps of `job` in which all jobs of the record ran.
-
-    Steps are laid out in proportion between the job's start and end, warm-up first, since a
-    record keeps durations and not instants. Without start and end, or without one common step,
-    all measured steps count. Jobs that never ran together (groups one after the other) share the whole
-    makespan: each one's step is the makespan over its steps.
-    """
-    steps = job.step_times_s()
-    begin, end = _common_span(record)
-    length = job.end_s - job.start_s
-    if length > 0 and end <= begin and record.makespan_s and record.sharing != EXCLUSIVE:
-        return (record.makespan_s / (len(steps) + len(job.ranks[0].warmup_s)),)
-    if length <= 0 or end <= begin:
-        return steps
-    warmup = sum(max(times) for times in zip(*(rank.warmup_s for rank in job.ranks), strict=False))
-    scale = length / (warmup + sum(steps))
-    edges = [job.start_s + scale * (warmup + passed) for passed in itertools.accumulate(steps, initial=0.0)]
-    common = [step for step, (a, b) in zip(steps, itertools.pairwise(edges), strict=True) if begin <= a and b <= end]
-    return common or steps
-
-
-def _common_span(record: Record) -> tuple[float, float]:
-    return max(job.start_s for job in record.jobs), min(job.end_s for job in record.jobs)
-
-
-def _pair(record: Record) -> Pair:
-    """What must be equal for policies to stand beside each other; start offsets are a way to run naively."""
-    axis, at = ("", None) if record.axis == PHASE else (record.axis, record.at)
-    return fabric_key(record.fabric), record.group, work_of(record), axis, at
 
 
 def _pair_row(key: Pair, cells: list[list[Record]], short: Mapping[str, str]) -> PairRow:
@@ -137,7 +89,6 @@ def _row(records: list[Record], reference: list[Record], bounds: Mapping[int, Pr
     gains = {here.repeat: 1.0 if is_reference else _throughput(solo, here) for solo, here in matched}
     predictions = {record.repeat: record.prediction or bounds.get(record.repeat) for record in records}
     bound = {repeat: p.gain for repeat, p in predictions.items() if p is not None and p.gain}
-    both = sorted(gains.keys() & bound.keys())
     periods = [p.period_s for p in predictions.values() if p is not None and p.period_s]
     spans = [(solo.makespan_s, here.makespan_s) for solo, here in matched if solo.makespan_s and here.makespan_s]
     row = SharingRow(
@@ -151,7 +102,6 @@ def _row(records: list[Record], reference: list[Record], bounds: Mapping[int, Pr
         makespan_ratio=exactly(1.0, len(records)) if is_reference else _ratio(spans),
         bound=_over(list(bound.values())),
         period_s=_over(periods),
-        bound_share=None if is_reference else _ratio([(gains[repeat], bound[repeat]) for repeat in both]),
         prediction_source=next((p.source for p in predictions.values() if p is not None), ""),
         is_reference=is_reference,
         record_ids=tuple(record.id for record in records),
@@ -168,20 +118,28 @@ def _paired(solo: Record, here: Record, prediction: Prediction | None) -> Paired
     return Paired(
         repeat=here.repeat,
         solo_s=tuple(map(step_time_s, solo.jobs)),
-        here_s=tuple(_time_here_s(here, job) for job in here.jobs),
+        here_s=tuple(time_here_s(here, job) for job in here.jobs),
         bound=prediction.gain if prediction else None,
         expected=prediction.expected_gain if prediction else None,
+        fifo_share=fifo_share(solo, here),
+        limit_share=limit_share(solo, here),
     )
 
 
 def _with_metrics(row: SharingRow, matched: Sequence[tuple[Record, Record]]) -> SharingRow:
     """The row with all that goes beyond gain and bound."""
-    expected = [(one.gain, one.expected) for one in row.paired if one.expected]
+    fifo = [one.fifo_share for one in row.paired if one.fifo_share is not None]
+    limits = [(one.gain, one.limit_share) for one in row.paired if one.limit_share is not None]
+    expected = [
+        (one.fifo_share * one.bound, one.expected)
+        for one in row.paired
+        if one.expected and one.bound and one.fifo_share is not None
+    ]
     records = [here for _, here in matched]
     jobs = (
         replace(
             job,
-            p99_ratio=p99_ratio(place, matched, _steps_here_s),
+            p99_ratio=p99_ratio(place, matched, steps_here_s),
             exposed_share=exposed_share(solo.jobs[place] for solo, _ in matched),
         )
         for place, job in enumerate(row.jobs)
@@ -190,21 +148,16 @@ def _with_metrics(row: SharingRow, matched: Sequence[tuple[Record, Record]]) -> 
     return replace(
         row,
         jobs=tuple(jobs),
-        expected=_over([gain for _, gain in expected]),
+        bound_share=None if row.is_reference else _over(fifo),
+        expected=_over([one.expected for one in row.paired if one.expected]),
         expected_share=None if row.is_reference else _ratio(expected),
+        limit=None if row.is_reference else _over([gain / share for gain, share in limits]),
+        limit_share=None if row.is_reference else _over([share for _, share in limits]),
         jain=_over([jain_index(one) for one in row.paired]),
         turns=turn_facts([record.sharing_facts for record in records if record.sharing_facts is not None]),
         weights_equal=same,
         weights_compared=compared,
     )
-
-
-def _steps_here_s(record: Record, job: JobResult) -> Sequence[float]:
-    return job.step_times_s() if record.sharing == EXCLUSIVE else steady_steps_s(record, job)
-
-
-def _time_here_s(record: Record, job: JobResult) -> float:
-    return statistics.fmean(_steps_here_s(record, job))
 
 
 def _throughput(solo: Record, here: Record) -> float:

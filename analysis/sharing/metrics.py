@@ -103,8 +103,13 @@ def rival_row(pair: PairRow, first: Record, cells: Sequence[Sequence[Record]]) -
         if both:
             times = [len(first.jobs) * alone[record.repeat] for record in both]
             ratio = paired_ratio(times, [step_time_s(record.jobs[0]) for record in both])
-            ids = tuple(record.id for record in records)
-            return RivalRow(cell=both[0].cell, batch_size=both[0].jobs[0].batch_size, throughput=ratio, record_ids=ids)
+            return RivalRow(
+                cell=both[0].cell,
+                batch_size=both[0].jobs[0].batch_size,
+                throughput=ratio,
+                by_repeat=tuple(zip((record.repeat for record in both), ratio.sample, strict=True)),
+                record_ids=tuple(record.id for record in records),
+            )
     return None
 
 

@@ -51,6 +51,7 @@ def _optimised(pair: PairRow, row: SharingRow, plain: SharingRow) -> OptimisedRo
         gain=row.throughput,
         bound=row.bound,
         record_ids=tuple(i for one in pair.rows for i in one.record_ids),
+        of=(next((one.record_ids for one in pair.rows if one.is_reference), ()), row.record_ids),
     )
 
 

@@ -1,10 +1,9 @@
-"""The values that say what sharing devices did: one policy, one set of jobs, one sweep, one claim."""
+"""The values that say what sharing devices did: one policy, one set of jobs, one sweep."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 
 from analysis.cells import FabricKey, Work
 from analysis.stats import Interval
@@ -41,13 +40,18 @@ class SharedJobRow:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Paired:
     """One repeat beside the exclusive one that ran near it: every job's step time alone and here, and the theory's
-    gain, as a bound and with the costs of handing over."""
+    gain, as a bound and with the costs of handing over.
+
+    `fifo_share` and `limit_share` are the shares of T* and of the hard limit that it uses, from that one's costs.
+    """
 
     repeat: int
     solo_s: tuple[float, ...]
     here_s: tuple[float, ...]
     bound: float | None = None
     expected: float | None = None
+    fifo_share: float | None = None
+    limit_share: float | None = None
 
     @property
     def gain(self) -> float:
@@ -77,9 +81,11 @@ class SharingRow:
     `throughput`: aggregate normalised throughput Σᵢ (solo step time of i / step time of i here),
     over the steps in which all jobs ran; 1 by definition for `exclusive`, whose jobs take turns
     job by job. `makespan_ratio`: makespan of `exclusive` over makespan here; includes start, tail and
-    evaluation. `bound`: the predicted gain Σt/T* from measured c, m, t. `bound_share`:
-    throughput / bound, repeat by repeat. `expected_share`: the same against the gain expected with the cost of handing
-    over and the measured interference, where it was recorded. `jain`: Jain's index of the jobs' normalised progress
+    evaluation. `bound`: the gain Σt/T* from measured c, m, t, predicted for a link that serves messages in order.
+    `bound_share`: T* over the period here, repeat by repeat, both from the costs of one repeat. `expected_share`: the
+    same against the period expected with the cost of handing over and the measured interference, where it was recorded.
+    `limit_share`: the hard limit over the period here (see `analysis.sharing.limits`), `limit` the gain that the limit
+    allows. `jain`: Jain's index of the jobs' normalised progress
     t/T, 1 where all are slowed alike. `weights_equal` of `weights_compared` jobs ended with the very weights that they
     have when they run alone with the same seed.
     """
@@ -94,7 +100,7 @@ class SharingRow:
     makespan_ratio: Interval | None
     bound: Interval | None
     period_s: Interval | None
-    bound_share: Interval | None
+    bound_share: Interval | None = None
     prediction_source: str = ""
     is_reference: bool = False
     record_ids: tuple[str, ...] = ()
@@ -105,6 +111,8 @@ class SharingRow:
     paired: tuple[Paired, ...] = ()
     expected: Interval | None = None
     expected_share: Interval | None = None
+    limit: Interval | None = None
+    limit_share: Interval | None = None
     jain: Interval | None = None
     turns: TurnFacts | None = None
     weights_equal: int = 0
@@ -133,6 +141,7 @@ class RivalRow:
     cell: str
     batch_size: int
     throughput: Interval
+    by_repeat: tuple[tuple[int, float], ...]
     record_ids: tuple[str, ...]
 
 
@@ -259,6 +268,7 @@ class PaperCase:
 class OptimisedRow:
     """One strategy inside the jobs, alone and with crossover.
 
+    `of` are the records that `gain` is of: those one after the other, then those with crossover.
     `alone` and `together` are aggregate normalised throughput over the plainest strategy's jobs one after the other;
     `gain` is what crossover adds, `exposed_share` the communication that the strategy alone leaves exposed.
     """
@@ -270,6 +280,7 @@ class OptimisedRow:
     gain: Interval
     bound: Interval | None
     record_ids: tuple[str, ...]
+    of: tuple[tuple[str, ...], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -286,21 +297,3 @@ class OptimiserRow:
     def title(self) -> str:
         """The jobs and where they ran."""
         return f"{self.names} · {self.where}"
-
-
-class Outcome(StrEnum):
-    """What the records say of a claim."""
-
-    MET = "met"
-    MISSED = "missed"
-    NOT_MEASURED = "not measured"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClaimRow:
-    """A claim, what is asked of it, and what the records say in one sentence; `details` name the cells."""
-
-    claim: str
-    outcome: Outcome
-    sentence: str
-    details: tuple[str, ...] = ()

@@ -8,11 +8,18 @@ from rich.console import Group
 
 from analysis import terminal
 from analysis.axes import axis_of
-from analysis.sharing.rows import ClaimRow, OptimiserRow, Outcome, PairRow, SharingRow, SweepRow
+from analysis.claims import ClaimRow, Outcome
+from analysis.sharing.rows import OptimiserRow, PairRow, SharingRow, SweepRow
 from analysis.terminal import Column
 from analysis.wording import NOT_KNOWN, duration, factor, number, percent, size
 
-_OUTCOMES = {Outcome.MET: "green", Outcome.MISSED: "red", Outcome.NOT_MEASURED: "dim"}
+_OUTCOMES = {
+    Outcome.MET: "green",
+    Outcome.MISSED: "red",
+    Outcome.UNDECIDED: "yellow",
+    Outcome.OUT_OF_REACH: "dim",
+    Outcome.NOT_MEASURED: "dim",
+}
 
 
 def _busy(share: float | None) -> str:

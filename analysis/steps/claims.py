@@ -5,13 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from analysis.claims import Level, Measured, judge, not_measured, outcome_of
-from analysis.sharing.rows import ClaimRow
-from analysis.stats import Interval, bootstrap_interval
+from analysis.claims import (
+    ClaimRow,
+    Figure,
+    JudgedCell,
+    Level,
+    Measured,
+    Outcome,
+    decide,
+    judge,
+    not_measured,
+    side,
+    text_of,
+)
+from analysis.stats import FEWEST_FOR_LEVEL, Interval, bootstrap_interval
 from analysis.steps.rows import ErrorRow, Setting, StepRow
-from analysis.wording import factor, number, percent, plural
+from analysis.wording import number, percent, plural
 
-FEW = 3
 PREDICTED_MEDIAN, PREDICTED_P95, PREDICTED_TAU = 0.03, 0.08, 0.9
 Select = Callable[[Sequence[StepRow]], Iterator[Measured]]
 Accepts = Callable[[StepRow], bool]
@@ -19,71 +29,87 @@ Accepts = Callable[[StepRow], bool]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepClaim(Level):
-    """A level that step times have to reach. `up_to`: it is enough that one cell does."""
+    """A level that step times have to reach, with the cells that it is about."""
 
     select: Select
-    up_to: bool = False
-    fewest: int = FEW
+    figure: Figure = Figure.SPEED_UP
 
 
 def step_claims(
     asked: Sequence[StepClaim], rows: Sequence[StepRow], errors: Sequence[ErrorRow]
 ) -> tuple[ClaimRow, ...]:
     """Every claim with its outcome, those about predictions first."""
-    judged = (_judged(claim, list(claim.select(rows))) for claim in asked)
+    judged = (judge(claim, list(claim.select(rows))) for claim in asked)
     return (prediction_errors(errors), prediction_order(errors), *judged)
 
 
-def _judged(claim: StepClaim, measured: Sequence[Measured]) -> ClaimRow:
-    """As any claim; one with `up_to` by its best cell."""
-    counted = [one for one in measured if one[1].n >= claim.fewest]
-    if not claim.up_to or not counted:
-        return judge(claim, measured)
-    best = max(counted, key=lambda one: one[1].median)
-    row = judge(claim, [best])
-    others = tuple(f"{cell}: {factor(value)} (n = {value.n})" for cell, value in counted)
-    return ClaimRow(claim=row.claim, outcome=row.outcome, sentence=f"Best cell. {row.sentence}", details=others)
-
-
 def prediction_errors(errors: Sequence[ErrorRow]) -> ClaimRow:
+    """How large errors are; intervals are over cells, each of which needs repeats enough for its own."""
     claim = (
         f"Predicted step times: median error at most {percent(PREDICTED_MEDIAN)}, "
         f"95th percentile at most {percent(PREDICTED_P95)}"
     )
-    if not errors or errors[0].fewest_repeats < FEW:
-        return _too_few(claim, "a prediction", errors)
+    rule = f"both ends over cells; every cell of {FEWEST_FOR_LEVEL} repeats or more"
+    if not errors:
+        return not_measured(claim, "No measured cell has a prediction.", rule=rule)
     every = errors[0]
-    met = every.median <= PREDICTED_MEDIAN and every.p95 <= PREDICTED_P95
+    sides = (side(every.median, high=PREDICTED_MEDIAN), side(every.p95, high=PREDICTED_P95))
+    outcome = next((one for one in (Outcome.MISSED, Outcome.UNDECIDED) if one in sides), Outcome.MET)
     sentence = (
-        f"Over {plural(every.num_cells, 'measured cell')}: median {percent(every.median)}, 95th percentile "
-        f"{percent(every.p95)}, worst {percent(every.worst)}, with its sign in the median {percent(every.bias)}."
+        f"Over {plural(every.num_cells, 'measured cell')}: median {text_of(every.median.times(100), ' %')}, "
+        f"95th percentile {text_of(every.p95.times(100), ' %')}, worst {percent(every.worst)}, with its sign in the "
+        f"median {percent(every.bias)}.{_thin(every)}"
     )
     details = tuple(
-        f"{row.of}: median {percent(row.median)}, 95th percentile {percent(row.p95)}, {plural(row.num_cells, 'cell')}"
+        f"{row.of}: median {percent(row.median.median)}, 95th percentile {percent(row.p95.median)}, "
+        f"{plural(row.num_cells, 'cell')}"
         for row in errors[1:]
     )
-    return ClaimRow(claim=claim, outcome=outcome_of(met), sentence=sentence, details=details)
+    cells = tuple(
+        JudgedCell(cell=name, value=value.times(100), outcome=one, of=every.cells)
+        for name, value, one in zip(("median error", "95th percentile"), (every.median, every.p95), sides, strict=True)
+    )
+    outcome = Outcome.UNDECIDED if _thin(every) else outcome
+    return ClaimRow(
+        claim=claim,
+        outcome=outcome,
+        sentence=sentence,
+        rule=rule,
+        figure=Figure.ERROR,
+        unit=" %",
+        cells=cells,
+        details=details,
+    )
 
 
 def prediction_order(errors: Sequence[ErrorRow]) -> ClaimRow:
+    """Whether what is predicted to be faster is faster, where measurements can tell."""
     claim = f"Predicted order of methods: Kendall's τ at least {PREDICTED_TAU:g} over pairs with disjoint intervals"
-    if not errors or errors[0].tau is None or errors[0].fewest_repeats < FEW:
-        return _too_few(claim, "a pair of methods with disjoint intervals and predictions", errors)
-    every = errors[0]
-    assert every.tau is not None
-    sentence = f"τ = {number(every.tau)} over {plural(every.num_pairs, 'pair')}."
+    rule = f"interval over cells at least {PREDICTED_TAU:g}; every cell of {FEWEST_FOR_LEVEL} repeats or more"
+    if not errors or errors[0].tau is None:
+        return not_measured(claim, "No pair of methods with predictions has disjoint intervals.", rule=rule)
+    every, tau = errors[0], errors[0].tau
     details = tuple(
-        f"{row.of}: τ = {number(row.tau)} over {plural(row.num_pairs, 'pair')}"
+        f"{row.of}: τ = {number(row.tau.median)} over {plural(row.num_pairs, 'pair')}"
         for row in errors[1:]
         if row.tau is not None
     )
-    return ClaimRow(claim=claim, outcome=outcome_of(every.tau >= PREDICTED_TAU), sentence=sentence, details=details)
+    outcome = Outcome.UNDECIDED if _thin(every) else decide([tau], low=PREDICTED_TAU)
+    return ClaimRow(
+        claim=claim,
+        outcome=outcome,
+        sentence=f"τ = {text_of(tau)} over {plural(every.num_pairs, 'pair')}.{_thin(every)}",
+        rule=rule,
+        figure=Figure.ERROR,
+        cells=(JudgedCell(cell="all", value=tau, outcome=outcome, of=every.cells),),
+        details=details,
+    )
 
 
-def _too_few(claim: str, what: str, errors: Sequence[ErrorRow]) -> ClaimRow:
-    thin = f" Some cells have fewer than {FEW} repeats." if errors and errors[0].fewest_repeats < FEW else ""
-    sentence = f"No {FEW} repeats of measured cells with {what}.{thin}"
-    return not_measured(claim, sentence)
+def _thin(every: ErrorRow) -> str:
+    if every.fewest_repeats >= FEWEST_FOR_LEVEL:
+        return ""
+    return f" Some cells have {every.fewest_repeats} repeats, fewer than {FEWEST_FOR_LEVEL}: a range decides nothing."
 
 
 def by_place(rows: Iterable[StepRow]) -> dict[Setting, list[StepRow]]:
@@ -116,6 +142,7 @@ def over(own: Accepts, other: Callable[[StepRow, StepRow], bool], where: Callabl
                 rival = fastest(one for one in here if one is not row and other(row, one))
                 ratio = speedup(row, rival) if rival is not None else None
                 if rival is not None and ratio is not None:
-                    yield f"{row.name} over {rival.name} ({place.describe()})", ratio
+                    name = f"{row.name} over {rival.name} ({place.describe()})"
+                    yield Measured(name, ratio, (rival.ids, row.ids))
 
     return select

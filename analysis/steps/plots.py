@@ -155,9 +155,9 @@ def predicted_against_measured(rows: Sequence[StepRow], errors: Sequence[ErrorRo
 
 def _error_title(errors: Sequence[ErrorRow]) -> str:
     every = errors[0]
-    order = "" if every.tau is None else f", τ {number(every.tau)} ({plural(every.num_pairs, 'pair')})"
+    order = "" if every.tau is None else f", τ {number(every.tau.median)} ({plural(every.num_pairs, 'pair')})"
     cells = plural(every.num_cells, "cell")
-    return f"{cells}: error {percent(every.median)} in the median, {percent(every.p95)} at p95{order}"
+    return f"{cells}: error {percent(every.median.median)} in the median, {percent(every.p95.median)} at p95{order}"
 
 
 def _median_ms(row: StepRow) -> float:

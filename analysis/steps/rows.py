@@ -31,8 +31,9 @@ class StepRow:
 
     `method` is its label with the sizes that it stands for, `strategy` the same as plug-ins, `name` a short one.
     `by_repeat` holds the mean step time of each repeat, `step_time_s` their median. `predicted_s` comes from a virtual
-    clock. `single_s` is the step of one worker alone, `bound_s` what no order of messages can beat: the longer of
-    computation and of one message with all gradients, α + β·bytes. `ids` are records of both kinds.
+    clock. `single_s` is the step of one worker alone, of the records `single_ids`, `bound_s` what no order of messages
+    can beat: the longer of computation and of one message with all gradients, α + β·bytes. `ids` are records of both
+    kinds.
     """
 
     place: Setting
@@ -46,6 +47,7 @@ class StepRow:
     by_repeat: tuple[tuple[int, float], ...] = ()
     predicted_s: float | None = None
     single_s: float | None = None
+    single_ids: tuple[str, ...] = ()
     bound_s: float | None = None
     num_messages: float | None = None
     num_control_rounds: float | None = None
@@ -63,8 +65,7 @@ class StepRow:
         """Scaling efficiency, measured: the step of one worker alone over this one (weak scaling)."""
         if self.single_s is None or self.step_time_s is None:
             return None
-        step = self.step_time_s
-        return Interval(self.single_s / step.median, self.single_s / step.high, self.single_s / step.low, step.n)
+        return self.step_time_s.over(self.single_s)
 
     @property
     def predicted_efficiency(self) -> float | None:
@@ -140,15 +141,16 @@ class ErrorRow:
 
     `median`, `p95` and `worst` are of |predicted − measured| / measured, `bias` is the median with its sign. `tau` is
     Kendall's τ over the `num_pairs` pairs of methods in one place whose measured intervals are disjoint, None without
-    any.
+    any. Intervals are over cells, whose records are `cells`.
     """
 
     of: str
     num_cells: int
-    median: float
-    p95: float
+    median: Interval
+    p95: Interval
     worst: float
     bias: float
-    tau: float | None
+    tau: Interval | None
     num_pairs: int
     fewest_repeats: int
+    cells: tuple[tuple[str, ...], ...] = ()

@@ -77,11 +77,11 @@ def error_table(errors: Sequence[ErrorRow], width: int) -> Group:
     """How far predictions lie from measurements."""
     columns = [
         Column("cells", tuple(str(row.num_cells) for row in errors), 2),
-        Column("median\nerror", tuple(percent(row.median) for row in errors), 0),
-        Column("p95", tuple(percent(row.p95) for row in errors), 1),
+        Column("median\nerror", tuple(percent(row.median.median) for row in errors), 0),
+        Column("p95", tuple(percent(row.p95.median) for row in errors), 1),
         Column("worst", tuple(percent(row.worst) for row in errors), 3),
         Column("bias", tuple(percent(row.bias) for row in errors), 5),
-        Column("τ", tuple(number(row.tau) for row in errors), 4),
+        Column("τ", tuple(number(row.tau.median if row.tau else None) for row in errors), 4),
         Column("pairs", tuple(str(row.num_pairs) for row in errors), 6),
     ]
     table = terminal.table("of", [row.of for row in errors], columns, width)

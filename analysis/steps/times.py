@@ -14,17 +14,14 @@ import statistics
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-import numpy as np
-
 from analysis import naming
 from analysis.cells import LOCAL, SIMULATED, is_measured, is_shared, num_ranks, step_time_s
-from analysis.stats import Interval, bootstrap_interval
+from analysis.stats import NOISE, Interval, bootstrap_interval, pairs_interval, quantile_interval
 from analysis.steps.rows import ErrorRow, PaysRow, Setting, StepRow, StudyRow
 from analysis.targets.training import median_phases, visible_phases
 from results.lines import line_s_per_byte
 from results.record import Record
 
-NOISE = 0.01  # of a step; less is no gain
 GRADIENT_BYTES = 4
 Key = tuple[Setting, str]
 
@@ -128,38 +125,43 @@ def _merged(a: StepRow, b: StepRow) -> StepRow:
     return replace(measured, predicted_s=predicted_s, ids=tuple(dict.fromkeys((*measured.ids, *other.ids))))
 
 
-def _singles(rows: Sequence[StepRow]) -> Callable[[Setting], float | None]:
+Single = tuple[float, tuple[str, ...]]  # the step of one worker, and the records that it is of
+
+
+def _singles(rows: Sequence[StepRow]) -> Callable[[Setting], Single | None]:
     """The step of one worker: alone and measured, nearest to the place; else the computation that was predicted."""
-    alone = [(row.place, row.step_time_s.median) for row in rows if _is_alone(row) and row.step_time_s is not None]
+    alone = [
+        (row.place, row.step_time_s.median, row.ids)
+        for row in rows
+        if (row.system == LOCAL or row.place.num_workers == 1) and row.step_time_s is not None
+    ]
     predicted = [
-        (row.place, row.phases.compute_s)
+        (row.place, row.phases.compute_s, row.ids)
         for row in rows
         if row.evidence == SIMULATED and row.phases.compute_s is not None
     ]
 
-    def single_s(place: Setting) -> float | None:
+    def single(place: Setting) -> Single | None:
         for known in (alone, predicted):
-            same = [(other, step_s) for other, step_s in known if _work(other) == _work(place)]
-            exact = [step_s for other, step_s in same if other.gbit == place.gbit]
+            same = [one for one in known if _work(one[0]) == _work(place)]
             if same:
-                return statistics.median(exact or [step_s for _, step_s in same])
+                nearest = [one for one in same if one[0].gbit == place.gbit] or same
+                return statistics.median(step_s for _, step_s, _ in nearest), tuple(
+                    i for *_, ids in nearest for i in ids
+                )
         return None
 
-    return single_s
-
-
-def _is_alone(row: StepRow) -> bool:
-    return row.system == LOCAL or row.place.num_workers == 1
+    return single
 
 
 def _work(place: Setting) -> tuple[str, int]:
     return place.workload, place.batch_size
 
 
-def _completed(row: StepRow, singles: Callable[[Setting], float | None]) -> StepRow:
-    single_s = singles(row.place)
+def _completed(row: StepRow, singles: Callable[[Setting], Single | None]) -> StepRow:
+    single_s, ids = singles(row.place) or (None, ())
     bound_s = max(single_s, row.bound_s) if single_s is not None and row.bound_s is not None else None
-    return replace(row, single_s=single_s, bound_s=bound_s)
+    return replace(row, single_s=single_s, single_ids=ids, bound_s=bound_s)
 
 
 def _order(row: StepRow) -> tuple[object, ...]:
@@ -267,30 +269,34 @@ def error_rows(rows: Sequence[StepRow]) -> tuple[ErrorRow, ...]:
 def errors_of(name: str, rows: Sequence[StepRow]) -> ErrorRow:
     """The statistics of these rows, which have both a measurement and a prediction."""
     signed = [row.error for row in rows if row.error is not None]
-    sizes = np.abs(signed)
+    sizes = [abs(error) for error in signed]
     tau, num_pairs = kendall_tau(rows)
     return ErrorRow(
         of=name,
         num_cells=len(signed),
-        median=float(np.median(sizes)),
-        p95=float(np.quantile(sizes, 0.95)),
-        worst=float(sizes.max()),
+        median=bootstrap_interval(sizes),
+        p95=quantile_interval(sizes, 0.95),
+        worst=max(sizes),
         bias=statistics.median(signed),
         tau=tau,
         num_pairs=num_pairs,
         fewest_repeats=min(row.num_repeats for row in rows),
+        cells=tuple(row.ids for row in rows),
     )
 
 
-def kendall_tau(rows: Sequence[StepRow]) -> tuple[float | None, int]:
-    """Kendall's τ of measured and predicted order over pairs of methods in one place with disjoint intervals."""
-    signs = [
-        _sign((a.step_time_s.median - b.step_time_s.median) * (a.predicted_s - b.predicted_s))
-        for a, b in itertools.combinations(rows, 2)
+def kendall_tau(rows: Sequence[StepRow]) -> tuple[Interval | None, int]:
+    """Kendall's τ of measured and predicted order over pairs of methods in one place with disjoint intervals.
+
+    Its interval is over rows and not over pairs, which share rows.
+    """
+    signs = {
+        (i, j): _sign((a.step_time_s.median - b.step_time_s.median) * (a.predicted_s - b.predicted_s))
+        for (i, a), (j, b) in itertools.combinations(enumerate(rows), 2)
         if a.place == b.place and a.step_time_s is not None and b.step_time_s is not None
         if a.predicted_s is not None and b.predicted_s is not None and _disjoint(a.step_time_s, b.step_time_s)
-    ]
-    return (sum(signs) / len(signs) if signs else None), len(signs)
+    }
+    return (pairs_interval(signs, len(rows)) if signs else None), len(signs)
 
 
 def _sign(value: float) -> int:

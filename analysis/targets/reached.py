@@ -16,14 +16,15 @@ from dataclasses import dataclass, replace
 from analysis.cells import FabricKey, fabric_key, is_shared, num_ranks
 from analysis.naming import method_of, short_names
 from analysis.steps.wire_bytes import counted_a_step
-from analysis.targets.rows import ACCURACY, LOSS, HeldOutCurve, Price, Spread, TargetRow, TargetStudy
+from analysis.targets.rows import ACCURACY, LOSS, HeldOutCurve, HeldOutEnd, Price, Spread, TargetRow, TargetStudy
 from analysis.wording import number, percent, plural
 from results.facts import Role
-from results.record import CurvePoint, Record, Status
+from results.record import CurvePoint, JobResult, Record, Status
 
 SHARE = 0.95
 ACCURATE = 0.5  # above it accuracy is the metric; language models guess too few tokens for that
 FEWEST_POINTS = 3
+BATCH = "batch"  # the axis on which a suite compares sizes of batches
 FULL_SIZE_SHARE = 0.75
 Cell = Sequence[Record]
 Key = tuple[str, str, str, FabricKey, int, str]
@@ -68,8 +69,8 @@ def _key(record: Record) -> Key:
 
 
 def _workers(record: Record) -> str:
-    """What the cell calls its workers where they are unequal by design; empty elsewhere."""
-    return record.cell.partition("/")[0] if record.trial.get("cluster") else ""
+    """What the cell calls its place where workers are unequal by design, or batches are compared; empty elsewhere."""
+    return record.cell.partition("/")[0] if record.trial.get("cluster") or record.axis == BATCH else ""
 
 
 def _study(key: Key, cells: Sequence[Cell]) -> TargetStudy | None:
@@ -94,6 +95,7 @@ def _study(key: Key, cells: Sequence[Cell]) -> TargetStudy | None:
         target=goal.value,
         rule=_rule(goal),
         rows=(dense_row, *(row for row in rows if not row.is_dense)),
+        batch_size=key[4],
     )
 
 
@@ -163,14 +165,23 @@ def _row(records: Cell, name: str, goal: _Goal, *, is_dense: bool) -> TargetRow:
         final=accuracies if goal.metric == ACCURACY else losses,
         final_accuracy=accuracies,
         final_loss=losses,
+        finals=tuple((r.repeat, _final(_held_out(r)[-1], goal.metric)) for r in ended),
         prices=(*(_price(record, goal) for record in ended), *[lost] * len(diverged)),
         course=_course([_held_out(record) for record in ended], goal.metric),
-        clock=job.clock,
+        clock=job.clock if _has_clock(job) else "none",
         num_diverged=len(diverged),
         is_dense=is_dense,
         role=job.role,
+        ends=tuple(
+            HeldOutEnd(seed=record.seed, accuracy=end.accuracy or 0.0, loss=end.loss)
+            for record, end in zip(ended, ends, strict=True)
+        ),
         record_ids=tuple(record.id for record in (*ended, *diverged)),
     )
+
+
+def _final(point: CurvePoint, metric: str) -> float:
+    return point.loss if metric == LOSS else point.accuracy or 0.0
 
 
 def _optimizer(records: Cell) -> str:
@@ -186,11 +197,16 @@ def _price(record: Record, goal: _Goal) -> Price:
         return Price(
             steps=math.inf,
             num_bytes=None if each is None else math.inf,
-            time_s=None if job.clock == "none" else math.inf,
+            time_s=math.inf if _has_clock(job) else None,
         )
     by_mean = None if each is None else each * point.step
     sent = by_mean if point.sent_bytes is None else point.sent_bytes
-    return Price(steps=point.step, num_bytes=sent, time_s=point.time_s)
+    return Price(steps=point.step, num_bytes=sent, time_s=point.time_s if _has_clock(job) else None)
+
+
+def _has_clock(job: JobResult) -> bool:
+    """Whether the times of its curve are known: a predicted step is of one kind, and a warm-up's are of another."""
+    return job.clock != "none" and not (job.clock == "predicted" and job.code is not None and job.code.dense_steps > 0)
 
 
 def _course(repeats: Sequence[Sequence[CurvePoint]], metric: str) -> HeldOutCurve | None:
@@ -199,7 +215,7 @@ def _course(repeats: Sequence[Sequence[CurvePoint]], metric: str) -> HeldOutCurv
     if not steps:
         return None
     columns = [[points[step] for points in by_step] for step in steps]
-    values = [[p.loss if metric == LOSS else p.accuracy or 0.0 for p in column] for column in columns]
+    values = [[_final(point, metric) for point in column] for column in columns]
     times = [[p.time_s for p in column if p.time_s is not None] for column in columns]
     timed = all(len(own) == len(column) for own, column in zip(times, columns, strict=True))
     return HeldOutCurve(

@@ -54,9 +54,19 @@ class Price:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HeldOutEnd:
+    """Where a repeat that ended well stood at its last evaluation; repeats of several methods pair by `seed`."""
+
+    seed: int
+    accuracy: float
+    loss: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TargetRow:
-    """One method. `final` is the last held-out value of the metric over repeats that ended well, `prices` has one entry
-    a repeat, diverged ones too. `clock` is what its times are: measured, predicted or none."""
+    """One method. `final` is the last held-out value of the metric over repeats that ended well, `finals` the same by
+    repeat; `prices` has one entry a repeat, diverged ones too. `clock` is what its times are: measured, predicted or
+    none."""
 
     name: str
     strategy: str
@@ -64,6 +74,7 @@ class TargetRow:
     final: Spread | None
     final_accuracy: Spread | None
     final_loss: Spread | None
+    finals: tuple[tuple[int, float], ...] = ()
     prices: tuple[Price, ...]
     course: HeldOutCurve | None
     clock: str
@@ -71,6 +82,7 @@ class TargetRow:
     is_dense: bool = False
     role: Role = Role.METHOD
     falls_short: float | None = None
+    ends: tuple[HeldOutEnd, ...] = ()
     record_ids: tuple[str, ...] = ()
 
     @property
@@ -110,7 +122,8 @@ def _known_median(values: list[float | None]) -> float | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetStudy:
-    """One workload on one number of workers: `rows` with the dense one first. `target` is of `metric`, held out."""
+    """One workload on one number of workers: `rows` with the dense one first. `target` is of `metric`, held out;
+    `batch_size` counts the samples of a step on all workers together."""
 
     suite: str
     workload: str
@@ -121,6 +134,7 @@ class TargetStudy:
     target: float
     rule: str
     rows: tuple[TargetRow, ...]
+    batch_size: int = 0
 
     @property
     def title(self) -> str:

@@ -59,13 +59,16 @@ class AjiHeafield(Gathered):
 
     @property
     def scope(self) -> Scope:
+        """What the threshold is taken of: a message, or each tensor of it."""
         return SCOPES[self.per]
 
     @property
     def equal_sizes(self) -> bool:
+        """False: how many elements stand out depends on the values."""
         return False
 
     def encode(self, values: Tensor, ctx: Context) -> Tensor:
+        """Positions and values [k] of the elements at or above the threshold, at least one."""
         found = [
             standing_out(block, self.density, self.sample, ctx.generator) + start
             for start, block in blocks(values, ctx, self.per)
@@ -76,11 +79,14 @@ class AjiHeafield(Gathered):
         return sparse_code(values, positions)
 
     def add_decoded(self, data: Tensor, total: Tensor, ctx: Context) -> None:
+        """Add each value at its position of `total` [numel]."""
         add_sparse_code(data, total)
 
     @property
     def code_bits(self) -> float:
+        """Expected bits per element."""
         return chosen_bits(self.density)
 
     def wire_bytes(self, numel: int, world: int) -> float:
+        """Expected bytes: `density` is met on average alone."""
         return code_bytes(numel, self.density)

@@ -88,18 +88,22 @@ class Dgc:
 
     @property
     def scope(self) -> Scope:
+        """What the threshold is taken of: a message, or each tensor of it."""
         return SCOPES[self.per]
 
     @property
     def how(self) -> How:
+        """Ranks choose different elements, so codes are gathered."""
         return How.CONCAT
 
     @property
     def applies_momentum(self) -> bool:
+        """Unless `momentum` is 0."""
         return self.momentum > 0.0
 
     @property
     def ramp_steps(self) -> int:
+        """Steps over which the density falls to `density`."""
         return self.warmup_steps
 
     def density_at(self, step: int) -> float:
@@ -108,10 +112,12 @@ class Dgc:
         return max(self.density, WARM_UP[len(WARM_UP) * step // self.warmup_steps]) if warming else self.density
 
     def init(self, name: str, parameter: Tensor) -> State:
+        """Velocity and residual [numel], float32."""
         velocity = torch.zeros(parameter.numel(), dtype=torch.float32, device=parameter.device)
         return {"velocity": velocity, "residual": velocity.clone()}
 
     def reduce(self, grad: Tensor, states: Mapping[str, State], ctx: Context) -> Reduction:
+        """Clip, accumulate into velocity and residual, send the residual's largest elements and clear them."""
         self._clip(grad, ctx)
         report(
             sum(
@@ -152,9 +158,11 @@ class Dgc:
 
     @property
     def code_bits(self) -> float:
+        """Bits per element at the final density."""
         return chosen_bits(self.density)
 
     def wire_bytes(self, numel: int, world: int) -> float:
+        """Bytes at the final density, once warm-up is over."""
         return code_bytes(numel, self.density)
 
 

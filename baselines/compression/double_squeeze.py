@@ -51,21 +51,26 @@ class DoubleSqueeze:
 
     @property
     def scope(self) -> Scope:
+        """The inner code's."""
         return self.inner.scope
 
     @property
     def how(self) -> How:
+        """Each server gets its share of every worker's code."""
         return How.SCATTER
 
     def init(self, name: str, parameter: Tensor) -> State:
+        """A server's residual [numel], float32, beside the inner state."""
         residual = torch.zeros(parameter.numel(), dtype=torch.float32, device=parameter.device)
         return {"server_residual": residual, **self.inner.init(name, parameter)}
 
     def reduce(self, grad: Tensor, states: Mapping[str, State], ctx: Context) -> Reduction:
+        """Scatter codes to servers, gather the codes of their sums."""
         assert isinstance(self.inner, Codec)
         return squeezed(
             self.inner, grad, {s.name: states[s.name]["server_residual"] for s in ctx.message.segments}, ctx
         )
 
     def wire_bytes(self, numel: int, world: int) -> float:
+        """One code to the servers, and a server's reply of 1/P of it."""
         return self.inner.wire_bytes(numel, world) * (1 + 1 / world)

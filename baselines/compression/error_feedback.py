@@ -67,17 +67,21 @@ class ErrorFeedback:
 
     @property
     def scope(self) -> Scope:
+        """The inner compressor's."""
         return self.inner.scope
 
     @property
     def how(self) -> How:
+        """The inner compressor's."""
         return self.inner.how
 
     def init(self, name: str, parameter: Tensor) -> State:
+        """A residual [numel], float32, beside the inner state."""
         residual = torch.zeros(parameter.numel(), dtype=torch.float32, device=parameter.device)
         return {"residual": residual, **self.inner.init(name, parameter)}
 
     def reduce(self, grad: Tensor, states: Mapping[str, State], ctx: Context) -> Reduction:
+        """Add the residual, let the inner compressor reduce, keep what it did not contribute."""
         absorb(states, grad, ctx.message)  # a stands in the residual meanwhile: what is inside may overwrite grad
         reduced = yield from self.inner.reduce(grad, states, replace(ctx, wants_contribution=True))
         assert reduced.contributed is not None, "a compressor must say what it contributed when asked"
@@ -86,4 +90,5 @@ class ErrorFeedback:
         return Reduced(reduced.value, reduced.contributed)
 
     def wire_bytes(self, numel: int, world: int) -> float:
+        """The inner compressor's: residuals do not travel."""
         return self.inner.wire_bytes(numel, world)

@@ -61,16 +61,21 @@ class GTopK:
 
     @property
     def scope(self) -> Scope:
+        """k is of a message."""
         return Scope.MESSAGE
 
     @property
     def how(self) -> How:
+        """Two ranks' elements become one rank's, up a tree."""
         return How.MERGE
 
     def init(self, name: str, parameter: Tensor) -> State:
+        """No state; error feedback is written around it."""
         return {}
 
     def reduce(self, grad: Tensor, states: Mapping[str, State], ctx: Context) -> Reduction:
+        """Send the k largest elements up the tree; what merging here dropped is taken off what this rank
+        contributed."""
         numel, dropped = grad.numel(), list[tuple[Tensor, Tensor]]()
 
         def merge(own: Payload, arrived: Payload) -> Payload:
@@ -91,9 +96,11 @@ class GTopK:
 
     @property
     def code_bits(self) -> float:
+        """Bits per element of one payload of k elements."""
         return chosen_bits(self.density)
 
     def wire_bytes(self, numel: int, world: int) -> float:
+        """Bytes of one payload of k elements; the tree sends it once per round."""
         return code_bytes(numel, self.density)
 
 

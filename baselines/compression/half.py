@@ -41,16 +41,20 @@ class Half:
 
     @property
     def scope(self) -> Scope:
+        """Each element is rounded by itself."""
         return Scope.ELEMENT
 
     @property
     def how(self) -> How:
+        """Halves are summed on the way."""
         return How.SUM
 
     def init(self, name: str, parameter: Tensor) -> State:
+        """No state."""
         return {}
 
     def reduce(self, grad: Tensor, states: Mapping[str, State], ctx: Context) -> Reduction:
+        """Cast, sum in half precision, cast back into the gradient's own memory."""
         short = _shortened(grad, DTYPES[self.dtype])
         contributed = short.to(grad.dtype, copy=True) if ctx.wants_contribution else None  # the sum overwrites `short`
         total = yield Aggregate((short,), How.SUM, "gradient")
@@ -58,9 +62,11 @@ class Half:
 
     @property
     def code_bits(self) -> float:
+        """Bits per element."""
         return 16.0
 
     def wire_bytes(self, numel: int, world: int) -> float:
+        """Two bytes per element."""
         return 2.0 * numel
 
 

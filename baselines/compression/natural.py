@@ -40,13 +40,16 @@ class Natural(Gathered):
 
     @property
     def scope(self) -> Scope:
+        """Each element is rounded by itself."""
         return Scope.ELEMENT
 
     @property
     def equal_sizes(self) -> bool:
+        """True: 9 bits per element whatever the values."""
         return True
 
     def encode(self, values: Tensor, ctx: Context) -> Tensor:
+        """Exponents [numel] and packed signs [⌈numel/8⌉] of `values` [numel], float32."""
         bits = values.detach().contiguous().view(torch.int32)
         exponents = torch.empty(values.numel(), dtype=torch.uint8, device=values.device)
         signs = torch.zeros(-(-values.numel() // 8) * 8, dtype=torch.uint8, device=values.device)
@@ -60,6 +63,7 @@ class Natural(Gathered):
         return joined(exponents, _packed(signs))
 
     def add_decoded(self, data: Tensor, total: Tensor, ctx: Context) -> None:
+        """Add the powers of two to `total` [numel]."""
         numel = total.numel()
         exponents, signs = split(data, (torch.uint8, numel), (torch.uint8, -(-numel // 8)))
         for start in range(0, numel, PIECE):
@@ -68,6 +72,7 @@ class Natural(Gathered):
             total[start : start + PIECE] += (powers | (negative.to(torch.int32) << 31)).view(torch.float32)
 
     def wire_bytes(self, numel: int, world: int) -> float:
+        """A byte of exponent per element, and a bit of sign."""
         return numel + float(-(-numel // 8))
 
 

@@ -53,10 +53,12 @@ class OneBit(Gathered):
 
     @property
     def scope(self) -> Scope:
+        """Blocks are of a tensor, or of a message."""
         return Scope.MESSAGE if self.per == "message" else Scope.TENSOR
 
     @property
     def equal_sizes(self) -> bool:
+        """True: bits and means depend on shapes alone."""
         return True
 
     def block_sizes(self, message: Message) -> list[int]:
@@ -70,16 +72,19 @@ class OneBit(Gathered):
         return [size for size in sizes if size]
 
     def encode(self, values: Tensor, ctx: Context) -> Tensor:
+        """Two means per block, float32, and a bit per element."""
         bits, means = signs.encode(values, self.block_sizes(ctx.message))
         return joined(means, bits)
 
     def add_decoded(self, data: Tensor, total: Tensor, ctx: Context) -> None:
+        """Add each element's mean to `total` [numel]."""
         sizes = self.block_sizes(ctx.message)
         means, bits = split(data, (torch.float32, 2 * len(sizes)), (torch.uint8, -(-total.numel() // 8)))
         signs.add_decoded(total, bits, means, sizes)
 
     @property
     def code_bits(self) -> float:
+        """Bits per element, means apart."""
         return 1.0
 
     def wire_bytes(self, numel: int, world: int) -> float:

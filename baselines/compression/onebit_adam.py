@@ -78,25 +78,32 @@ class OnebitAdam:
 
     @property
     def dense_steps(self) -> int:
+        """The warm-up: gradients travel in float32."""
         return self.warmup_steps
 
     @property
     def scope(self) -> Scope:
+        """A message is shared out over the servers as a whole."""
         return Scope.MESSAGE
 
     @property
     def how(self) -> How:
+        """Each server gets its rows of every worker's momentum."""
         return How.SCATTER
 
     def fits(self, optimizer: OptimizerSpec) -> bool:
+        """Whether `optimizer` is the other half of 1-bit Adam, with the same settings."""
         own = [getattr(optimizer, field, None) for field in ("freeze_after", "beta1")]
         return optimizer.card.name == "frozen-adam" and own == [self.warmup_steps, self.beta1]
 
     def init(self, name: str, parameter: Tensor) -> State:
+        """Momentum and the residuals of worker and server [numel], float32."""
         keys = ("momentum", "residual", "server_residual")
         return {key: torch.zeros(parameter.numel(), dtype=torch.float32, device=parameter.device) for key in keys}
 
     def reduce(self, grad: Tensor, states: Mapping[str, State], ctx: Context) -> Reduction:
+        """Mean gradients while warming up; then momenta both ways as signs, and the gradient that Adam turns into
+        them."""
         if ctx.step < self.warmup_steps:
             contributed = grad.clone() if ctx.wants_contribution else None
             ((mean,),) = (yield Aggregate((grad,), How.SUM, "gradient")).parts
@@ -128,6 +135,7 @@ class OnebitAdam:
 
     @property
     def code_bits(self) -> float:
+        """Bits per element after the warm-up, scales apart."""
         return 1.0
 
     def wire_bytes(self, numel: int, world: int) -> float:

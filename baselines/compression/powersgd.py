@@ -57,17 +57,21 @@ class PowerSgd:
 
     @property
     def scope(self) -> Scope:
+        """A matrix is factored as a whole."""
         return Scope.TENSOR
 
     @property
     def how(self) -> How:
+        """Both factors are sums over ranks."""
         return How.SUM
 
     def init(self, name: str, parameter: Tensor) -> State:
+        """Q [r × n] of the last step for a matrix that is compressed, if it is to be kept."""
         shape = tuple(parameter.shape)
         return {"q": self._drawn(name, shape, 0, parameter)} if self.warm_start and self._pays(shape) else {}
 
     def reduce(self, grad: Tensor, states: Mapping[str, State], ctx: Context) -> Reduction:
+        """Sum P and what is not compressed, orthonormalise, sum Q, put the products in place of the gradients."""
         flat = grad.float()
         matrices = [(at, s) for at, s in _places(ctx.message) if self._pays(s.shape)]
         plain = [flat[at : at + s.numel] for at, s in _places(ctx.message) if not self._pays(s.shape)]

@@ -60,17 +60,21 @@ class Qsgd(Gathered):
 
     @property
     def scope(self) -> Scope:
+        """Buckets run through a message."""
         return Scope.MESSAGE
 
     @property
     def equal_sizes(self) -> bool:
+        """True for the fixed coding; the length of Elias codes depends on the values."""
         return self.coding == "fixed"
 
     def encode(self, values: Tensor, ctx: Context) -> Tensor:
+        """A norm per bucket, float32, and coded levels."""
         rounded, norms = levels.quantise(values, self.bits, self.bucket, ctx.generator, self._norm)
         return joined(norms, levels.pack(rounded, self.bits) if self.equal_sizes else elias.encode(rounded))
 
     def add_decoded(self, data: Tensor, total: Tensor, ctx: Context) -> None:
+        """Add norm · level / s of each element to `total` [numel]."""
         numel = total.numel()
         num_buckets = -(-numel // self.bucket)
         norms, codes = split(data, (torch.float32, num_buckets), (torch.uint8, data.numel() - 4 * num_buckets))

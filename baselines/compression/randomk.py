@@ -49,22 +49,27 @@ class RandomK(Gathered):
 
     @property
     def scope(self) -> Scope:
+        """k is of a message."""
         return Scope.MESSAGE
 
     @property
     def how(self) -> How:
+        """Equal positions on all ranks can be summed, own ones are gathered."""
         return How.SUM if self.shared else How.CONCAT
 
     @property
     def equal_sizes(self) -> bool:
+        """True: k depends on the message's size alone."""
         return True
 
     def encode(self, values: Tensor, ctx: Context) -> Tensor:
+        """The values [k] at the drawn positions, with the positions unless they are shared."""
         if self.shared:
             return sparse.gather(values, self._positions(values, ctx)).view(torch.uint8)
         return sparse_code(values, self._positions(values, ctx))
 
     def add_decoded(self, data: Tensor, total: Tensor, ctx: Context) -> None:
+        """Add each value at its position of `total` [numel]; shared positions are drawn again."""
         if self.shared:
             positions = self._positions(total, ctx)
             (values,) = split(data, (torch.float32, positions.numel()))
@@ -73,6 +78,7 @@ class RandomK(Gathered):
             add_sparse_code(data, total)
 
     def reduce(self, grad: Tensor, states: Mapping[str, State], ctx: Context) -> Reduction:
+        """Sum the values at shared positions, or gather codes."""
         if not self.shared:
             return (yield from gathered(self, grad, ctx))
         positions, contributed = self._positions(grad, ctx), None
@@ -96,9 +102,11 @@ class RandomK(Gathered):
 
     @property
     def code_bits(self) -> float:
+        """Expected bits per element."""
         return 32.0 * self.density if self.shared else chosen_bits(self.density)
 
     def wire_bytes(self, numel: int, world: int) -> float:
+        """4·k bytes, and those of positions unless they are shared."""
         return 4.0 * num_kept(numel, self.density) if self.shared else code_bytes(numel, self.density)
 
 

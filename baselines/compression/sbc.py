@@ -54,13 +54,16 @@ class Sbc(Gathered):
 
     @property
     def scope(self) -> Scope:
+        """k and μ are of a tensor, or of a message."""
         return Scope.TENSOR if self.per == "tensor" else Scope.MESSAGE
 
     @property
     def equal_sizes(self) -> bool:
+        """False: gaps between positions have codes of different lengths."""
         return False
 
     def encode(self, values: Tensor, ctx: Context) -> Tensor:
+        """μ per block, float32; the number of positions, int32; their gaps in Golomb-Rice code."""
         means, positions, start = [], [], 0
         for part in values.split(self._sizes(ctx.message)):
             mean, kept = self._binarised(part)
@@ -73,6 +76,7 @@ class Sbc(Gathered):
         return joined(table, count, golomb.encode(flat, values.numel(), self._parameter))
 
     def add_decoded(self, data: Tensor, total: Tensor, ctx: Context) -> None:
+        """Add μ of its block at each position of `total` [numel]."""
         sizes = self._sizes(ctx.message)
         stream = data.numel() - 4 * len(sizes) - 4
         means, count, code = split(data, (torch.float32, len(sizes)), (torch.int32, 1), (torch.uint8, max(0, stream)))
@@ -97,6 +101,7 @@ class Sbc(Gathered):
 
     @property
     def code_bits(self) -> float:
+        """Expected bits per element for positions at random, the header apart."""
         return self.density * golomb.bits_per_position(self.density, self._parameter)
 
     def wire_bytes(self, numel: int, world: int) -> float:

@@ -37,16 +37,20 @@ class ScaledSign(Gathered):
 
     @property
     def scope(self) -> Scope:
+        """The mean magnitude is of a tensor."""
         return Scope.TENSOR
 
     @property
     def equal_sizes(self) -> bool:
+        """True: a bit per element and a scale per tensor."""
         return True
 
     def encode(self, values: Tensor, ctx: Context) -> Tensor:
+        """A scale per tensor, float32, and a bit per element."""
         return CODE.encode(values, ctx)
 
     def add_decoded(self, data: Tensor, total: Tensor, ctx: Context) -> None:
+        """Add ± the tensor's scale to `total` [numel]."""
         CODE.add_decoded(data, total, ctx)
 
     def wire_bytes(self, numel: int, world: int) -> float:

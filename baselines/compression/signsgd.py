@@ -46,19 +46,24 @@ class SignSgd:
 
     @property
     def scope(self) -> Scope:
+        """Each element is voted on by itself."""
         return Scope.ELEMENT
 
     @property
     def how(self) -> How:
+        """Votes of all ranks are gathered."""
         return How.CONCAT
 
     def init(self, name: str, parameter: Tensor) -> State:
+        """No state."""
         return {}
 
     def reduce(self, grad: Tensor, states: Mapping[str, State], ctx: Context) -> Reduction:
+        """The majority of the ranks' signs [numel], −1, 0 or 1."""
         return _majority(grad, ctx)
 
     def wire_bytes(self, numel: int, world: int) -> float:
+        """A bit per element."""
         return float(-(-numel // 8))
 
 
@@ -80,20 +85,25 @@ class Signum:
 
     @property
     def scope(self) -> Scope:
+        """Each element is voted on by itself."""
         return Scope.ELEMENT
 
     @property
     def how(self) -> How:
+        """Votes of all ranks are gathered."""
         return How.CONCAT
 
     @property
     def applies_momentum(self) -> bool:
+        """Always, before the vote."""
         return True
 
     def init(self, name: str, parameter: Tensor) -> State:
+        """Momentum [numel], float32."""
         return {"momentum": torch.zeros(parameter.numel(), dtype=torch.float32, device=parameter.device)}
 
     def reduce(self, grad: Tensor, states: Mapping[str, State], ctx: Context) -> Reduction:
+        """Update the momentum, then the majority of its signs [numel], −1, 0 or 1."""
         for momentum, part in parts_of(states, "momentum", grad, ctx.message):
             if not math.isfinite(float(momentum.sum())):
                 report(int((~momentum.isfinite()).sum()), ctx.message)
@@ -102,6 +112,7 @@ class Signum:
         return (yield from _majority(grad, ctx))
 
     def wire_bytes(self, numel: int, world: int) -> float:
+        """A bit per element."""
         return float(-(-numel // 8))
 
 

@@ -42,13 +42,16 @@ class TernGrad(Gathered):
 
     @property
     def scope(self) -> Scope:
+        """The scale is of a tensor."""
         return Scope.TENSOR
 
     @property
     def equal_sizes(self) -> bool:
+        """True: two bits per element and a scale per tensor."""
         return True
 
     def encode(self, values: Tensor, ctx: Context) -> Tensor:
+        """A scale per tensor, float32, and two bits per element."""
         scales, signs = [], torch.empty(values.numel(), dtype=torch.int8, device=values.device)
         for part, into in zip(values.split(_sizes(ctx)), signs.split(_sizes(ctx)), strict=True):
             scales.append(scale := self._scale(part))
@@ -57,6 +60,7 @@ class TernGrad(Gathered):
         return joined(torch.stack(scales) if scales else values[:0], levels.pack(signs, BITS))
 
     def add_decoded(self, data: Tensor, total: Tensor, ctx: Context) -> None:
+        """Add −1, 0 or 1 times the tensor's scale to `total` [numel]."""
         sizes, numel = _sizes(ctx), total.numel()
         scales, codes = split(data, (torch.float32, len(sizes)), (torch.uint8, -(-numel * BITS // 8)))
         signs = levels.unpack(codes, BITS, numel)

@@ -48,21 +48,27 @@ class TopK(Gathered):
 
     @property
     def scope(self) -> Scope:
+        """k is of a message."""
         return Scope.MESSAGE
 
     @property
     def equal_sizes(self) -> bool:
+        """True: k depends on the message's size alone."""
         return True
 
     def encode(self, values: Tensor, ctx: Context) -> Tensor:
+        """The k values of largest magnitude and their positions."""
         return sparse_code(values, select.top_k(values, num_kept(values.numel(), self.density)), DTYPES[self.values])
 
     def add_decoded(self, data: Tensor, total: Tensor, ctx: Context) -> None:
+        """Add each value at its position of `total` [numel]."""
         add_sparse_code(data, total, DTYPES[self.values])
 
     @property
     def code_bits(self) -> float:
+        """Expected bits per element."""
         return chosen_bits(self.density, 8.0 * DTYPES[self.values].itemsize)
 
     def wire_bytes(self, numel: int, world: int) -> float:
+        """b·k bytes."""
         return code_bytes(numel, self.density, DTYPES[self.values])

@@ -23,19 +23,24 @@ class Uncompressed:
 
     @property
     def scope(self) -> Scope:
+        """Nothing needs to be seen whole."""
         return Scope.ELEMENT
 
     @property
     def how(self) -> How:
+        """Gradients are summed on the way."""
         return How.SUM
 
     def init(self, name: str, parameter: Tensor) -> State:
+        """No state."""
         return {}
 
     def reduce(self, grad: Tensor, states: Mapping[str, State], ctx: Context) -> Reduction:
+        """One sum of the gradient [numel], in its own memory."""
         contributed = grad.clone() if ctx.wants_contribution else None
         total = yield Aggregate((grad,), How.SUM, "gradient")
         return Reduced(total.parts[0][0], contributed)
 
     def wire_bytes(self, numel: int, world: int) -> float:
+        """Four bytes per element."""
         return 4.0 * numel

@@ -47,20 +47,25 @@ class WarmUp:
 
     @property
     def dense_steps(self) -> int:
+        """Steps in full precision."""
         return self.steps
 
     @property
     def scope(self) -> Scope:
+        """The inner compressor's."""
         return self.inner.scope
 
     @property
     def how(self) -> How:
+        """The inner compressor's; in the warm-up sums."""
         return self.inner.how
 
     def init(self, name: str, parameter: Tensor) -> State:
+        """The inner state, which stays as it is until the warm-up is over."""
         return self.inner.init(name, parameter)
 
     def reduce(self, grad: Tensor, states: Mapping[str, State], ctx: Context) -> Reduction:
+        """A plain sum in the first `steps` steps, then the inner compressor."""
         if ctx.step >= self.steps:
             return (yield from self.inner.reduce(grad, states, ctx))
         contributed = grad.clone() if ctx.wants_contribution else None
@@ -68,4 +73,5 @@ class WarmUp:
         return Reduced(total.parts[0][0], contributed)
 
     def wire_bytes(self, numel: int, world: int) -> float:
+        """The inner compressor's, as after the warm-up."""
         return self.inner.wire_bytes(numel, world)

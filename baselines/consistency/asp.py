@@ -26,13 +26,17 @@ class Asp:
 
     @property
     def is_synchronous(self) -> bool:
+        """False: updates are computed on parameters of different ages."""
         return False
 
     def may_start(self, clocks: Sequence[int], own: int) -> bool:
+        """Always."""
         return True
 
     def must_include(self, clock: int) -> int:
+        """No update at all."""
         return -1
 
     def share(self, num_arrived: int, num_workers: int) -> float:
+        """1/P of each update, however many have come."""
         return 1.0 / num_workers

@@ -24,13 +24,17 @@ class Bsp:
 
     @property
     def is_synchronous(self) -> bool:
+        """True: all workers read the same version."""
         return True
 
     def may_start(self, clocks: Sequence[int], own: int) -> bool:
+        """When the slowest worker has finished the clock before."""
         return min(clocks) >= clocks[own]
 
     def must_include(self, clock: int) -> int:
+        """All updates of the clock before."""
         return clock - 1
 
     def share(self, num_arrived: int, num_workers: int) -> float:
+        """1/P of each update."""
         return 1.0 / num_workers

@@ -33,13 +33,17 @@ class Ssp:
 
     @property
     def is_synchronous(self) -> bool:
+        """Only without staleness."""
         return self.staleness == 0
 
     def may_start(self, clocks: Sequence[int], own: int) -> bool:
+        """While the worker is at most `staleness` clocks ahead of the slowest one."""
         return clocks[own] - min(clocks) <= self.staleness
 
     def must_include(self, clock: int) -> int:
+        """All updates more than `staleness` clocks old."""
         return clock - self.staleness - 1
 
     def share(self, num_arrived: int, num_workers: int) -> float:
+        """1/P of each update, however many have come."""
         return 1.0 / num_workers

@@ -26,6 +26,8 @@ class AllGatherSum:
     takes: ClassVar[frozenset[How]] = frozenset({How.SUM, How.CONCAT})
 
     def run(self, aggregate: Aggregate, rank: int, world: int) -> ExchangeRun:
+        """One all-gather, after one of sizes (8 bytes per rank) where they may differ; sums are taken in order of
+        rank."""
         data = as_bytes(aggregate.payload)
         sizes = [data.numel()] * world
         if aggregate.how is not How.SUM and not aggregate.equal_sizes:

@@ -39,6 +39,8 @@ class RingAllReduce:
     takes: ClassVar[frozenset[How]] = frozenset({How.SUM, How.CONCAT, How.SCATTER})
 
     def run(self, aggregate: Aggregate, rank: int, world: int) -> ExchangeRun:
+        """One all-reduce for SUM, an all-to-all each way for SCATTER; everything else is gathered, sizes first where
+        they may differ."""
         if aggregate.how is How.SUM:
             (tensor,) = aggregate.payload
             return Aggregated((((yield AllReduce(tensor))[0],),))

@@ -43,11 +43,14 @@ class Hierarchical:
             raise ValueError(f"ranks_per_host is {self.ranks_per_host}; use at least 1")
 
     def why_unfit(self, world: int) -> str | None:
+        """The reason where hosts would have different numbers of ranks, else None."""
         if world % self.ranks_per_host:
             return f"ranks_per_host={self.ranks_per_host} does not divide {world} ranks; use a divisor of {world}"
         return None
 
     def run(self, aggregate: Aggregate, rank: int, world: int) -> ExchangeRun:
+        """2(k−1) + 2(H−1) rounds of transfers, in which a rank that has nothing to do sits out. Raises: ValueError
+        unless it is to sum, or if hosts are unequal."""
         if aggregate.how is not How.SUM:
             raise ValueError(
                 "the exchange 'hierarchical' sums; use 'all-reduce' or 'all-gather' for payloads that cannot be summed"

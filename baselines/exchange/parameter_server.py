@@ -55,12 +55,15 @@ class ParameterServer:
 
     @property
     def updates_on_servers(self) -> bool:
+        """Whether a server replies with parameters instead of gradients."""
         return self.update == "server"
 
     def num_workers(self, world: int) -> int:
+        """Ranks that train: all but the last `servers`."""
         return world - self.servers
 
     def why_unfit(self, world: int) -> str | None:
+        """The reason where no worker would be left, else None."""
         if self.num_workers(world) < 1:
             return f"servers={self.servers} of {world} ranks leaves no worker; use at most {world - 1}"
         return None
@@ -78,6 +81,8 @@ class ParameterServer:
         return self.placement == "whole" or (self.placement == "auto" and message.segments[0].slice is not None)
 
     def run(self, aggregate: Aggregate, rank: int, world: int) -> ExchangeRun:
+        """Push by one all-to-all, sum (and step, by `Serve`), pull by another. Raises: ValueError for MERGE, or
+        without a worker."""
         if reason := self.why_unfit(world):
             raise ValueError(f"parameter-server: {reason}")
         if aggregate.how is How.SCATTER:

@@ -31,6 +31,7 @@ class Ring:
     takes: ClassVar[frozenset[How]] = frozenset({How.SUM})
 
     def run(self, aggregate: Aggregate, rank: int, world: int) -> ExchangeRun:
+        """2(P−1) rounds of transfers to the next rank. Raises: ValueError unless it is to sum."""
         if aggregate.how is not How.SUM:
             raise ValueError(
                 "the exchange 'ring' sums; use 'all-reduce' or 'all-gather' for payloads that cannot be summed"

@@ -35,6 +35,8 @@ class Tree:
     takes: ClassVar[frozenset[How]] = frozenset({How.SUM, How.MERGE})
 
     def run(self, aggregate: Aggregate, rank: int, world: int) -> ExchangeRun:
+        """2⌈log₂ P⌉ rounds of transfers, in which a rank that has nothing to do sits out. Raises: ValueError unless
+        it is to sum or merge."""
         if aggregate.how not in self.takes:
             raise ValueError("the exchange 'tree' sums or merges; use 'all-reduce' or 'all-gather' to collect payloads")
         own = aggregate.payload

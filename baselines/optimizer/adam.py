@@ -29,11 +29,14 @@ class Adam:
 
     @property
     def scope(self) -> Scope:
+        """Element-wise, so a server may step its part."""
         return Scope.ELEMENT
 
     @property
     def applies_momentum(self) -> bool:
+        """Always: β₁ is torch's default."""
         return True
 
     def build(self, parameters: Parameters) -> torch.optim.Optimizer:
+        """torch's `AdamW`; without weight decay that is Adam."""
         return torch.optim.AdamW(parameters, lr=self.lr, weight_decay=self.weight_decay)

@@ -29,14 +29,15 @@ decay.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, overload
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from baselines.api import Card, Parameters, Scope, Slot
+from baselines.stepping import TensorwiseOptimizer
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,48 +73,28 @@ class FrozenAdam:
 
     @property
     def applies_momentum(self) -> bool:
+        """Always: its first moment."""
         return True
 
     def build(self, parameters: Parameters) -> torch.optim.Optimizer:
-        return _FreezingAdam(parameters, self)
+        """An optimizer of these parameters, with moments of their shapes as its state."""
+        return TensorwiseOptimizer(parameters, self._step, lr=self.lr)
 
-
-class _FreezingAdam(torch.optim.Optimizer):
-    """State a parameter: `step`, `exp_avg` and `exp_avg_sq`, called as in torch's Adam, and the step at whose end v
-    was frozen (0: not yet)."""
-
-    def __init__(self, parameters: Parameters, rule: FrozenAdam) -> None:
-        super().__init__(parameters, {"lr": rule.lr})
-        self._rule = rule
-
-    @overload
-    def step(self, closure: None = None) -> None: ...
-
-    @overload
-    def step(self, closure: Callable[[], float]) -> float: ...
-
-    @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                if parameter.grad is not None:
-                    self._update(parameter, parameter.grad, group["lr"])
-        return None
-
-    def _update(self, parameter: Tensor, grad: Tensor, lr: float) -> None:
-        rule, state = self._rule, self.state[parameter]
+    def _step(self, weights: Tensor, grad: Tensor, state: dict[str, Any], group: Mapping[str, Any]) -> None:
+        """One tensor's step; `state` holds `step`, `exp_avg` and `exp_avg_sq`, called as in torch's Adam, and the step
+        at whose end v was frozen (0: not yet)."""
         grad = grad.to(torch.promote_types(grad.dtype, torch.float32))  # in float16 v and ε vanish
         if not state:
             moments = {key: torch.zeros_like(grad) for key in ("exp_avg", "exp_avg_sq")}
             state.update(step=0, frozen_after=0, **moments)
         state["step"] += 1
         step, mean, square = state["step"], state["exp_avg"], state["exp_avg_sq"]
-        mean.lerp_(grad, 1 - rule.beta1)
+        mean.lerp_(grad, 1 - self.beta1)
         if not state["frozen_after"]:
-            square.mul_(rule.beta2).addcmul_(grad, grad, value=1 - rule.beta2)
-        correction = (1 - rule.beta2 ** (state["frozen_after"] or step)) ** 0.5
-        root = square.sqrt().div_(correction).add_(rule.eps)
-        parameter.sub_(mean / root, alpha=lr / (1 - rule.beta1**step))
-        if step >= rule.freeze_after and not state["frozen_after"] and bool(square.any()):
+            square.mul_(self.beta2).addcmul_(grad, grad, value=1 - self.beta2)
+        correction = (1 - self.beta2 ** (state["frozen_after"] or step)) ** 0.5
+        root = square.sqrt().div_(correction).add_(self.eps)
+        weights.sub_(mean / root, alpha=group["lr"] / (1 - self.beta1**step))
+        if step >= self.freeze_after and not state["frozen_after"] and bool(square.any()):
             state["frozen_after"] = step
-            square.clamp_(min=rule.floor * float(square.mean()))
+            square.clamp_(min=self.floor * float(square.mean()))

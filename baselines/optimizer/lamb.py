@@ -19,15 +19,16 @@ verified against the paper's text.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, overload
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from baselines.api import Card, Parameters, Scope, Slot
 from baselines.exclusion import check_rate, groups_of, require
+from baselines.stepping import TensorwiseOptimizer
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,53 +55,33 @@ class Lamb:
 
     @property
     def scope(self) -> Scope:
+        """Norms are of whole tensors."""
         return Scope.TENSOR
 
     @property
     def applies_momentum(self) -> bool:
+        """Always: its first moment."""
         return True
 
     def build(self, parameters: Parameters) -> torch.optim.Optimizer:
         """Raises: ValueError if `exclude` names words and the parameters come without names."""
-        return _Lamb(groups_of(parameters, self.exclude), self)
+        return TensorwiseOptimizer(groups_of(parameters, self.exclude), self._step, lr=self.lr)
 
-
-class _Lamb(torch.optim.Optimizer):
-    """State of a tensor: `step`, `exp_avg` and `exp_avg_sq`, called as in torch's Adam."""
-
-    def __init__(self, groups: list[dict[str, object]], rule: Lamb) -> None:
-        super().__init__(groups, {"lr": rule.lr})
-        self._rule = rule
-
-    @overload
-    def step(self, closure: None = None) -> None: ...
-
-    @overload
-    def step(self, closure: Callable[[], float]) -> float: ...
-
-    @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:
-        for group in self.param_groups:
-            for weights in group["params"]:
-                if weights.grad is not None:
-                    self._update(weights, weights.grad, group["lr"], excluded=group["excluded"])
-        return None
-
-    def _update(self, weights: Tensor, grad: Tensor, lr: float, *, excluded: bool) -> None:
-        rule, state = self._rule, self.state[weights]
+    def _step(self, weights: Tensor, grad: Tensor, state: dict[str, Any], group: Mapping[str, Any]) -> None:
+        """One tensor's step; `state` holds `step`, `exp_avg` and `exp_avg_sq`, called as in torch's Adam."""
         grad = grad.to(torch.promote_types(grad.dtype, torch.float32))  # in float16 v and ε vanish
         if not state:
             state.update(step=0, exp_avg=torch.zeros_like(grad), exp_avg_sq=torch.zeros_like(grad))
         state["step"] += 1
         step, mean, square = state["step"], state["exp_avg"], state["exp_avg_sq"]
-        mean.lerp_(grad, 1 - rule.beta1)
-        square.mul_(rule.beta2).addcmul_(grad, grad, value=1 - rule.beta2)
-        root = square.div(1 - rule.beta2**step).sqrt_().add_(rule.eps)
-        direction = mean.div(1 - rule.beta1**step).div_(root)
-        if not excluded:
-            direction.add_(weights, alpha=rule.weight_decay)
+        mean.lerp_(grad, 1 - self.beta1)
+        square.mul_(self.beta2).addcmul_(grad, grad, value=1 - self.beta2)
+        root = square.div(1 - self.beta2**step).sqrt_().add_(self.eps)
+        direction = mean.div(1 - self.beta1**step).div_(root)
+        if not group["excluded"]:
+            direction.add_(weights, alpha=self.weight_decay)
             direction.mul_(trust_ratio(weights, direction))
-        weights.sub_(direction, alpha=lr)
+        weights.sub_(direction, alpha=group["lr"])
 
 
 def trust_ratio(weights: Tensor, direction: Tensor) -> Tensor:

@@ -18,15 +18,16 @@ text.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, overload
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from baselines.api import Card, Parameters, Scope, Slot
 from baselines.exclusion import check_rate, groups_of, require
+from baselines.stepping import TensorwiseOptimizer
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,50 +52,30 @@ class Lars:
 
     @property
     def scope(self) -> Scope:
+        """Norms are of whole tensors."""
         return Scope.TENSOR
 
     @property
     def applies_momentum(self) -> bool:
+        """Unless `momentum` is 0."""
         return self.momentum > 0.0
 
     def build(self, parameters: Parameters) -> torch.optim.Optimizer:
         """Raises: ValueError if `exclude` names words and the parameters come without names."""
-        return _Lars(groups_of(parameters, self.exclude), self)
+        return TensorwiseOptimizer(groups_of(parameters, self.exclude), self._step, lr=self.lr)
 
-
-class _Lars(torch.optim.Optimizer):
-    """State of a tensor: `momentum_buffer`, u."""
-
-    def __init__(self, groups: list[dict[str, object]], rule: Lars) -> None:
-        super().__init__(groups, {"lr": rule.lr})
-        self._rule = rule
-
-    @overload
-    def step(self, closure: None = None) -> None: ...
-
-    @overload
-    def step(self, closure: Callable[[], float]) -> float: ...
-
-    @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:
-        for group in self.param_groups:
-            for weights in group["params"]:
-                if weights.grad is not None:
-                    self._update(weights, weights.grad, group["lr"], excluded=group["excluded"])
-        return None
-
-    def _update(self, weights: Tensor, grad: Tensor, lr: float, *, excluded: bool) -> None:
-        rule, state = self._rule, self.state[weights]
+    def _step(self, weights: Tensor, grad: Tensor, state: dict[str, Any], group: Mapping[str, Any]) -> None:
+        """One tensor's step; `state` holds `momentum_buffer`, u."""
         grad = grad.to(torch.promote_types(grad.dtype, torch.float32))  # in float16 norms overflow
-        if not excluded:
-            rate = lr * local_rate(weights, grad, rule.trust, rule.weight_decay)
-            change = grad.add(weights, alpha=rule.weight_decay).mul_(rate)
+        if not group["excluded"]:
+            rate = group["lr"] * local_rate(weights, grad, self.trust, self.weight_decay)
+            change = grad.add(weights, alpha=self.weight_decay).mul_(rate)
         else:
-            change = grad.mul(lr)
-        if rule.momentum:
+            change = grad.mul(group["lr"])
+        if self.momentum:
             if "momentum_buffer" not in state:
                 state["momentum_buffer"] = torch.zeros_like(grad)
-            change = state["momentum_buffer"].mul_(rule.momentum).add_(change)
+            change = state["momentum_buffer"].mul_(self.momentum).add_(change)
         weights.sub_(change)
 
 

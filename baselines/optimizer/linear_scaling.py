@@ -50,10 +50,12 @@ class LinearScaling:
 
     @property
     def scope(self) -> Scope:
+        """The inner optimizer's: scaling a rate looks at no gradient."""
         return self.inner.scope
 
     @property
     def applies_momentum(self) -> bool:
+        """Whether the inner optimizer does."""
         return isinstance(self.inner, AppliesMomentum) and self.inner.applies_momentum
 
     def factor_at(self, step: int) -> float:

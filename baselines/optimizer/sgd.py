@@ -27,11 +27,14 @@ class Sgd:
 
     @property
     def scope(self) -> Scope:
+        """Element-wise, so a server may step its part."""
         return Scope.ELEMENT
 
     @property
     def applies_momentum(self) -> bool:
+        """Unless `momentum` is 0."""
         return self.momentum > 0.0
 
     def build(self, parameters: Parameters) -> torch.optim.Optimizer:
+        """torch's `SGD`, dampening 0 and no Nesterov momentum."""
         return torch.optim.SGD(parameters, lr=self.lr, momentum=self.momentum, weight_decay=self.weight_decay)

@@ -57,9 +57,11 @@ class TruncatedGradient:
 
     @property
     def scope(self) -> Scope:
+        """Element-wise: each weight is drawn by itself."""
         return Scope.ELEMENT
 
     def build(self, parameters: Parameters) -> torch.optim.Optimizer:
+        """An optimizer of these parameters that counts its own steps."""
         return _TruncatingSgd(parameters, self)
 
 

@@ -48,9 +48,11 @@ class ByteScheduler:
             raise ValueError(f"credit_bytes is {self.credit_bytes}; use at least 1")
 
     def key(self, message: Message) -> tuple[int, ...]:
+        """Nearest to the input first; partitions of one tensor in order."""
         return -message.priority, message.index
 
     def pick(self, pending: Sequence[Message], in_flight: Sequence[Message], now_s: float) -> Message | None:
+        """The most urgent message while there is credit; with nothing in flight it goes whatever its size."""
         if in_flight and sum(message.nbytes for message in in_flight) >= self.credit_bytes:
             return None
         return min(pending, key=self.key, default=None)

@@ -28,4 +28,5 @@ class Fifo:
         check_depth(self.depth)
 
     def pick(self, pending: Sequence[Message], in_flight: Sequence[Message], now_s: float) -> Message | None:
+        """The message that was made first."""
         return pending[0] if pending else None

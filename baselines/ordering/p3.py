@@ -42,7 +42,9 @@ class P3:
         check_depth(self.depth)
 
     def key(self, message: Message) -> tuple[int, ...]:
+        """Nearest to the input first; equals in the order in which they were made."""
         return -message.priority, message.index
 
     def pick(self, pending: Sequence[Message], in_flight: Sequence[Message], now_s: float) -> Message | None:
+        """The most urgent message, whatever is in flight."""
         return min(pending, key=self.key, default=None)

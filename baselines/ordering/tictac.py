@@ -138,6 +138,7 @@ class TicTac:
         check_depth(self.depth)
 
     def bind(self, costs: Costs) -> Self:
+        """Rank all transfers by TIC or TAC on the graph that `costs` tell, or on a chain where they tell none."""
         last = len(costs.forward_s) - 1
         ops = branching(costs) if costs.needs else chain(costs.forward_s[::-1])  # what is ready last is needed first
         sizes = costs.nbytes[::-1] or (0,) * (last + 1)
@@ -147,8 +148,10 @@ class TicTac:
         return replace(self, ranks=tuple(rank[index] for index in range(last + 1)))
 
     def key(self, message: Message) -> tuple[int, ...]:
+        """The best rank among its parameters; unbound, the order in which messages were made."""
         ranks = (self.ranks[segment.index] for segment in message.segments) if self.ranks else (0,)
         return min(ranks), message.index
 
     def pick(self, pending: Sequence[Message], in_flight: Sequence[Message], now_s: float) -> Message | None:
+        """The pending message of the best rank."""
         return min(pending, key=self.key, default=None)

@@ -46,6 +46,7 @@ class FixedBuckets:
             raise ValueError(f"bucket_bytes is {self.bucket_bytes}; use at least 1 (unfused sends each tensor alone)")
 
     def pack(self, ready: Sequence[Segment], now_s: float) -> Packed:
+        """Fill one open bucket per number format; what is open at the end travels too, in order of first gradients."""
         groups: list[tuple[Segment, ...]] = []
         filling: dict[int, list[Segment]] = {}
         sizes: dict[int, int] = {}

@@ -46,6 +46,8 @@ class OptimalMerge:
         return replace(self, costs=costs)
 
     def pack(self, ready: Sequence[Segment], now_s: float) -> Packed:
+        """The optimal partition, or each tensor alone before it is bound. Raises: ValueError if bound to another
+        layout."""
         if self.costs is None:
             return Packed(tuple((segment,) for segment in ready))
         if len(ready) != len(self.costs.backward_s):

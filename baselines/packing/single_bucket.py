@@ -26,5 +26,6 @@ class SingleBucket:
     slices: ClassVar[bool] = False
 
     def pack(self, ready: Sequence[Segment], now_s: float) -> Packed:
+        """One group per number format."""
         sizes = dict.fromkeys(segment.itemsize for segment in ready)
         return Packed(tuple(tuple(s for s in ready if s.itemsize == size) for size in sizes))

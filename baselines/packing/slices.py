@@ -52,6 +52,7 @@ class Slices:
             raise ValueError(f"cut is {self.cut!r}; use 'elements' (P3) or 'rows' (ByteScheduler)")
 
     def pack(self, ready: Sequence[Segment], now_s: float) -> Packed:
+        """Slices of every tensor in ready order, numbered over the model."""
         parts = (part for segment in ready for part in self._parts(segment))
         return Packed(tuple((replace(part, slice=number),) for number, part in enumerate(parts)))
 

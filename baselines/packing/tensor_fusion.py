@@ -48,6 +48,7 @@ class TensorFusion:
             )
 
     def pack(self, ready: Sequence[Segment], now_s: float) -> Packed:
+        """Fill messages from what is ready until all of it is taken; look again after `cycle_s`."""
         groups, waiting = list[Group](), deque(ready)
         while waiting:
             groups.append(self._fused(waiting))

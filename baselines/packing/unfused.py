@@ -26,4 +26,5 @@ class Unfused:
     slices: ClassVar[bool] = False
 
     def pack(self, ready: Sequence[Segment], now_s: float) -> Packed:
+        """One group per parameter."""
         return Packed(tuple((segment,) for segment in ready))

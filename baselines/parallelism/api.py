@@ -79,7 +79,8 @@ class PipelineSchedule(Protocol):
     synchronous: ClassVar[bool]
 
     @property
-    def stages_per_rank(self) -> int: ...
+    def stages_per_rank(self) -> int:
+        """Stages that a rank holds; their number must divide over the ranks."""
 
     def actions(self, rank: int, num_ranks: int, num_micro_batches: int) -> Actions:
         """What `rank` does, in order. Raises: ParallelismError for numbers that the schedule cannot serve."""

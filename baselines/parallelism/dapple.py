@@ -48,9 +48,11 @@ class Dapple:
 
     @property
     def stages_per_rank(self) -> int:
+        """One."""
         return 1
 
     def actions(self, rank: int, num_ranks: int, num_micro_batches: int) -> Actions:
+        """Warm-up forwards, then a backward and a forward in turn, one update at the end."""
         require_positive(num_ranks=num_ranks, num_micro_batches=num_micro_batches)
         passes = [
             Backward(rank, entry.micro_batch, 0) if entry.is_backward else Forward(rank, entry.micro_batch, 0)
@@ -59,9 +61,11 @@ class Dapple:
         return (*passes, Update(rank, 1, num_micro_batches))
 
     def peak_stash(self, rank: int, num_ranks: int, num_micro_batches: int) -> int:
+        """The warm-up's forwards, as far as there are micro-batches."""
         return min(self._num_warmup(rank, num_ranks), num_micro_batches)
 
     def bubble(self, num_ranks: int, num_micro_batches: int) -> float:
+        """That of GPipe. Raises: ParallelismError where `most_in_flight` starves the pipeline."""
         if 0 < self.most_in_flight < num_ranks:
             raise ParallelismError(
                 f"most_in_flight is {self.most_in_flight} for {num_ranks} stages: no formula holds; use at least "

@@ -43,9 +43,11 @@ class GPipe:
 
     @property
     def stages_per_rank(self) -> int:
+        """One."""
         return 1
 
     def actions(self, rank: int, num_ranks: int, num_micro_batches: int) -> Actions:
+        """All forwards, all backwards in the same order, one update."""
         require_positive(num_ranks=num_ranks, num_micro_batches=num_micro_batches)
         return tuple(self._actions(rank, num_micro_batches))
 
@@ -59,9 +61,11 @@ class GPipe:
         yield Update(stage, 1, num_micro_batches)
 
     def peak_stash(self, rank: int, num_ranks: int, num_micro_batches: int) -> int:
+        """All micro-batches, or one where activations are computed again."""
         return 1 if self.recompute else num_micro_batches
 
     def bubble(self, num_ranks: int, num_micro_batches: int) -> float:
+        """(K−1)/(M+K−1), or with recomputation 3(K−1)/(4M+3(K−1))."""
         if not self.recompute:
             return fill_and_drain_bubble(num_ranks, num_micro_batches)
         # With backward twice forward: 4 units of work per micro-batch, and 3 to fill and drain per other rank.

@@ -39,6 +39,8 @@ class Interleaved:
             raise ParallelismError(f"stages_per_rank is {self.stages_per_rank}; use at least 2, or the schedule dapple")
 
     def actions(self, rank: int, num_ranks: int, num_micro_batches: int) -> Actions:
+        """1F1B over the rank's stages in groups of K micro-batches. Raises: ParallelismError for other numbers of
+        them."""
         require_positive(num_ranks=num_ranks, num_micro_batches=num_micro_batches)
         if num_micro_batches % num_ranks:
             raise ParallelismError(
@@ -65,7 +67,9 @@ class Interleaved:
         return 2 * (num_ranks - rank - 1) + (self.stages_per_rank - 1) * num_ranks
 
     def peak_stash(self, rank: int, num_ranks: int, num_micro_batches: int) -> int:
+        """The warm-up's forwards and one, over all of the rank's stages."""
         return min(self._num_warmup(rank, num_ranks) + 1, num_micro_batches * self.stages_per_rank)
 
     def bubble(self, num_ranks: int, num_micro_batches: int) -> float:
+        """(K−1)/(vM+K−1)."""
         return fill_and_drain_bubble(num_ranks, num_micro_batches * self.stages_per_rank)

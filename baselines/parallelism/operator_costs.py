@@ -33,6 +33,7 @@ class OperatorConfig:
 
     @property
     def num_devices(self) -> int:
+        """Devices that work on the layer."""
         return self.sample * self.channel_out * self.channel_in * self.spatial
 
     def splits(self) -> tuple[LayerSplit, ...]:
@@ -40,6 +41,7 @@ class OperatorConfig:
         return tuple(LayerSplit(name, degree) for name, degree in self.degrees().items() if degree > 1)
 
     def degrees(self) -> dict[str, int]:
+        """Degrees by the dimensions' names."""
         return {
             "sample": self.sample,
             "channel-out": self.channel_out,

@@ -48,9 +48,11 @@ class PipeDream:
 
     @property
     def stages_per_rank(self) -> int:
+        """One."""
         return 1
 
     def actions(self, rank: int, num_ranks: int, num_micro_batches: int) -> Actions:
+        """1F1B without a flush, an update behind each backward."""
         require_positive(num_ranks=num_ranks, num_micro_batches=num_micro_batches)
         return tuple(self._actions(rank, num_ranks, num_micro_batches))
 
@@ -70,7 +72,9 @@ class PipeDream:
         return max(0, micro_batch - depth + 1)
 
     def peak_stash(self, rank: int, num_ranks: int, num_micro_batches: int) -> int:
+        """K−i at stage i, as far as there are micro-batches."""
         return min(num_ranks - rank, num_micro_batches)
 
     def bubble(self, num_ranks: int, num_micro_batches: int) -> float:
+        """That of filling and draining once in the whole run."""
         return fill_and_drain_bubble(num_ranks, num_micro_batches)

@@ -57,9 +57,12 @@ class PipeMare:
 
     @property
     def stages_per_rank(self) -> int:
+        """One."""
         return 1
 
     def actions(self, rank: int, num_ranks: int, num_micro_batches: int) -> Actions:
+        """1F1B with 2(K−i)+1 forwards ahead, behind the steps that flush. Raises: ParallelismError for a part of a
+        step."""
         require_positive(num_ranks=num_ranks, num_micro_batches=num_micro_batches)
         if num_micro_batches % self.micro_batches_per_step:
             raise ParallelismError(
@@ -93,11 +96,14 @@ class PipeMare:
         return 2 * (num_stages - stage) - 1
 
     def peak_stash(self, rank: int, num_ranks: int, num_micro_batches: int) -> int:
+        """The larger of what the flushed steps and the others hold."""
         num_flushed = min(self.synchronous_steps * self.micro_batches_per_step, num_micro_batches)
         flushed = min(num_ranks - rank, self.micro_batches_per_step) if num_flushed else 0
         return max(flushed, min(self._num_ahead(rank, num_ranks), num_micro_batches - num_flushed))
 
     def bubble(self, num_ranks: int, num_micro_batches: int) -> float:
+        """That of filling and draining once. Raises: ParallelismError with flushed steps, for which there is no one
+        formula."""
         if self.synchronous_steps:
             raise ParallelismError(f"synchronous_steps is {self.synchronous_steps}: no one formula; set it to 0")
         return fill_and_drain_bubble(num_ranks, num_micro_batches)

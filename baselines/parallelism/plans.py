@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import ClassVar, Protocol, runtime_checkable
 
 from baselines.parallelism.api import ParallelCard, ParallelismError
@@ -20,21 +20,36 @@ class PlannedLayer(Protocol):
     `tied_bytes` are those of weights that an earlier layer owns: a stage of its own needs a copy."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """The layer's name in its network."""
+
     @property
-    def forward_s(self) -> float: ...
+    def forward_s(self) -> float:
+        """Seconds of forward per sample."""
+
     @property
-    def backward_s(self) -> float: ...
+    def backward_s(self) -> float:
+        """Seconds of backward per sample."""
+
     @property
-    def parameter_bytes(self) -> int: ...
+    def parameter_bytes(self) -> int:
+        """Bytes of its own parameters."""
+
     @property
-    def tied_bytes(self) -> int: ...
+    def tied_bytes(self) -> int:
+        """Bytes of parameters that an earlier layer owns too."""
+
     @property
-    def output_bytes(self) -> int: ...
+    def output_bytes(self) -> int:
+        """Bytes per sample that it hands on."""
+
     @property
-    def saved_bytes(self) -> int: ...
+    def saved_bytes(self) -> int:
+        """Bytes per sample that its backward needs."""
+
     @property
-    def extents(self) -> Mapping[str, int]: ...
+    def extents(self) -> Mapping[str, int]:
+        """How long each dimension is along which it may be split."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +96,7 @@ class Workshare:
 
     @property
     def micro_batch_size(self) -> int:
+        """Samples of one micro-batch."""
         return self.batch_size // self.num_micro_batches
 
 
@@ -116,6 +132,7 @@ class ParallelPlan:
 
     @property
     def num_devices(self) -> int:
+        """Devices that it uses, replicas counted."""
         return sum(stage.num_replicas for stage in self.stages)
 
 
@@ -154,3 +171,28 @@ def even_stages(num_layers: int, num_stages: int) -> tuple[PlannedStage, ...]:
         raise ParallelismError(f"{num_stages} stages for {num_layers} layers; use 1 to {num_layers} stages")
     bounds = [round(index * num_layers / num_stages) for index in range(num_stages + 1)]
     return tuple(PlannedStage(first, stop) for first, stop in pairwise(bounds))
+
+
+def balanced_stages(layers: Sequence[PlannedLayer], counts: Sequence[int]) -> tuple[PlannedStage, ...]:
+    """`len(counts)` stages of `counts` replicas each, so that the slowest one is as fast as it can be; of equally good
+    cuts, the one whose stages are most alike.
+
+    Exact: a dynamic programme over (stages, layers). Raises: ParallelismError for more stages than layers.
+    """
+    num_layers = len(layers)
+    if not 1 <= len(counts) <= num_layers:
+        raise ParallelismError(f"{len(counts)} stages for {num_layers} layers; use 1 to {num_layers} stages")
+    total = [0.0, *accumulate(layer.forward_s + layer.backward_s for layer in layers)]
+    best: list[tuple[tuple[float, float], tuple[int, ...]]] = [((0.0, 0.0), ())] * (num_layers + 1)
+    for index, count in enumerate(counts):
+        found = list(best)
+        for stop in range(index + 1, num_layers + 1):
+            options = []
+            for first in range(index, stop) if index else (0,):
+                (slowest_s, squares), cuts = best[first]
+                own_s = (total[stop] - total[first]) / count
+                options.append(((max(slowest_s, own_s), squares + own_s**2), (*cuts, first)))
+            found[stop] = min(options)
+        best = found
+    cuts = best[num_layers][1]
+    return tuple(map(PlannedStage, cuts, (*cuts[1:], num_layers), counts))

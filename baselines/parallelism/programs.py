@@ -58,6 +58,7 @@ class PipelineProgram:
     ranks: tuple[tuple[Instruction, ...], ...]
 
     def rank_of(self, stage: int) -> int:
+        """The pipeline rank that holds `stage`."""
         return stage % self.num_ranks
 
 

@@ -56,13 +56,16 @@ class Bayesian:
 
     @property
     def num_trials(self) -> int:
+        """Settings that are tried, the one as written included."""
         return self.trials
 
     @property
     def num_steps(self) -> int:
+        """Steps per setting."""
         return self.steps
 
     def propose(self, knobs: Mapping[str, Knob], tried: Sequence[Tried]) -> Mapping[str, float]:
+        """The most promising setting next; after `trials`, the one with the shortest step."""
         if len(tried) >= self.trials:
             return min(tried, key=lambda one: one.step_s).values
         ranges = {name: _scaled(name, knob, self.size_scale) for name, knob in knobs.items()}

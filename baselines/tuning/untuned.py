@@ -16,4 +16,5 @@ class Untuned:
     num_steps: ClassVar[int] = 0
 
     def propose(self, knobs: Mapping[str, Knob], tried: Sequence[Tried]) -> Mapping[str, float]:
+        """Nothing to change."""
         return {}

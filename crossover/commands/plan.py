@@ -84,6 +84,7 @@ def run(arguments: argparse.Namespace) -> int:
         print_plan(found)
     if arguments.settings_out and found.verdict is not Verdict.REFUSE:
         _write_settings(found, arguments.settings_out)
+    # A code of its own, so that a script can tell a plan that is refused from one that could not be made.
     return REFUSED if found.verdict is Verdict.REFUSE else 0
 
 

@@ -122,6 +122,7 @@ def _why_little(profiles: Sequence[JobProfile], terms: Terms) -> str:
     if terms.sharing in (Sharing.EXCLUSIVE, Sharing.HOLD):
         return f"{terms.sharing} runs one job at a time, by design"
     solo_s = sum(profile.solo_s for profile in profiles)
+    # Two per cent of idle time are too little to gain from.
     if sum(profile.compute_s for profile in profiles) > 0.98 * solo_s:
         return "these jobs hide their communication themselves, the device is busy already"
     if sum(profile.communication_s for profile in profiles) > 0.98 * solo_s:

@@ -118,6 +118,7 @@ def read_profile(path: Path) -> JobProfile:
     """The profile in a file. Raises `Refused` naming the file and what is wrong with it."""
     try:
         with path.open("rb") as file:
+            # One byte more than may be there: a path that a user names may be a device that never ends.
             data = file.read(MAX_FILE_BYTES + 1)
         if len(data) > MAX_FILE_BYTES:
             raise Refused(f"larger than {MAX_FILE_BYTES} bytes; a profile holds one job")
@@ -160,6 +161,7 @@ def profile_of(
             raise Refused(f"{name}: {len(times_s)} {what} measured; run it for {MIN_STEPS} or more after the warm-up")
     compute_s, step_s = median(turns_s), median(steps_s)
     communication_s = median(messages_s) if messages_s else max(0.0, step_s - compute_s)
+    # Medians of different quantities need not fit together exactly, but a twentieth is no noise.
     if max(compute_s, communication_s) > 1.05 * step_s:
         raise Refused(
             f"{name}: a step of {step_s:.6f} s cannot hold a turn of {compute_s:.6f} s and messages of "
@@ -195,6 +197,7 @@ def _check_times(profile: JobProfile) -> None:
 
 def _check_buckets(profile: JobProfile) -> None:
     cost = profile.shape().cost()
+    # The simulator reads buckets and the theory reads sums, so the two must not tell different stories.
     for name, of_buckets_s, given_s in (
         ("communication_s", cost.communication_s, profile.communication_s),
         ("solo_s", cost.solo_s, profile.solo_s),

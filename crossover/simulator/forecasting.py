@@ -98,6 +98,7 @@ def forecast(
         stall=stall,
     )
     alone = replace(rules, policy=Turns(), handover_s=0, shares=(), arrivals=())
+    # Alone under the same interference and disturbances, so that a slowdown counts what sharing costs and nothing else.
     solo_s = [_solo_s(shapes, job, alone, num_rounds) for job in everybody]
     return _combined([_steady(shapes, part, rules, num_rounds) for part in parts], parts, solo_s, shares)
 
@@ -117,6 +118,7 @@ def _parts(sharing: Sharing, everybody: list[int], groups: Sequence[Sequence[int
     named = list(chain(*groups))
     if len(set(named)) != len(named) or not set(named) <= set(everybody):
         raise Refused(f"groups name each of the jobs {everybody} once at most, not {list(groups)}")
+    # Jobs that no group names share among themselves, after the groups.
     rest = [job for job in everybody if job not in named]
     return [list(group) for group in groups if group] + ([rest] if rest else [])
 
@@ -126,6 +128,7 @@ def _steady(shapes: Sequence[StepShape], jobs: list[int], rules: Rules, num_roun
     rules = _among(jobs, rules)
     run = Simulation([shapes[job] for job in jobs], [_FOR_EVER] * len(jobs), rules)
     a_round = len(jobs) * len(run.devices)
+    # The first half is the way into the steady state, whose phases the start has set.
     while len(run.turns) < num_rounds // 2 * a_round:
         run.advance()
     from_s, busy_s, first = run.agenda.now_s, (run.devices[0].busy_s, run.link.busy_s), len(run.turns)
@@ -133,6 +136,7 @@ def _steady(shapes: Sequence[StepShape], jobs: list[int], rules: Rules, num_roun
     while len(run.turns) < limit:
         run.advance()
         if len(run.turns) == limit and limit < _MAX_IMBALANCE * num_rounds * a_round:
+            # One job may take a hundred turns while another one takes one; a rate of a single turn would be chance.
             seen = Counter(turn.job for turn in run.turns[first:] if turn.host == 0)
             limit += a_round * (min(seen[job] for job in range(len(jobs))) < _MIN_TURNS)
     duration_s = run.agenda.now_s - from_s
@@ -150,6 +154,7 @@ def _steady(shapes: Sequence[StepShape], jobs: list[int], rules: Rules, num_roun
 
 def _rate_hz(starts_s: list[float], share: int) -> float:
     """Turns a second over whole cycles; 0 for a job that hardly had one."""
+    # A job with several turns per cycle has them in a row: parts of a cycle would be too fast or too slow.
     num_turns = (len(starts_s) - 1) // share * share
     return num_turns / (starts_s[-1] - starts_s[-1 - num_turns]) if num_turns > 0 else 0.0
 

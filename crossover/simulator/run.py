@@ -23,6 +23,7 @@ class Simulation:
         _check(shapes, num_rounds, rules)
         self._shapes, self._num_rounds, self._rules = shapes, num_rounds, rules
         orders = rules.orders or (tuple(range(len(shapes))),)
+        # Hosts that are alike do the same at the same time: one of them is simulated and copied at the end.
         self._orders = orders[:1] if rules.is_symmetric else orders
         self._hosts = range(len(self._orders))
         self.agenda = Agenda()
@@ -32,6 +33,7 @@ class Simulation:
         self.messages: list[SimulatedMessage] = []
         self.makespan_s: float = 0
         arrivals = rules.arrivals or (Arrival(),) * len(shapes)
+        # Nobody waits for a job that is not announced: its seat is left until it arrives.
         late = [job for job, arrival in enumerate(arrivals) if not arrival.awaited]
         self._tokens = [self._new_token(order, late) for order in self._orders]
         self._link_policy = link_policy(rules.policy)
@@ -89,6 +91,7 @@ class Simulation:
         ]
         if self._rules.extent is Extent.FORWARD:
             milestones.append((shape.forward_s or 0, partial(self._release, host, job)))
+            # Stable, so a bucket that is ready as forward ends goes before the release, as it was planned.
             milestones.sort(key=lambda milestone: milestone[0])
         return [*milestones, (shape.compute_s, partial(self._end_compute, host, job))]
 
@@ -125,6 +128,7 @@ class Simulation:
             else:
                 self._compute(host, grant)
         wake_s = self._rules.policy.wake_s(self._tokens[host], now_s)
+        # Each event before it asks for the same moment again; one entry on the agenda is enough.
         if wake_s < inf and wake_s != self._wakes_s[host]:
             self._wakes_s[host] = wake_s
             self.agenda.plan(wake_s, partial(self._wake, host))
@@ -135,6 +139,7 @@ class Simulation:
     def _compute(self, host: int, grant: Grant) -> None:
         job = int(grant.job)
         self._begun[host, job] = (grant.round, self.agenda.now_s)
+        # Computation and messages are two parts, which may end in either order.
         self._unfinished[host, job] = 2 if self._shapes[job].buckets else 1
         plan = self._plans[host, job]
         if self._rules.stretch is not None:
@@ -193,6 +198,7 @@ class Simulation:
 
     def _send(self) -> None:
         """Start what may travel now."""
+        # A copy, since what is sent is taken out on the way.
         for job, index in tuple(self._pending):
             if self._may_travel(job):
                 self._pending.remove((job, index))
@@ -210,6 +216,7 @@ class Simulation:
 
     def _disturb(self) -> None:
         if self._rules.interference:
+            # Whosever message it is: they all take the same processor's time.
             speed = 1 / (1 + self._rules.interference) if self.link.num_works else 1
             for device in self.devices:
                 device.set_speed(speed)

@@ -2,7 +2,7 @@
 
 numba caches a function under the digest of its own file. The packet loop inlines functions of a dozen other files, and
 an edit of one of those would leave the old machine code in use. `entry_point` therefore stamps the cache with a digest
-of every source file of this package. Functions that are only called by compiled ones need no cache: `inlined`.
+of every source file that compiled code comes from. Functions that only compiled ones call need no cache: `inlined`.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any, TypeVar, cast
 
 import numba
 
+CONSTANTS = ("engine", "transports")
 njit: Any = numba.njit  # its types do not know `_nrt`
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -30,7 +31,7 @@ def inlined(function: Function) -> Function:
 
 
 def entry_point(*, allocates: bool) -> Callable[[Function], Function]:
-    """Compile a function that Python calls; its machine code is cached until any file of this package changes.
+    """Compile a function that Python calls; its machine code is cached until a file of `source_digest` changes.
 
     One that makes no arrays says so, and counts no references.
     """
@@ -45,8 +46,10 @@ def entry_point(*, allocates: bool) -> Callable[[Function], Function]:
 
 @cache
 def source_digest() -> str:
-    """A digest of all Python files of this package."""
+    """A digest of the files of this package that compile something, and of those whose constants they take."""
     digest = hashlib.sha256()
     for path in sorted(Path(__file__).parent.rglob("*.py")):
-        digest.update(path.read_bytes())
+        source = path.read_bytes()
+        if __name__.encode() in source or path.parent.name in CONSTANTS or path == Path(__file__):
+            digest.update(source)
     return digest.hexdigest()

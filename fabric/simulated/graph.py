@@ -46,10 +46,12 @@ class NetworkGraph:
 
     @property
     def num_nodes(self) -> int:
+        """Hosts and switches."""
         return self.num_hosts + self.num_switches
 
     @property
     def num_cables(self) -> int:
+        """Cables, failed ones included."""
         return len(self.ends)
 
     @property

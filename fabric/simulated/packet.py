@@ -122,10 +122,12 @@ class PacketRun:
 
     @property
     def now_s(self) -> float:
+        """Simulated seconds since the start."""
         return float(self.sim.clock["now_ps"][0]) / PS_PER_S
 
     @property
     def is_done(self) -> bool:
+        """Whether every flow has ended."""
         return bool(self.sim.clock["num_done"][0] == len(self.flows))
 
     def advance(self, until_s: float) -> None:

@@ -51,7 +51,8 @@ class Routing(Protocol):
         """How many values of a choice are told apart; choices beyond wrap around."""
         ...
 
-    def paths(self, graph: NetworkGraph, sources: Ints, destinations: Ints, choices: Ints) -> PathSet: ...
+    def paths(self, graph: NetworkGraph, sources: Ints, destinations: Ints, choices: Ints) -> PathSet:
+        """The links of each flow's path. Raises: NetworkError if failures leave a flow without one."""
 
 
 def route(
@@ -83,6 +84,8 @@ class EqualCost:
     num_choices: int = 2**31
 
     def paths(self, graph: NetworkGraph, sources: Ints, destinations: Ints, choices: Ints) -> PathSet:
+        """Flows are worked off by destination, so that distances are found once for each of them. Raises:
+        NetworkError."""
         order = np.argsort(destinations, kind="stable")
         arrays = (graph.first, graph.neighbours, graph.links, graph.up)
         offsets, links, cut = _equal_cost(*arrays, sources, destinations, choices, order)
@@ -105,6 +108,8 @@ class Algorithmic:
     num_choices: int
 
     def paths(self, graph: NetworkGraph, sources: Ints, destinations: Ints, choices: Ints) -> PathSet:
+        """Each pair and choice is routed once; a path over a failed cable is replaced by a shortest one. Raises:
+        NetworkError."""
         known: dict[tuple[int, int, int], list[int]] = {}
         links_of = {(int(a), int(b)): 2 * c for c, (a, b) in enumerate(graph.ends)}
         links_of |= {(b, a): link + 1 for (a, b), link in links_of.items()}

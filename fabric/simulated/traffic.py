@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 
 import numpy as np
 
+from fabric.network import HostChoice
 from fabric.simulated.graph import Floats, Ints, NetworkError, NetworkGraph
 
 
@@ -35,14 +35,6 @@ class TrafficJob:
     rounds: tuple[FlowRound, ...]
     start_s: float = 0.0
     round_s: float = 0.0
-
-
-class HostChoice(StrEnum):
-    """Where a job's ranks go: next to each other, as far apart as possible, or anywhere."""
-
-    PACKED = "packed"
-    SPREAD = "spread"
-    RANDOM = "random"
 
 
 def place_jobs(graph: NetworkGraph, sizes: Sequence[int], choice: HostChoice, seed: int = 0) -> list[tuple[int, ...]]:

@@ -6,10 +6,18 @@ import math
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 
 
 class VirtualClusterError(ValueError):
     """A cluster that cannot be; the message names the value and the remedy."""
+
+
+class OnLoss(StrEnum):
+    """What becomes of a run among processes when a worker's ends: it fails, or the others go on without it."""
+
+    STOP = "stop"
+    CONTINUE = "continue"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,15 +64,22 @@ class Disturbances:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VirtualCluster:
-    """`num_workers` that compute `compute_s` per step, and servers behind one link of `alpha_s` + bytes × `beta_s`."""
+    """`num_workers` that compute `compute_s` per step, and servers behind one link of `alpha_s` + bytes × `beta_s`.
+
+    Among processes the `num_servers` ranks behind the workers hold equal parts of the parameters, and a step lasts
+    `compute_s` as disturbed, or as long as it really takes.
+    """
 
     num_workers: int
     compute_s: float
     alpha_s: float = 0.0
     beta_s_per_byte: float = 0.0
     disturbances: Disturbances = Disturbances()
+    num_servers: int = 1
 
     def __post_init__(self) -> None:
+        if self.num_servers < 1:
+            raise VirtualClusterError(f"num_servers is {self.num_servers}; there is at least 1")
         if self.num_workers < 1:
             raise VirtualClusterError(f"num_workers is {self.num_workers}; there is at least 1")
         if not 0 < self.compute_s < math.inf:
@@ -83,12 +98,15 @@ class VirtualCluster:
     def computed_at_s(self, worker: int, clock: int, start_s: float, seed: int) -> float:
         """When a step that begins at `start_s` is computed. Depends on its arguments alone, not on the schedule."""
         own = self.disturbances
+        # Seeded by what names the step, so every method meets the same slow steps in whatever order it runs them.
         rng = random.Random(f"{seed}/{worker}/{clock}")
         duration_s = self.compute_s * _of(own.slowdowns, worker)
         if own.jitter:
+            # Less half the variance, or the mean step would grow with the jitter.
             duration_s *= math.exp(rng.gauss(0.0, own.jitter) - own.jitter**2 / 2)
         if rng.random() < own.pause_probability:
             duration_s += rng.expovariate(1.0) * own.pause_s
+        # In order of time: a step that one halt lengthens may run into the next.
         for halt in sorted((halt for halt in own.halts if halt.worker == worker), key=lambda halt: halt.at_s):
             until_s = halt.at_s + halt.for_s
             if start_s < until_s and start_s + duration_s > halt.at_s:

@@ -2,7 +2,8 @@
 
 A version is all workers' updates of one clock. Updates count in order of clock and worker, never of arrival, so equal
 sets of updates give equal parameters bit for bit, whatever the network did in between. That is why staleness 0 equals
-BSP exactly, and why a version of DynSSP is the mean of its updates in any order.
+BSP exactly, and why a version of DynSSP is the mean of its updates in any order. When a worker is lost, versions are
+complete without it.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from torch import Tensor
+
+from harness.engine.checkpoint import Saved
 
 
 class ClockError(RuntimeError):
@@ -26,6 +29,7 @@ class Parameters:
     share: Callable[[int, int], float]
     clocks: list[int] = field(init=False)
     num_pushed: int = 0
+    gone: set[int] = field(default_factory=set)
     _open: dict[int, dict[int, Tensor]] = field(default_factory=dict)  # by clock and worker
     _num_complete: int = 0
 
@@ -43,22 +47,59 @@ class Parameters:
         self._open.setdefault(clock, {})[worker] = update
         self.clocks[worker] += 1
         self.num_pushed += 1
-        while len(self._open.get(self._num_complete, ())) == self.num_workers:
+        self._complete()
+
+    def lose(self, worker: int) -> None:
+        """Wait for no more updates of `worker`; those that have come stay."""
+        self.gone.add(worker)
+        self._complete()
+
+    def _complete(self) -> None:
+        # Complete versions are added once and forgotten; only open ones must be added anew at each read.
+        while self._num_complete < self.slowest:
             self._add(self.values, self._open.pop(self._num_complete))
             self._num_complete += 1
 
-    def read(self) -> Tensor:
-        """The parameters with every update that has come [numel]."""
+    def read(self, up_to: int | None = None) -> Tensor:
+        """The parameters with every update that has come [numel], or with those of clocks up to `up_to` only.
+
+        Complete versions are in either way: none beyond the reader's own clock is complete.
+        """
         values = self.values.clone()
         for clock in sorted(self._open):
-            self._add(values, self._open[clock])
+            if up_to is None or clock <= up_to:
+                self._add(values, self._open[clock])
         return values
 
     def holds_all_up_to(self, clock: int) -> bool:
         """Whether every worker's update of `clock` and of all clocks before it has come."""
-        return min(self.clocks) > clock
+        return self.slowest > clock
+
+    @property
+    def slowest(self) -> int:
+        """The least clock of the workers that are there; if none is, the greatest of all."""
+        there = [clock for worker, clock in enumerate(self.clocks) if worker not in self.gone]
+        return min(there, default=max(self.clocks))
+
+    def state_dict(self) -> Saved:
+        """All that later reads depend on; for `torch.save`."""
+        return {
+            "values": self.values.clone(),
+            "clocks": list(self.clocks),
+            "num_pushed": self.num_pushed,
+            "gone": sorted(self.gone),
+            "open": {clock: dict(version) for clock, version in self._open.items()},
+            "num_complete": self._num_complete,
+        }
+
+    def load_state_dict(self, saved: Saved) -> None:
+        """Go on from what `state_dict` gave."""
+        self.values, self.clocks, self.gone = saved["values"].clone(), list(saved["clocks"]), set(saved["gone"])
+        self._open = {clock: dict(version) for clock, version in saved["open"].items()}
+        self.num_pushed, self._num_complete = saved["num_pushed"], saved["num_complete"]
 
     def _add(self, values: Tensor, version: dict[int, Tensor]) -> None:
         weight = self.share(len(version), self.num_workers)
+        # Floating-point sums depend on their order, so it is that of workers and not of arrival.
         for worker in sorted(version):
             values.add_(version[worker], alpha=weight)

@@ -7,12 +7,14 @@ mean gradient gives, so BSP equals synchronous training to float tolerance. Othe
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
 
+from harness.engine.checkpoint import Saved
 from harness.engine.layout import trainable_parameters
 
 Loss = Callable[[int, nn.Module], Tensor]  # of a worker's next batch
@@ -77,6 +79,7 @@ class Training:
 
     def update(self, worker: int, clock: int, values: Tensor) -> Tensor:
         """What a worker's steps from `values` [numel] change [numel]."""
+        # Each worker draws from a generator of its own: dropout must not depend on who computed before.
         own, outer = self._workers[worker], torch.get_rng_state()
         torch.set_rng_state(own.generator)
         self.load(values, worker)
@@ -85,8 +88,34 @@ class Training:
             loss = self.loss(worker, self.model)
             loss.backward()
             own.optimizer.step()
+        # Running statistics are a worker's own, as they are in a process of its own.
         own.buffers = {name: buffer.clone() for name, buffer in self.model.named_buffers()}
         own.generator = torch.get_rng_state()
         torch.set_rng_state(outer)
         self.losses[worker].append(float(loss.detach()))
         return self.values - values
+
+    def num_drawn(self, worker: int) -> int:
+        """How many batches `loss` has taken for a worker."""
+        return self.num_local * len(self.losses[worker])
+
+    def state_dict(self) -> Saved:
+        """What the workers have to themselves, for `torch.save`; the data's own place is `num_drawn`."""
+        return {
+            "losses": [list(own) for own in self.losses],
+            "workers": [
+                {
+                    "optimizer": copy.deepcopy(own.optimizer.state_dict()),
+                    "buffers": {name: buffer.clone() for name, buffer in own.buffers.items()},
+                    "generator": own.generator.clone(),
+                }
+                for own in self._workers
+            ],
+        }
+
+    def load_state_dict(self, saved: Saved) -> None:
+        """Go on from what `state_dict` gave; `loss` has to go on after `num_drawn` batches of each worker."""
+        self.losses = [list(own) for own in saved["losses"]]
+        for own, kept in zip(self._workers, saved["workers"], strict=True):
+            own.optimizer.load_state_dict(kept["optimizer"])
+            own.buffers, own.generator = dict(kept["buffers"]), kept["generator"]

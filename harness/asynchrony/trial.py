@@ -12,13 +12,15 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
+from harness.asynchrony.coding import WorkerCodes
 from harness.asynchrony.training import Loss, Training
 from harness.asynchrony.virtual import VirtualRun
+from harness.engine.layout import trainable_parameters
 from harness.lab.rank import RankResult, Signals, weights_digest
 from harness.loop import Evaluated
 from harness.trial import Trial
 from models.workload import Device, Workload, open_workload
-from results.record import ConsistencyFacts, Phases
+from results.record import Phases
 
 
 def run_virtual(trial: Trial, signals: Signals) -> Iterator[RankResult]:
@@ -31,10 +33,19 @@ def run_virtual(trial: Trial, signals: Signals) -> Iterator[RankResult]:
     model = workload.build_model(trial.seed)
     training = Training(model, strategy.optimizer.build, _loss_of(trial, workload), trial.world, seed=trial.seed)
     num_clocks = trial.num_warmup + trial.num_steps
+    codes = WorkerCodes(strategy.compression, strategy.packing, trainable_parameters(model), trial.world, trial.seed)
     run = VirtualRun(
-        cluster, strategy.consistency, training.values, training.update, num_clocks, training.num_bytes, trial.seed
+        cluster,
+        strategy.consistency,
+        training.values,
+        training.update,
+        num_clocks,
+        training.num_bytes,
+        trial.seed,
+        codes.encode if strategy.compression.lossy else None,
     )
     signals.ready()
+    # A worker's step lasts from one of its pushes to the next, waiting included.
     pushed_s: list[list[float]] = [[0.0] for _ in range(trial.world)]
     evaluated: list[Evaluated] = []
     for number, push in enumerate(run, start=1):
@@ -46,12 +57,7 @@ def run_virtual(trial: Trial, signals: Signals) -> Iterator[RankResult]:
             if (found := workload.evaluate(model)) is not None:
                 evaluated.append(Evaluated(steps, push.time_s, found.loss, found.accuracy))
     training.load(run.parameters.read())
-    facts = ConsistencyFacts(
-        ahead={str(ahead): count for ahead, count in sorted(run.tally.ahead.items())},
-        missed={str(missed): count for missed, count in sorted(run.tally.missed.items())},
-        waited_s=tuple(run.tally.waited_s),
-        clocks=tuple(run.parameters.clocks),
-    )
+    facts = run.tally.facts(run.parameters.clocks)
     for worker, times_s in enumerate(pushed_s):
         yield RankResult(
             job=0,
@@ -61,7 +67,10 @@ def run_virtual(trial: Trial, signals: Signals) -> Iterator[RankResult]:
             evaluated=tuple(evaluated) if worker == 0 else (),
             phases=Phases(),
             num_messages=2.0,
-            wire_bytes={"push": float(training.num_bytes), "pull": float(training.num_bytes)},
+            wire_bytes={
+                "push": run.num_pushed_bytes / run.parameters.num_pushed,
+                "pull": float(training.num_bytes),
+            },
             weights_digest=weights_digest(model),
             num_parameters=sum(parameter.numel() for parameter in model.parameters()),
             peak_memory_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -18,8 +18,11 @@ from torch import Tensor
 from baselines.api import Consistency
 from harness.asynchrony.cluster import VirtualCluster
 from harness.asynchrony.parameters import Parameters
+from harness.engine.checkpoint import CheckpointError, Saved
+from results.record import ConsistencyFacts
 
 ComputesUpdate = Callable[[int, int, Tensor], Tensor]  # worker, clock, parameters [numel] -> update [numel]
+Encodes = Callable[[int, int, Tensor], tuple[Tensor, float]]  # worker, clock, update -> as servers have it, bytes
 
 
 class StaleReadError(AssertionError):
@@ -38,7 +41,7 @@ class Happening(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Push:
+class Pushed:
     """An update has come. `missed` counts the updates of others that came since its worker had read."""
 
     time_s: float
@@ -51,20 +54,54 @@ class Push:
 class StalenessTally:
     """What a run adds up.
 
-    `ahead` counts reads by how many clocks the reader is ahead of the slowest worker; `missed` counts updates by how
-    many others came between read and push; `waited_s` [workers] is time between a push and leave to go on.
+    `ahead` counts reads by how many clocks the reader is ahead of the slowest worker; `missed_by` [workers] counts
+    updates by how many others came between read and push; `waited_s` [workers] is time between a push and leave to
+    go on.
     """
 
     waited_s: list[float]
+    missed_by: list[Counter[int]]
     ahead: Counter[int] = field(default_factory=Counter)
-    missed: Counter[int] = field(default_factory=Counter)
+
+    @classmethod
+    def of(cls, num_workers: int) -> StalenessTally:
+        """An empty one."""
+        return cls([0.0] * num_workers, [Counter() for _ in range(num_workers)])
+
+    def facts(self, clocks: Sequence[int], lost: Sequence[int] = ()) -> ConsistencyFacts:
+        """As a record holds it."""
+        total: Counter[int] = sum(self.missed_by, Counter())
+        return ConsistencyFacts(
+            ahead=_by_text(self.ahead),
+            missed=_by_text(total),
+            missed_by=tuple(map(_by_text, self.missed_by)),
+            waited_s=tuple(self.waited_s),
+            clocks=tuple(clocks),
+            lost=tuple(lost),
+        )
+
+    def state_dict(self) -> Saved:
+        """For `torch.save`."""
+        missed_by = [dict(own) for own in self.missed_by]
+        return {"waited_s": list(self.waited_s), "missed_by": missed_by, "ahead": dict(self.ahead)}
+
+    def load_state_dict(self, saved: Saved) -> None:
+        """Go on from what `state_dict` gave."""
+        self.waited_s, self.ahead = list(saved["waited_s"]), Counter(saved["ahead"])
+        self.missed_by = [Counter(own) for own in saved["missed_by"]]
+
+
+def _by_text(counts: Counter[int]) -> dict[str, int]:
+    return {str(value): count for value, count in sorted(counts.items())}
 
 
 @dataclass(slots=True)
 class VirtualRun:
     """`num_clocks` updates of every worker of `cluster`, under `policy`; `num_bytes` travel per push and per answer.
 
-    Iterate over it: each push, in order of time. The parameters at that moment are `parameters.read()`.
+    Iterate over it: each push, in order of time. The parameters at that moment are `parameters.read()`. With `encode` a
+    push carries what that makes of an update, and servers add what they can read of it. Between two pushes
+    `state_dict` holds all that is to come but what `compute` and `encode` keep.
     """
 
     cluster: VirtualCluster
@@ -74,8 +111,10 @@ class VirtualRun:
     num_clocks: int
     num_bytes: float = 0.0
     seed: int = 0
+    encode: Encodes | None = None
     parameters: Parameters = field(init=False)
     tally: StalenessTally = field(init=False)
+    num_pushed_bytes: float = 0.0
     _agenda: list[tuple[float, int, Happening, int]] = field(default_factory=list)
     _num_entries: int = 0
     _waiting: dict[int, float] = field(default_factory=dict)  # worker to when its push came, in that order
@@ -87,38 +126,44 @@ class VirtualRun:
     def __post_init__(self) -> None:
         num = self.cluster.num_workers
         self.parameters = Parameters(self.start, num, self.policy.share)
-        self.tally = StalenessTally([0.0] * num)
+        self.tally = StalenessTally.of(num)
 
-    def __iter__(self) -> Iterator[Push]:
+    def __iter__(self) -> Iterator[Pushed]:
         """Raises: DeadlockError, StaleReadError for a defect of the policy."""
-        for worker in range(self.cluster.num_workers):
-            self._begin(worker, 0.0)
+        if not self._num_entries:
+            for worker in range(self.cluster.num_workers):
+                self._begin(worker, 0.0)
         while self._agenda:
             now_s, _, happening, worker = heapq.heappop(self._agenda)
             if happening is Happening.COMPUTED:
                 self._send_update(worker, now_s)
             else:
-                yield self._take_update(worker, now_s)
+                pushed = self._take_update(worker, now_s)
                 self._waiting[worker] = now_s
                 self._answer(now_s)
+                yield pushed  # with nothing half done, so that a checkpoint can be written here
         stuck = [worker for worker in self._waiting if self.parameters.clocks[worker] < self.num_clocks]
         if stuck:
             raise DeadlockError(f"workers {stuck} wait for ever at clocks {self.parameters.clocks}")
 
     def _send_update(self, worker: int, now_s: float) -> None:
         """The gradient is computed here, on what the worker had read, and travels."""
-        values, _ = self._read[worker]
-        self._updates[worker] = self.compute(worker, self.parameters.clocks[worker], values)
+        clock, (values, _) = self.parameters.clocks[worker], self._read[worker]
+        update, num_bytes = self.compute(worker, clock, values), self.num_bytes
+        if self.encode is not None:
+            update, num_bytes = self.encode(worker, clock, update)
+        self._updates[worker] = update
+        self.num_pushed_bytes += num_bytes
         sent_s = max(now_s + self.cluster.alpha_s, self._inbound_free_s)
-        self._inbound_free_s = sent_s + self.cluster.transfer_s(worker, self.num_bytes)
+        self._inbound_free_s = sent_s + self.cluster.transfer_s(worker, num_bytes)
         self._note(self._inbound_free_s, Happening.PUSHED, worker)
 
-    def _take_update(self, worker: int, now_s: float) -> Push:
+    def _take_update(self, worker: int, now_s: float) -> Pushed:
         clock, (_, held) = self.parameters.clocks[worker], self._read[worker]
         missed = self.parameters.num_pushed - held
         self.parameters.push(worker, clock, self._updates.pop(worker))
-        self.tally.missed[missed] += 1
-        return Push(now_s, worker, clock, missed)
+        self.tally.missed_by[worker][missed] += 1
+        return Pushed(now_s, worker, clock, missed)
 
     def _answer(self, now_s: float) -> None:
         """Let everybody go on who may, in the order in which they came."""
@@ -143,3 +188,29 @@ class VirtualRun:
     def _note(self, time_s: float, happening: Happening, worker: int) -> None:
         self._num_entries += 1  # equal times go in the order in which they were noted
         heapq.heappush(self._agenda, (time_s, self._num_entries, happening, worker))
+
+    def state_dict(self) -> Saved:
+        """Where the run is, between two pushes: tensors, numbers and texts, for `torch.save`."""
+        return {
+            "parameters": self.parameters.state_dict(),
+            "tally": self.tally.state_dict(),
+            "agenda": [(time_s, number, what.value, worker) for time_s, number, what, worker in self._agenda],
+            "num_entries": self._num_entries,
+            "waiting": list(self._waiting.items()),
+            "read": dict(self._read),
+            "updates": dict(self._updates),
+            "free_s": [self._inbound_free_s, self._outbound_free_s],
+            "num_pushed_bytes": self.num_pushed_bytes,
+        }
+
+    def load_state_dict(self, saved: Saved) -> None:
+        """Go on from what `state_dict` gave, bit for bit. Raises: CheckpointError if it is of other workers."""
+        if (num := len(saved["parameters"]["clocks"])) != self.cluster.num_workers:
+            raise CheckpointError(f"the checkpoint is of {num} workers; here are {self.cluster.num_workers}")
+        self.parameters.load_state_dict(saved["parameters"])
+        self.tally.load_state_dict(saved["tally"])
+        self._agenda = [(time_s, number, Happening(what), worker) for time_s, number, what, worker in saved["agenda"]]
+        self._num_entries, self._waiting = saved["num_entries"], dict(saved["waiting"])
+        self._read, self._updates = dict(saved["read"]), dict(saved["updates"])
+        self._inbound_free_s, self._outbound_free_s = saved["free_s"]
+        self.num_pushed_bytes = saved["num_pushed_bytes"]

@@ -167,6 +167,7 @@ class Adaptation:
         number, self._number = self._number, self._number + 1
         if self._began_s is not None:
             self._steps_s.append(self._clock() - self._began_s)
+        # The first step loads libraries and opens connections, and is like no other.
         self.layers.end_step(keep=number > 1)
         if self._needs_costs and number == 0:
             self._link = yield from measure_link(strategy, self._rank, self._world, self._device, self._clock)
@@ -208,12 +209,14 @@ class Adaptation:
     def _tune(self, strategy: Strategy, number: int) -> Talk:
         """At the end of a trial: what it gave, and what comes next."""
         trial, step = divmod(number - WARM_STEPS, self._tuner.num_steps)
+        # Within a trial, or after the last one, nothing is said.
         if step or trial > self._tuner.num_trials:
             return strategy
         spent_s, self._steps_s = self._steps_s, []
         if trial == 0:
             return strategy
         settings = strategy.settings
+        # On other ranks the size is all that matters: rank 0's numbers overwrite these.
         told = [0.0] * (1 + len(settings))
         if self._rank == 0:
             step_s = median(spent_s)

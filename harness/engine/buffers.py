@@ -19,6 +19,7 @@ class BufferPool:
 
     def take(self, numel: int, like: Tensor) -> Tensor:
         """A buffer [numel] of the type and device of `like`, contents arbitrary."""
+        # Free buffers are sorted by size, so the first that fits is the tightest.
         for position, buffer in enumerate(self._free):
             if buffer.numel() >= numel and buffer.dtype == like.dtype and buffer.device == like.device:
                 whole = self._free.pop(position)
@@ -30,6 +31,7 @@ class BufferPool:
 
     def give_back(self, buffer: Tensor) -> None:
         """Return a buffer from `take`; others (a gradient's own memory) are left alone."""
+        # A message of one segment was flattened in place and took nothing from the pool.
         whole = self._lent.pop(buffer.data_ptr(), None)
         if whole is not None:
             self._free.append(whole)
@@ -42,6 +44,8 @@ def flatten_gradients(
     """The message's gradients times `scale`, as one flat tensor [numel]: of the pool, or for a single segment the
     gradient's own memory, which is overwritten."""
     grads = [_flat_part(_gradient(parameters[s.name]), s) for s in message.segments]
+    # The division happens here, on memory that is in the cache anyway, and before compression: a residual must see the
+    # same unit in every step.
     if len(grads) == 1:
         return grads[0].mul_(scale)
     return torch.cat(grads, out=pool.take(message.numel, grads[0])).mul_(scale)
@@ -60,7 +64,9 @@ def scatter_gradients(message: Message, flat: Tensor, parameters: Mapping[str, n
     targets, sources = [], []
     for segment, part in zip(message.segments, parts, strict=True):
         grad = _gradient(parameters[segment.name])
+        # A gradient in another memory format (channels last) has no flat view that could be written to.
         if grad.is_contiguous():
+            # Reduced in place: source and target are the same memory, and nothing is to be copied.
             if grad.data_ptr() + segment.start * grad.element_size() != part.data_ptr():
                 targets.append(grad.view(-1)[segment.start : segment.stop])
                 sources.append(part)
@@ -69,6 +75,7 @@ def scatter_gradients(message: Message, flat: Tensor, parameters: Mapping[str, n
             whole[segment.start : segment.stop] = part
             grad.copy_(whole.view(grad.shape))
     if targets:
+        # One call for all parameters: a copy per parameter costs more in Python than in memory traffic.
         torch._foreach_copy_(targets, sources)
 
 

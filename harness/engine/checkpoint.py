@@ -38,6 +38,8 @@ def restore_states(
         raise CheckpointError(f"the checkpoint has other parameters than the model: {', '.join(sorted(differing))}")
     for name, state in states.items():
         own, other = _shapes(state), _shapes(saved[name])
+        # A state may have gained tensors while it trained, so the saved one may hold more than a fresh one, but never
+        # less.
         if any(other.get(key) != shape for key, shape in own.items()):
             raise CheckpointError(
                 f"{name}: the compressor keeps {own or 'nothing'} and the checkpoint {other or 'nothing'}; go on with "

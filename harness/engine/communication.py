@@ -51,6 +51,7 @@ class Communication:
         self._link = link
         self._work: deque[Work] = deque()
         self._at_work = threading.Lock()
+        # Made once: a closure per primitive is time on every small message's way.
         self._receivers = {lane: self.receiver(lane) for lane in (CONTROL, *range(core.num_lanes))}
         self._started_s: dict[int, float] = {}
         self.changed = threading.Condition()
@@ -95,6 +96,7 @@ class Communication:
     def _bring(self, work: Work) -> None:
         """Put `work` on the queue, and work the queue off unless somebody is at it, who will then do it."""
         self._work.append(work)
+        # Compression must not run on autograd's thread, where it would hold up backward.
         if self._hands_over and self._alarm is not None:
             self._alarm.ring_in(0.0)
         else:
@@ -105,11 +107,14 @@ class Communication:
         self._work_off()
 
     def _work_off(self) -> None:
+        # Whoever comes second leaves: the one at work sees its entry. The outer loop looks again after releasing, for
+        # an entry that came between the last look and the release.
         while self._work and self._at_work.acquire(blocking=False):
             try:
                 while self._work:
                     self._work.popleft()()
             except BaseException as error:  # noqa: BLE001  reported by every later call of the main thread
+                # Nothing later may run on a core that failed half-way.
                 self._work.clear()
                 with self.changed:
                     self.error = error
@@ -119,6 +124,7 @@ class Communication:
 
     def _go_on(self) -> None:
         """Begin the messages that may go, and look whether there is something to negotiate."""
+        # One message at a time: carrying one out can already bring the answer that lets another go.
         while (actions := self._core.send()) is not None:
             self._carry_out(actions)
         self._carry_out(self._core.negotiate())
@@ -198,6 +204,7 @@ class Alarm:
         with short_slices():
             while True:
                 try:
+                    # A later request replaces the one before it, as `ring_in` promises.
                     timeout_s = self._delays_s.get(timeout=timeout_s)
                 except Empty:
                     timeout_s = None

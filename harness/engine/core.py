@@ -142,6 +142,8 @@ class Core:
             return None
         # Every rank must choose the same lane, so what is in flight just here does not count.
         lane = min(range(self.num_lanes), key=self._lane_bytes.__getitem__)
+        # The lane that every rank would choose may still be busy on this rank alone; taking another would mix up
+        # messages.
         if lane in self._underway or not self._may_go(message):
             return None
         self._next = None
@@ -155,6 +157,7 @@ class Core:
         """Begin a round of control if it is time, or say when to look again; nothing for a static plan."""
         if isinstance(self.dispatch, StaticDispatch):
             return []
+        # A message taken out of the plan but held back by its lane counts as in flight for those who decide.
         taken = self._in_flight() if self._next is None else [*self._in_flight(), self._next]
         asked = self.dispatch.cycle(taken, self.clock())
         if asked is None:
@@ -202,6 +205,8 @@ class Core:
 
     def _start(self, own: Underway, tagged: Tagged) -> list[Action]:
         own.held = None
+        # Only a message's first primitive waits for the link: taking it away between two rounds of an exchange would
+        # have peers wait inside theirs.
         if not own.on_link:
             if not self._has_link:
                 own.held = tagged
@@ -224,6 +229,7 @@ class Core:
             if left[segment.name] == 0:
                 del left[segment.name]
                 complete.append(segment.name)
+        # A parameter cut over messages has landed with the last of them.
         landed = Landed(own.lane, own.message, tuple(complete))
         return [landed, LinkTurn.RELEASE] if self._gives_link_back() else [landed]
 

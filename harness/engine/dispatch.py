@@ -29,7 +29,9 @@ def make_plan(packing: Packing, segments: Sequence[Segment]) -> tuple[Message, .
 
     Raises: PlanError naming the parameter that is lost or sent twice.
     """
+    # Time 0 with everything ready: what a rank-invariant packing may look at is the same on all ranks.
     groups = packing.pack(segments, 0.0).groups
+    # Checked where the plan is made: a lost element would train to wrong weights without any error.
     covered = _elements(groups)
     for segment in segments:
         if covered.get(segment.name, 0) != segment.numel:
@@ -67,6 +69,7 @@ class StaticDispatch:
         `_next`.
         """
         for message_index in self._messages_of[index]:
+            # A message that waits for several parameters goes with the last of them.
             self._missing[message_index] -= 1
         return self.has_next
 
@@ -82,10 +85,6 @@ class StaticDispatch:
             self._next += 1
             return self.plan[self._next - 1]
         return None
-
-    @property
-    def all_sent(self) -> bool:
-        return self._next == len(self.plan)
 
 
 def credit_of(ordering: Ordering) -> int | None:
@@ -121,6 +120,7 @@ class Waiting:
         return len(self._heap) or len(self._messages)
 
     def add(self, message: Message) -> None:
+        """A message is made: with keys O(log n), else it joins those that the ordering is asked about."""
         if self._key is not None:
             heappush(self._heap, (self._key(message), message.index, message))
         else:
@@ -219,6 +219,7 @@ class Coordinator:
         once nothing more can become ready. Else a more urgent message may come: then an ordering with credit decides
         while it has some, and any other one for the free lanes and `ahead_bytes` beyond.
         """
+        # Masks hold everything ready since the step began, so most of it was seen in an earlier round.
         fresh = [index for index in ready_everywhere if index not in self._seen]
         self._seen.update(fresh)
         self._make_messages(fresh, now_s)
@@ -228,6 +229,7 @@ class Coordinator:
         room = self.capacity
         while self._waiting and self._may_decide(num_decided, decided_bytes, queued_bytes, ahead_bytes):
             picked = self._waiting.pick(now_s)
+            # At least one message goes, whatever its size.
             if room is not None and (room := room - self.numbers_of(picked)) < 0 and window:
                 break
             self._waiting.remove(picked)
@@ -241,6 +243,7 @@ class Coordinator:
         return 1 if self.plan is not None else 1 + NUMBERS_A_SEGMENT * len(message.segments)
 
     def _may_decide(self, num_decided: int, decided_bytes: int, queued_bytes: int, ahead_bytes: int) -> bool:
+        # Nothing can become ready that would be more urgent, so deciding on all costs no freedom and saves rounds.
         everything_ready = len(self._seen) == len(self.segments) and not self._unpacked
         if self.ordering.rank_invariant or everything_ready or num_decided == 0:
             return True
@@ -259,6 +262,8 @@ class Coordinator:
         self._cycle_s = DEFAULT_CYCLE_S if packed.look_again_s is None else packed.look_again_s
         taken = _elements(packed.groups)
         for segment in self._unpacked:
+            # A packing may leave parameters for later, but the rest of one that it cut would be packed again from its
+            # start.
             if taken.get(segment.name, segment.numel) != segment.numel:
                 raise PlanError(
                     f"{self.packing.card.name}: {taken[segment.name]} of {segment.numel} elements of {segment.name} "

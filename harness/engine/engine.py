@@ -85,6 +85,7 @@ class Engine:
             streams=self._streams,
             recorder=recorder,
         )
+        # Link turns hold a message back before it starts, which a sum in the library's queue cannot be.
         straight = _straight(strategy, transport) if link is None else None
         self._core = Core(
             opens=self._messages.open,
@@ -99,6 +100,7 @@ class Engine:
         self._step: int | None = None  # number of the present or last one
         self._seen: list[str] = []
         self._lay_out(list(self.parameters))
+        # Behind accumulation, so a parameter that is used twice is announced once, with its whole gradient.
         self._hooks = [p.register_post_accumulate_grad_hook(self._hook(n)) for n, p in self.parameters.items()]
         self._waited_s = 0.0
         self._adaptation = self._new_adaptation(model) if adapts(strategy) else None
@@ -153,6 +155,7 @@ class Engine:
             seen = set(self._seen)
             for name, parameter in self.parameters.items():
                 if name not in seen:
+                    # Other ranks may have a gradient here. Leaving it out would leave them waiting.
                     if parameter.grad is None:
                         parameter.grad = torch.zeros_like(parameter)
                     self._announce(name)
@@ -272,6 +275,7 @@ class Engine:
 
     def _agree_on_ready_order(self) -> None:
         """After the first step the layout follows the order seen on rank 0, as DDP's rebuild does."""
+        # Positions and not names: tensors travel, texts do not.
         names = list(self.parameters)
         order = torch.tensor([names.index(name) for name in self._seen], dtype=torch.int32)
         self._carry_out(((CONTROL, Broadcast(order)),), "control")
@@ -293,6 +297,7 @@ class Engine:
         """Primitives between two steps, when nothing else is under way; what is not control counts under `tag`."""
         landings: list[SimpleQueue[Payload | Exception]] = [SimpleQueue() for _ in asked]
         for (lane, primitive), landing in zip(asked, landings, strict=True):
+            # Through the core, which counts the bytes: those between two steps would otherwise be sent for nothing.
             start = self._core.start(lane, Tagged(primitive, "control" if lane == CONTROL else tag))
             self.transport.start(start.real, lane, landing.put)
         answers = []
@@ -312,11 +317,13 @@ class Engine:
             device=next((parameter.device for parameter in self.parameters.values()), None),
             layer_clock=lambda: perf_counter() - self._waited_s,
         )
+        # Hooks on every module slow forward, so they are there only where somebody wants the times.
         if not self.strategy.needs_costs:
             return adaptation
         layers, names = adaptation.layers, {id(parameter): name for name, parameter in self.parameters.items()}
         self._hooks.append(model.register_forward_pre_hook(lambda *_: layers.begin_forward()))
         for module in model.modules():
+            # A module's own parameters: containers would claim those of their children, and earlier.
             own = [names[id(p)] for p in module.parameters(recurse=False) if id(p) in names]
             if own:
                 self._hooks.append(module.register_forward_pre_hook(lambda *_, own=own: layers.begin_layer(own)))
@@ -354,6 +361,7 @@ class Engine:
         except StopIteration as end:
             strategy: Strategy = end.value
         if strategy is not self.strategy:
+            # Groups were made for so many lanes, and a new group would need all ranks at once.
             assert strategy.ordering.depth == self.strategy.ordering.depth, "lanes are made for one depth"
             self.strategy = strategy
             self._lay_out([segment.name for segment in self.segments])

@@ -38,6 +38,7 @@ class ModuleGraph:
             node = stack[-1]
             if node not in self._below:
                 below = [child for child, _ in node.next_functions if child is not None]
+                # Children first: the node stays on the stack and is looked at again when they are known.
                 if fresh := [child for child in below if child not in self._below]:
                     stack += fresh
                     continue

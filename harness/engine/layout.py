@@ -15,6 +15,7 @@ from baselines.api import Segment
 
 def trainable_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
     """Parameters by name, a shared one once, last registered first: backward's order at a guess."""
+    # `named_parameters` leaves a tied parameter's second name out, so it is sent once.
     named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
     return dict(reversed(named))
 
@@ -29,4 +30,5 @@ def lay_out(parameters: Mapping[str, nn.Parameter], order: Sequence[str]) -> tup
 
 def rank_generator(seed: int, rank: int) -> torch.Generator:
     """A rank's own generator for compressors that draw."""
+    # A prime factor keeps rank r of one seed apart from rank 0 of a seed nearby.
     return torch.Generator().manual_seed(seed * 10_007 + rank)

@@ -42,6 +42,7 @@ class LinkTurns:
             while (command := self._commands.get()) is not _leave:
                 assert command is not None, "released a link that was not requested"
                 try:
+                    # This blocks for as long as other jobs send.
                     lease = self._participant.acquire()
                 except CrossoverError as error:
                     command(error)

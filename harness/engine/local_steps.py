@@ -41,8 +41,11 @@ class LocalSteps:
         """Take the mean of Δ, which stands where the gradient would be: all ranks' weights are then the same."""
         for name, parameter in self._parameters.items():
             assert parameter.grad is not None, "offer() comes before adopt()"
+            # All ranks subtract the same mean from the same weights, so they agree bit for bit and drift cannot build
+            # up.
             self._common[name].sub_(parameter.grad)
             parameter.copy_(self._common[name])
+            # The next local step must not start from differences.
             parameter.grad = None
         self.num_since = 0
 

@@ -81,6 +81,7 @@ class GradientRun:
             start_s = perf_counter()
             try:
                 tagged = next(self._run) if answer is None else self._run.send(answer)
+                # Nothing of it travels, so no driver sees it: bytes and rounds are those of push and pull alone.
                 while isinstance(tagged.primitive, Serve):
                     tagged = self._run.send((self._own.shards.step(self._message, tagged.primitive, self._own.step),))
                 return tagged
@@ -106,4 +107,5 @@ class GradientRun:
             own.guard.incoming(reduced.value)
         scatter_gradients(self._message, reduced.value, own.parameters)
         own.streams.mark_landed(segment.name for segment in self._message.segments)
+        # A pool per lane: a buffer may still be in use on its lane's stream when another lane wants one.
         own.pools[self._lane].give_back(self._flat)

@@ -57,6 +57,7 @@ class Negotiation:
         self._strategy, self._segments, self._clock = strategy, segments, clock
         self.look_again_s: float = look_again_s if before is None else before.look_again_s
         self._plan = self._plan_of(before)
+        # A broadcast has a fixed size, so ranks that do not know the window can receive it.
         num_numbers = min(len(self._plan), LARGEST_WINDOW) if self._plan is not None else 0
         self._capacity = num_numbers or (NUMBERS_A_SEGMENT + 1) * max(len(segments), 16)
         self._coordinator = (
@@ -83,6 +84,7 @@ class Negotiation:
         packing = self._strategy.packing
         if not packing.rank_invariant:
             return None
+        # Making a plan walks over all segments; most steps have the packing and layout of the step before.
         if before is not None and before._strategy.packing is packing and before._segments is self._segments:
             return before._plan
         return make_plan(packing, self._segments)
@@ -163,6 +165,7 @@ class Negotiation:
         window: list[Message] = []
         look_again_s, had_waiting = 0.0, False
         if self._coordinator is not None:
+            # The minimum of the bytes is a logical and: ready on every rank.
             everywhere = torch.stack(list(masks)).amin(0).nonzero().view(-1).tolist()
             had_waiting = self._coordinator.has_waiting
             window = self._coordinator.decide(
@@ -170,11 +173,13 @@ class Negotiation:
             )
             look_again_s = self._coordinator.look_again_s
         (decisions,) = yield Broadcast(self._encode(window, look_again_s))
+        # A round that began with idle lanes says nothing about how much starts while one is under way.
         if had_waiting and not was_dry:
             window_bytes = sum(message.nbytes for message in window)
             self._ahead.learn(self._started_bytes - started_bytes, window_bytes, self._is_dry)
         self.cycles_s.append((now_s, self._clock()))
         self.look_again_s = int(decisions[0]) * 1e-6
+        # From the cycle's start, not its end: the clock ticks at the asked rate however long a round takes.
         self._next_cycle_s = now_s + self.look_again_s
         return decisions
 
@@ -213,6 +218,7 @@ class Negotiation:
                     for at in range(position + 1, position + 1 + length, NUMBERS_A_SEGMENT)
                 )
             position += 1 + length
+            # Numbered as decided, which is the same on all ranks.
             message = Message(self._num_decided, segments)
             self._decided.append(message)
             self._queued_bytes += message.nbytes

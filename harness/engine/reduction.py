@@ -40,9 +40,11 @@ class Reduces(Protocol):
     """What a message needs of a compressor."""
 
     @property
-    def lossy(self) -> bool: ...
+    def lossy(self) -> bool:
+        """Whether what comes back may differ from the mean; then `grad` is given in float32."""
 
-    def reduce(self, grad: Tensor, states: Mapping[str, State], ctx: Context) -> Reduction: ...
+    def reduce(self, grad: Tensor, states: Mapping[str, State], ctx: Context) -> Reduction:
+        """Yield what is to be combined over ranks, be sent the answers, return the mean of `grad` [numel]."""
 
 
 def reduce_message(
@@ -58,6 +60,7 @@ def reduce_message(
     try:
         aggregate = next(compression)
         while True:
+            # The exchange is told the message too: by it a parameter server knows which part is whose.
             exchanging = exchange.run(replace(aggregate, message=ctx.message), ctx.rank, ctx.world)
             try:
                 primitive = next(exchanging)

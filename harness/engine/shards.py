@@ -8,14 +8,15 @@ values and the optimizer's state of its part of each message; workers take what 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar, overload
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from baselines.api import Card, Message, OptimizerSpec, Parameters, Scope, Serve, Slot
+from baselines.stepping import TensorwiseOptimizer
 from harness.engine.checkpoint import Saved
 
 Piece = tuple[str, int, int]  # elements start:stop of a flattened parameter
@@ -57,8 +58,10 @@ class Shards:
         Raises: ServingError if these elements were not updated in every version before.
         """
         pieces = pieces_of(message, serve.start, serve.grad.numel())
+        # More servers than elements: this one has nothing of the message.
         if not pieces:
             return serve.grad
+        # Taken when a message is first seen: only then is it known which elements come to this server.
         if version == 0:
             values = torch.cat([self.parameters[n].detach().reshape(-1)[a:b] for n, a, b in pieces])
             self._shards[pieces] = _Shard(values, self.optimizer.build([values]))
@@ -71,6 +74,7 @@ class Shards:
             )
         shard.values.grad = serve.grad.view(-1)
         shard.optimizer.step()
+        # The next message may use this memory again, so the optimizer must not hold on to it.
         shard.values.grad = None
         shard.version += 1
         return shard.values
@@ -109,27 +113,6 @@ def pieces_of(message: Message, start: int, numel: int) -> tuple[Piece, ...]:
     return tuple(pieces)
 
 
-class _Adopting(torch.optim.Optimizer):
-    """Takes what stands in `grad` for the parameter."""
-
-    def __init__(self, parameters: Parameters) -> None:
-        super().__init__(parameters, {})
-
-    @overload
-    def step(self, closure: None = None) -> None: ...
-
-    @overload
-    def step(self, closure: Callable[[], float]) -> float: ...
-
-    @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                if parameter.grad is not None:
-                    parameter.copy_(parameter.grad)
-        return None
-
-
 @dataclass(frozen=True, slots=True)
 class Adopt:
     """What a worker does in place of a step where servers have done it. No plug-in: the engine's own."""
@@ -140,7 +123,9 @@ class Adopt:
 
     @property
     def scope(self) -> Scope:
+        """Any part of a parameter can be adopted by itself."""
         return Scope.ELEMENT
 
     def build(self, parameters: Parameters) -> torch.optim.Optimizer:
-        return _Adopting(parameters)
+        """An optimizer whose step copies `grad` into each parameter; it keeps no state."""
+        return TensorwiseOptimizer(parameters, lambda weights, grad, *_: weights.copy_(grad))

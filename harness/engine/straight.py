@@ -61,6 +61,7 @@ class StraightSums:
             self.error = error
 
     def _go_on(self) -> None:
+        # In order of start, as the library works them off: the first that is not complete ends the look.
         while self._held and self._held[0][2].is_completed():
             self._land_oldest()
         self._send()
@@ -75,6 +76,7 @@ class StraightSums:
         message = self._core.message_on(lane)
         assert message is not None, "a sum is held, and no message"
         work.wait()
+        # Taken out only now: if waiting fails, the message has not landed.
         self._held.popleft()
         self._recorder.add(f"lane {lane}", f"message {message.index}", start_s, perf_counter())
         for action in self._core.answered(lane, (tensor,)):

@@ -47,6 +47,7 @@ class InOrder:
         """Done already."""
 
     def lane(self, number: int) -> AbstractContextManager[object]:
+        """One context for all lanes, which does nothing."""
         return self._lane
 
     def wait_ready(self, names: Iterable[str]) -> None:
@@ -68,23 +69,29 @@ class CudaStreams:
         self._landed: dict[str, list[torch.cuda.Event]] = {}  # of this step, one a message
 
     def mark_ready(self, name: str) -> None:
+        """Record on autograd's stream; what landed of this gradient in the last step is forgotten."""
         self._landed[name] = []
         self._ready[name].record()
 
     def lane(self, number: int) -> AbstractContextManager[object]:
+        """The lane's own stream is the present one inside."""
         return torch.cuda.stream(self._lanes[number])
 
     def wait_ready(self, names: Iterable[str]) -> None:
+        """The present stream waits for each gradient's event; the host does not."""
         for name in names:
             self._ready[name].wait()
 
     def mark_landed(self, names: Iterable[str]) -> None:
+        """One event of the present stream for all of a message's parameters; one that was cut has several."""
         landed = torch.cuda.Event()
         landed.record()
         for name in names:
             self._landed[name].append(landed)
 
     def wait_landed(self, names: Iterable[str]) -> None:
+        """The present stream waits once per message, not once per parameter."""
+        # Parameters of one message share an event, and waiting for it once is enough.
         for landed in dict.fromkeys(event for name in names for event in self._landed[name]):
             landed.wait()
 

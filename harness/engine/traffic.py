@@ -36,6 +36,7 @@ class Traffic:
     wire_bytes: dict[str, float] = field(default_factory=dict)
 
     def count(self, tag: str, nbytes: float) -> None:
+        """Add `nbytes` under `tag`; a tag that never carried a byte does not appear."""
         if nbytes:
             self.wire_bytes[tag] = self.wire_bytes.get(tag, 0.0) + nbytes
 
@@ -63,6 +64,7 @@ def bytes_sent(primitive: Primitive, world: int) -> float:
         case AllToAll(parts):
             return float(_nbytes(parts))
         case AllReduce(tensor) | AllGather(tensor) | Gather(tensor) | Broadcast(tensor):
+            # Ranks of a gather or broadcast send different amounts; records take the mean, which sums to the total.
             return _nbytes((tensor,)) * load_of(collective_of(primitive), world).sent_bytes
 
 

@@ -34,22 +34,29 @@ class Transport(Protocol):
     """Starts a primitive on a lane; `done` is called from any thread with its answer."""
 
     @property
-    def rank(self) -> int: ...
+    def rank(self) -> int:
+        """This process among the ranks, from 0."""
 
     @property
-    def world(self) -> int: ...
+    def world(self) -> int:
+        """How many ranks there are, servers included."""
 
-    def start(self, primitive: Primitive, lane: int, done: Done) -> None: ...
+    def start(self, primitive: Primitive, lane: int, done: Done) -> None:
+        """Begin `primitive` and return. A lane carries one primitive at a time; every rank starts the same ones on it
+        in the same order."""
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Free connections and threads, once nothing is under way."""
 
 
 class HeldByLibrary(Protocol):
     """An operation that the library holds, as `torch.distributed.Work`."""
 
-    def is_completed(self) -> bool: ...
+    def is_completed(self) -> bool:
+        """Whether it has ended, well or not; does not block."""
 
-    def wait(self) -> bool: ...
+    def wait(self) -> bool:
+        """Block until it has ended. Raises: RuntimeError from torch if a peer is gone."""
 
 
 @runtime_checkable
@@ -69,28 +76,45 @@ class ProcessGroupTransport:
     """Primitives on groups made from the default group: gloo (CPU) or NCCL (GPU), or `paced` for both.
 
     A GPU's primitive goes after the present stream's work, and that stream's later work after it;
-    `done` is called when the device has really done it. Not yet run on a GPU.
+    `done` is called when the device has really done it. Not yet run on a GPU. With `ranks` the groups are of these
+    alone, ascending, which all make them; `rank` counts among them.
     Raises: RuntimeError from torch when a peer is gone; it reaches `done`.
     """
 
-    def __init__(self, num_lanes: int, timeout_s: float = 120.0) -> None:
-        self.rank, self.world = dist.get_rank(), dist.get_world_size()
+    def __init__(self, num_lanes: int, timeout_s: float = 120.0, *, ranks: Sequence[int] | None = None) -> None:
+        self._ranks = tuple(range(dist.get_world_size()) if ranks is None else ranks)
+        self.rank, self.world = self._ranks.index(dist.get_rank()), len(self._ranks)
         timeout = timedelta(seconds=timeout_s)
         with short_slices():
-            self._groups = {lane: dist.new_group(timeout=timeout) for lane in range(num_lanes)}
+            # gloo's threads are made here and inherit this thread's scheduling.
+            self._groups = {lane: self._new_group(ranks, timeout) for lane in range(num_lanes)}
             self._is_paced = dist.get_backend() == PACED
-            self._groups[CONTROL] = dist.new_group(timeout=timeout, backend=PACED if self._is_paced else "gloo")
+            backend = PACED if self._is_paced else "gloo"
+            self._groups[CONTROL] = self._new_group(ranks, timeout, backend)
+        # A transfer has no future to be told by, so a thread waits for it; one per lane, since each lane has one under
+        # way.
         self._waiting = ThreadPoolExecutor(max_workers=max(1, num_lanes), thread_name_prefix="transfer")
 
+    def _new_group(
+        self, ranks: Sequence[int] | None, timeout: timedelta, backend: str | None = None
+    ) -> dist.ProcessGroup:
+        among = {"ranks": list(ranks), "use_local_synchronization": True} if ranks is not None else {}
+        group: dist.ProcessGroup = dist.new_group(timeout=timeout, backend=backend, **among)
+        return group
+
     def queues(self, depth: int) -> bool:
+        """On gloo alone, whose threads carry out two operations of a group at once; other backends and depths go by
+        lanes."""
         return depth == GLOO_AT_ONCE and dist.get_backend(self._groups[0]) == dist.Backend.GLOO
 
     def queue(self, tensor: torch.Tensor) -> HeldByLibrary:
+        """All queued sums share lane 0's group, which keeps their order over ranks."""
         work: dist.Work | None = dist.all_reduce(tensor, group=self._groups[0], async_op=True)
         assert work is not None, "this rank is not part of its own group"
         return work
 
     def start(self, primitive: Primitive, lane: int, done: Done) -> None:
+        """Begin `primitive` on the lane's group; `done` is called by a thread of the library, or of this transport."""
         group = self._groups[lane]
         match primitive:
             case AllReduce(tensor):
@@ -101,11 +125,12 @@ class ProcessGroupTransport:
             case Gather(tensor):
                 parts = tuple(torch.empty_like(tensor) for _ in range(self.world)) if self.rank == 0 else ()
                 into = list(parts) if self.rank == 0 else None
-                self._then(dist.gather(tensor, into, dst=0, group=group, async_op=True), parts, done)
+                self._then(dist.gather(tensor, into, dst=self._ranks[0], group=group, async_op=True), parts, done)
             case Broadcast(tensor):
-                self._then(dist.broadcast(tensor, src=0, group=group, async_op=True), (tensor,), done)
+                self._then(dist.broadcast(tensor, src=self._ranks[0], group=group, async_op=True), (tensor,), done)
             case AllToAll(parts, sizes):
                 self._all_to_all(parts, sizes, group, done)
+            # A rank that sits the round out must not take a thread for it.
             case Transfer(tensor=None):
                 done(())
             case Transfer(tensor=torch.Tensor(is_cuda=True)) if not self._is_paced:
@@ -123,6 +148,7 @@ class ProcessGroupTransport:
 
         def finish(future: torch.futures.Future[object]) -> None:
             try:
+                # Raises what went wrong on this rank or a peer; the future alone would keep it to itself.
                 future.value()
             except Exception as error:  # noqa: BLE001  reaches the loop through the engine
                 done(error)
@@ -157,11 +183,12 @@ class ProcessGroupTransport:
 
     def _transfer(self, transfer: Transfer, group: dist.ProcessGroup, done: Done) -> None:
         try:
+            # Both ways are begun before either is waited for: neighbours in a ring send at the same time.
             works = []
             if transfer.send is not None:
-                works.append(dist.isend(transfer.send, transfer.to, group=group))
+                works.append(dist.isend(transfer.send, self._ranks[transfer.to], group=group))
             if transfer.into is not None:
-                works.append(dist.irecv(transfer.into, transfer.source, group=group))
+                works.append(dist.irecv(transfer.into, self._ranks[transfer.source], group=group))
             for work in works:
                 assert work is not None
                 work.wait()
@@ -174,12 +201,13 @@ class ProcessGroupTransport:
         """Both ways as one operation: NCCL would carry them out in turn, and a ring of senders never ends."""
         ways = []
         if transfer.send is not None:
-            ways.append(dist.P2POp(dist.isend, transfer.send, transfer.to, group))
+            ways.append(dist.P2POp(dist.isend, transfer.send, self._ranks[transfer.to], group))
         if transfer.into is not None:
-            ways.append(dist.P2POp(dist.irecv, transfer.into, transfer.source, group))
+            ways.append(dist.P2POp(dist.irecv, transfer.into, self._ranks[transfer.source], group))
         self._then_on_device(dist.batch_isend_irecv(ways), _answer(transfer), done)
 
     def close(self) -> None:
+        """Wait for transfers under way and end their threads; the groups end with the default group."""
         self._waiting.shutdown(wait=True)
 
 

@@ -21,6 +21,7 @@ def shared_fluid(path: Path, fluid: FluidDevice) -> Iterator[str]:
     Raises: DeviceError if it does not start.
     """
     read_end, write_end = os.pipe()
+    # Forked, not started: the lab has imported what the server needs, and a fresh interpreter takes seconds.
     pid = os.fork()
     if pid == 0:
         code = 1
@@ -30,6 +31,7 @@ def shared_fluid(path: Path, fluid: FluidDevice) -> Iterator[str]:
                 serve(path, on_ready=lambda: os.close(write_end), fluid=fluid)
             code = 0
         finally:
+            # Past the lab's own `finally` blocks, which are the parent's to run.
             os._exit(code)
     os.close(write_end)
     try:

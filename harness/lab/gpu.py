@@ -68,11 +68,13 @@ class EventTurns(LoggedTurns):
         self._events: list[torch.cuda.Event] = []  # begin, end, begin, end, …
 
     def acquire(self, *, aside: bool = False) -> Lease:
+        """As the inner turns do, and an event where the turn's work begins."""
         lease = super().acquire(aside=aside)
         self._events.append(_recorded())
         return lease
 
     def release(self, lease: Lease) -> None:
+        """An event behind the turn's last work, before anybody else is let in."""
         self._events.append(_recorded())
         super().release(lease)
 
@@ -89,6 +91,7 @@ def on_host_clock(gaps_s: Sequence[float], first_s: float, last_s: float) -> lis
     """Host times of the events between two anchors at `first_s` and `last_s`; `gaps_s` from event to event, anchors
     included. What the two clocks disagree by over the whole span is spread evenly."""
     elapsed_s = list(itertools.accumulate(gaps_s))
+    # The device's clock and the host's drift apart, over a long trial by more than a hand-over takes.
     rate = (last_s - first_s) / elapsed_s[-1]
     return [first_s + rate * since_s for since_s in elapsed_s[:-1]]
 

@@ -65,6 +65,7 @@ def run(command: Sequence[str]) -> int:
     hosts = addresses()
     names = list(hosts)
     with ExitStack() as stack:
+        # Started inside the first host: ranks must reach the server over the emulated links.
         serve = on_host(names[0], [sys.executable, "-c", _SERVE, ",".join(names)])
         server = stack.enter_context(_Running(serve, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True))
         assert server.stdout is not None
@@ -117,7 +118,9 @@ def _wait(ranks: Sequence[subprocess.Popen[str]]) -> int:
         code = os.waitstatus_to_exitcode(status)
         if rank is not None:
             rank.returncode = code
+            # The others would wait for their peer for ever; leaving the `with` ends them.
             if code:
+                # As a shell says it: 128 and the number of the signal.
                 return code if code > 0 else 128 - code
     return 0
 
@@ -130,6 +133,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command = command[1:] if command[:1] == ["--"] else command
     if not command:
         parser.error("name a command after --")
+    # As Ctrl-C does, so that the `with` ends its children before this process ends.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         return run(command)

@@ -23,6 +23,7 @@ def other_communication(num_bytes: int = NUM_BYTES) -> Iterator[None]:
 
     def exchange() -> None:
         payload = torch.zeros(num_bytes // 4)
+        # Nobody may leave before all are done: a rank that stopped sending would block the others' last all-reduce.
         while payload[0] < dist.get_world_size():
             payload.zero_()
             payload[0] = float(done.is_set())

@@ -32,12 +32,15 @@ class Labs:
         self._labs: dict[tuple[FabricKind, int], LabHandle] = {}
 
     def ask(self, task: Task, on_event: OnEvent) -> Answer:
+        """By the lab of the task's kind of fabric, which is started if there is none. Raises: LabLost, FabricError."""
+        # By thread: Linux sends the parent-death signal when the thread that forked ends, not the process.
         own = (task.fabric.kind, get_ident())
         if own not in self._labs or not self._labs[own].is_running:
             self._labs[own] = LabHandle(task.fabric)
         return self._labs[own].ask(task, on_event)
 
     def close(self) -> None:
+        """End every lab, also if ending one of them fails."""
         with ExitStack() as stack:
             for lab in list(self._labs.values()):
                 stack.callback(lab.close)

@@ -69,6 +69,7 @@ class LabHandle:
         while True:
             event = self._next_event(deadline_s)
             if event is None:
+                # An answer that came now would be taken for the next task's.
                 self.close()
                 return Answer(ending=Ending.TIMEOUT, reason=f"the lab gave no answer within {task.timeout_s:g} s")
             if event.kind == "answer":
@@ -90,6 +91,7 @@ class LabHandle:
         return event_from(line)
 
     def _lost(self) -> LabLost:
+        # The pipe closes a moment before the process can be reaped.
         code = self._process.wait(5)
         tail = self._log.read_text(errors="replace").strip()[-1500:]
         return LabLost(f"the lab ended with code {code} without an answer; it printed:\n{tail}")
@@ -111,6 +113,7 @@ class LabHandle:
 
     @property
     def is_running(self) -> bool:
+        """Whether the lab's supervisor has not ended."""
         return self._process.poll() is None
 
     def __enter__(self) -> Self:
@@ -127,6 +130,7 @@ def _environment() -> dict[str, str]:
     return {
         **os.environ,
         "PYTHONPATH": path,
+        # A host of the emulated cluster stands for one core.
         "OMP_NUM_THREADS": "1",
         "PYTORCH_NVML_BASED_CUDA_CHECK": "1",  # asking whether there is a GPU must not spoil it for forked ranks
         "TOKENIZERS_PARALLELISM": "false",

@@ -72,6 +72,7 @@ class LaunchedRanks:
         )
         dist.init_process_group(
             "gloo",
+            # One store serves the launcher, this group and every task; prefixes keep their keys apart.
             store=dist.PrefixStore(self._prefix("ranks"), store),
             rank=placement.rank,
             world_size=placement.world,
@@ -115,6 +116,7 @@ class LaunchedRanks:
         self._num_tasks += 1
         try:
             answer = self._runner.ask(dataclasses.replace(task, part=self._part()), on_event)
+        # Still part of the gather below: a rank that left it out would block all others.
         except (LabLost, FabricError) as error:
             answer = Answer(ending=Ending.FAILED, reason=f"rank {self.placement.rank}: {error}")
         return [answer_from(line) for line in _gather(to_line(answer))]
@@ -183,6 +185,7 @@ def _together() -> Iterator[None]:
 
 def _broadcast(line: bytes) -> bytes:
     """Rank 0's bytes, on every rank."""
+    # Collectives need equal sizes on all ranks, so the size goes ahead of the bytes.
     size = torch.tensor([len(line)])
     with _together():
         dist.broadcast(size, src=0)
@@ -199,6 +202,7 @@ def _gather(line: bytes) -> list[bytes]:
     sizes = [torch.zeros_like(own_size) for _ in range(dist.get_world_size())]
     with _together():
         dist.all_gather(sizes, own_size)
+    # gloo gathers tensors of one size alone; each is cut back to its own afterwards.
     longest = max(int(size) for size in sizes)
     leads = dist.get_rank() == 0
     parts = [_padded(b"", longest) for _ in sizes] if leads else None

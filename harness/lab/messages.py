@@ -101,6 +101,7 @@ class Task:
 
     @property
     def fabric(self) -> FabricSpec:
+        """The fabric that the trial or the question names."""
         question = self.trial or self.links
         assert question is not None
         return question.fabric
@@ -112,6 +113,7 @@ class Task:
 
     @property
     def timeout_s(self) -> float:
+        """Seconds that ranks may take, building and importing apart."""
         question = self.trial or self.links
         assert question is not None
         return question.timeout_s

@@ -86,6 +86,7 @@ class Lab:
             return Answer(ending=Ending.FAILED, reason=str(error))
 
     def _cluster_for(self, spec: FabricSpec) -> Cluster:
+        # Building hosts takes time, so trials that follow each other on one fabric share them.
         if self._cluster is None or self._cluster.spec != spec:
             self._close_cluster()
             self._cluster = build(spec)
@@ -102,6 +103,8 @@ class Lab:
             system = system_of(job.system)
             if isinstance(system, Preloads) and job.workload.device is not Device.CUDA:
                 system.preload()
+            # Compiled kernels are loaded once and shared by the forks; each rank would otherwise compile or load them
+            # in its first step.
             if job.system == "ours" and job.resolve().compression.lossy:
                 kernels.warm_up()
             if repr(job.workload) not in self._opened:
@@ -119,6 +122,8 @@ class Lab:
         before = cluster.counters()
         go_read, go_write = os.pipe()
         ranks = [fork_rank(task, seat, cluster, self.scratch, (go_read, go_write)) for seat in seats]
+        # The lab keeps the write end alone: ranks see the end of the pipe when it is closed, by will or by the lab's
+        # death.
         os.close(go_read)
         watch = Watch(task, ranks, go=go_write, commands=self.commands.fileno(), say=self._say)
         try:
@@ -128,6 +133,7 @@ class Lab:
             for rank in ranks:
                 rank.end()
             watch.close()
+        # The native fabric's interfaces are the machine's own, and other traffic crosses them.
         if before is None or after is None:
             return answer
         sent = [late - early for late, early in zip(after, before, strict=True)]
@@ -173,9 +179,11 @@ def main() -> int:
     """`python -m harness.lab.process SCRATCH`: tasks on stdin, answers on stdout."""
     replies = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # whatever libraries print must not mix with the answers
+    # Before the first fork, which a pool of threads does not survive.
     torch.set_num_threads(1)
     keep_forkable()
     commands = os.fdopen(os.dup(0), "rb", buffering=0)
+    # Ranks inherit descriptor 0, and none of them may read the launcher's commands.
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     with commands, replies:
         try:

@@ -36,6 +36,7 @@ from harness.turns import Turn, merged
 from models.device import VirtualDevice
 from models.replay import ReplayWorkload
 from models.workload import Device, Workload, open_workload
+from results.facts import PipelineRankFacts
 from results.record import Adapted, ConsistencyFacts, JobCosts, Phases
 
 
@@ -91,6 +92,7 @@ class RankResult:
     sent_bytes: tuple[float, ...] = ()
     num_control_rounds: float | None = None
     consistency: ConsistencyFacts | None = None
+    pipeline: PipelineRankFacts | None = None
     tensor_sizes: tuple[int, ...] = ()
 
 
@@ -105,6 +107,7 @@ class Signals:
 def join_group(place: Place, fabric: FabricSpec, world: int, timeout_s: float, backend: str = "gloo") -> None:
     """Bring up the default process group; gloo listens on the host's own interface. On the paced fabric the backend is
     `paced`, and with virtual peers the group counts them too."""
+    # gloo would take the address of the host's name, which on a real machine may be the loopback's.
     os.environ["GLOO_SOCKET_IFNAME"] = place.host.interface
     store: dist.Store = dist.TCPStore(
         place.rendezvous_address,
@@ -140,6 +143,7 @@ def run_rank(trial: Trial, place: Place, signals: Signals) -> RankResult:
     job, num_workers = trial.jobs[place.job], trial.num_workers_of(place.job)
     if job.workload.device is Device.CUDA:
         torch.cuda.set_device(place.slot)
+    # Dropout and the like: ranks must not draw alike. Initial weights come from the trial's seed and are alike.
     torch.manual_seed(rank_seed(trial.seed, place.rank))
     workload = _open(trial, place)
     model = workload.build_model(trial.seed)
@@ -160,6 +164,7 @@ def run_rank(trial: Trial, place: Place, signals: Signals) -> RankResult:
         compressor=_compressor(trial, place, workload),
     )
     session = system_of(job.system).prepare(model, seat)
+    # The loop always takes turns; alone they cost nothing.
     seated = Participant(place.arbiter_socket, job.name) if place.arbiter_socket else Alone()
     turns = logged_turns(seated, job.workload.device)
     with turns:
@@ -179,6 +184,7 @@ def run_rank(trial: Trial, place: Place, signals: Signals) -> RankResult:
                 on_step=signals.step,
                 evaluate=lambda: workload.evaluate(model),
             )
+        # Before costs are measured: those steps change weights, traffic and peak memory.
         trained = _summary(trial, place, run, recorder, session, model)
         own_turns = own_times(turns)
         costs = _measure_costs(trial, session, workload, turns, run.step_times_s()[trial.num_warmup :], place)
@@ -285,6 +291,7 @@ def weights_digest(model: nn.Module) -> str:
     digest = hashlib.sha256()
     for name, parameter in sorted(model.named_parameters()):
         digest.update(name.encode())
+        # As bytes: equal digests mean equal bits, which a comparison of numbers would not for NaN or −0.
         digest.update(parameter.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
 
@@ -299,6 +306,7 @@ def _measure_costs(
     with_others = workload.spec.device is not Device.REPLAY and trial.world > 1
     if place.rank >= num_workers:
         _times(session.exchange_once, trial.num_cost_steps)
+        # The other ranks' traffic is measured beside, so a server takes part in it, and computes nothing.
         if with_others:
             with other_communication():
                 return None

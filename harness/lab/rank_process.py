@@ -17,17 +17,20 @@ import torch.distributed as dist
 
 from crossover.supervisor import die_with_parent
 from fabric.api import Cluster
+from harness.asynchrony.processes import run_on_host
 from harness.asynchrony.trial import run_virtual
 from harness.calibrate import time_all_reduces
 from harness.engine.transport import backends_for
 from harness.lab.messages import Event, LinkTimes, Task, event_from, to_line
-from harness.lab.rank import Place, Signals, join_group, run_rank
+from harness.lab.rank import Place, RankResult, Signals, join_group, run_rank
 from harness.lockstep.trial import run_lockstep
+from harness.parallel.trial_clock import run_pipelines_on_clock
+from harness.parallel.trial_rank import run_pipeline_rank
 from harness.predict.rows import time_rows
+from harness.trial import Trial
 from models.workload import Device
 
 JOIN_TIMEOUT_S = 60.0
-LOG_TAIL_BYTES = 2_000
 SAY_STEP_EVERY_S = 0.3
 
 
@@ -40,7 +43,6 @@ class RankProcess:
     pid: int
     pidfd: int
     pipe: int
-    log: Path
     last_step: int = -1
     _unread: bytes = b""
     _open: bool = field(default=True)
@@ -68,11 +70,6 @@ class RankProcess:
             return f"was killed by signal {number} ({signal.Signals(number).name})"
         return f"exited with code {os.WEXITSTATUS(status)}"
 
-    def log_tail(self) -> str:
-        """The end of what it printed."""
-        text = self.log.read_bytes()[-LOG_TAIL_BYTES:] if self.log.exists() else b""
-        return text.decode(errors="replace").strip()
-
     def end(self) -> None:
         """Kill it if it lives, reap it, close everything. May be called again."""
         if not self._open:
@@ -92,12 +89,14 @@ def fork_rank(task: Task, place: Place, cluster: Cluster, scratch: Path, go: tup
     log = scratch / f"{name.replace(' ', '-')}.log"
     lab_pid, pid = os.getpid(), os.fork()
     if pid == 0:
+        # First of all: until it is asked for, a lab that dies leaves this process behind.
         die_with_parent(lab_pid)
         os.close(read_end)
+        # The write end must be the lab's alone, else its closing lets nobody go.
         os.close(go[1])
         _child(task, place, cluster, log, write_end, go[0])
     os.close(write_end)
-    return RankProcess(place, name, pid, os.pidfd_open(pid), read_end, log)
+    return RankProcess(place, name, pid, os.pidfd_open(pid), read_end)
 
 
 def _name(task: Task, place: Place) -> str:
@@ -110,6 +109,7 @@ def _child(task: Task, place: Place, cluster: Cluster, log: Path, pipe: int, go:
     code = 1
     try:
         _redirect(log)
+        # Before torch makes any thread: a thread stays in the namespace in which it was made.
         cluster.enter(place.host.index)
         _pin(task, place)
         torch.set_num_threads(1)
@@ -126,6 +126,7 @@ def _child(task: Task, place: Place, cluster: Cluster, log: Path, pipe: int, go:
 
 
 def _redirect(log: Path) -> None:
+    # The lab's handlers were inherited, and would run the lab's own clean-up here.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)
     output = os.open(log, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o600)
@@ -146,8 +147,7 @@ def _work(task: Task, place: Place, pipe: int, go: int) -> Iterator[Event]:
     if not task.fabric.kind.has_processes:
         assert task.trial is not None
         signals = Signals(_ready_signal(pipe, go, alone=True), _step_signal(pipe))
-        virtual = task.trial.cluster is not None
-        results = run_virtual(task.trial, signals) if virtual else run_lockstep(task.trial, place, signals)
+        results = _in_one_process(task.trial, place, signals)
         yield from (Event(kind="result", result=result) for result in results)
         return
     join_group(place, task.fabric, task.world, JOIN_TIMEOUT_S, backends_for(_devices(task)))
@@ -161,8 +161,22 @@ def _work(task: Task, place: Place, pipe: int, go: int) -> Iterator[Event]:
         yield Event(kind="links", links=LinkTimes(rank=place.rank, num_bytes=sizes, times_s=times_s))
         return
     assert task.trial is not None
-    result = run_rank(task.trial, place, Signals(ready, _step_signal(pipe)))
+    result = _rank_of(task.trial)(task.trial, place, Signals(ready, _step_signal(pipe)))
     yield Event(kind="result", result=result)
+
+
+def _rank_of(trial: Trial) -> Callable[[Trial, Place, Signals], RankResult]:
+    """What trains a rank: a stage, a worker or server of its own pace, or a replica."""
+    if trial.is_pipelined:
+        return run_pipeline_rank
+    return run_rank if trial.cluster is None else run_on_host
+
+
+def _in_one_process(trial: Trial, place: Place, signals: Signals) -> Iterator[RankResult]:
+    """All ranks of a trial without processes: on a virtual clock, or in lockstep."""
+    if trial.is_pipelined:
+        return run_pipelines_on_clock(trial, signals)
+    return run_virtual(trial, signals) if trial.cluster is not None else run_lockstep(trial, place, signals)
 
 
 def _devices(task: Task) -> set[Device]:

@@ -20,6 +20,7 @@ class Scratch:
     """A new folder; `remove` deletes it. What killed owners have left is deleted first. Raises OSError."""
 
     def __init__(self) -> None:
+        # Before making a folder, so that disks do not fill up with what killed runs have left.
         _sweep()
         self.path, self._lock_fd = _made()
 
@@ -57,6 +58,7 @@ def _locked(path: Path) -> int | None:
         return None
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # Between opening and locking another process may have deleted the folder, and a new one may have its name.
         opened, present = os.fstat(fd), path.lstat()
         if opened.st_ino == present.st_ino and opened.st_uid == os.geteuid():
             return fd

@@ -38,6 +38,7 @@ def places(trial: Trial | None, hosts: tuple[Host, ...], scratch: Path, first_po
         if trial is not None and trial.fabric.kind is FabricKind.PACED:
             check_paced(trial)
             for host in hosts:
+                # A device's queue holds a process's next work already, so it lingers; nothing waits inside a link.
                 links[host.index] = stack.enter_context(
                     shared_fluid(folder / f"link{host.index}", FluidDevice(linger_s=0))
                 )

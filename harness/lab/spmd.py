@@ -104,6 +104,7 @@ def placement(environment: Mapping[str, str]) -> Placement | None:
 
     Raises: LaunchError for numbers that are none, or without a place where the ranks can meet.
     """
+    # In order: a launcher further down may have started this one, and left its variables behind.
     for names in _LAUNCHERS:
         if names.rank in environment and names.world in environment and names.needed in environment:
             return _read(environment, names)
@@ -126,6 +127,7 @@ def _read(environment: Mapping[str, str], names: _Variables) -> Placement:
             f"{names.launcher} started rank {rank} of {world}, but {name} is not set, and nothing else tells where the "
             f"ranks meet; set it for all ranks to {what} the machine of rank 0"
         )
+    # torchrun's agent may hold the store open at that port already, where rank 0 must not serve another.
     agent_serves = environment.get("TORCHELASTIC_USE_AGENT_STORE", "") == "True"
     return Placement(
         launcher=names.launcher,
@@ -162,6 +164,7 @@ def _port(environment: Mapping[str, str], names: _Variables) -> int:
     if "MASTER_PORT" in environment:
         return _number(environment, "MASTER_PORT")
     run = [environment[name] for name in names.run if environment.get(name)]
+    # Every rank makes the same port of the same words, without talking.
     return FIRST_PORT + zlib.crc32(" ".join(run).encode()) % NUM_PORTS if run else 0
 
 

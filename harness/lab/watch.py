@@ -9,11 +9,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from time import monotonic
 
+from harness.asynchrony.cluster import OnLoss
 from harness.lab.messages import Answer, Ending, Event, LinkTimes, Task
 from harness.lab.rank import RankResult
 from harness.lab.rank_process import RankProcess
 
-ECHO = re.compile(r"EngineError|DistBackendError|HorovodInternalError|connection (closed|reset)|broken pipe", re.I)
+ECHO = re.compile(
+    r"EngineError|DistBackendError|HorovodInternalError|connection (closed|reset)|broken pipe|(Server|Worker)LostError",
+    re.I,
+)
+SERVER_LOST = "ServerLostError"
 ECHO_S = 1.0  # within which the rank that is the cause has ended, once its peers have noticed
 
 
@@ -56,15 +61,15 @@ class Watch:
             for number, rank in enumerate(self._ranks):
                 selector.register(rank.pipe, selectors.EVENT_READ, (number, "pipe"))
                 selector.register(rank.pidfd, selectors.EVENT_READ, (number, "end"))
-            while self._running and all(failure.is_echo for failure in self._failures):
+            while self._running and not self._is_explained():
                 events = selector.select(self._until_s - monotonic())
                 if not events:
                     break
+                # Pipes before ends: what a rank said last is heard before its end is judged.
                 for key, _ in sorted(events, key=lambda event: event[0].data[1] != "pipe"):
                     self._serve(selector, *key.data)
         if self._failures:
-            cause = min(self._failures, key=lambda failure: failure.is_echo)
-            return Answer(ending=Ending.FAILED, reason=cause.reason)
+            return Answer(ending=Ending.FAILED, reason=self._explanation())
         if self._running:
             return Answer(ending=Ending.TIMEOUT, reason=self._late())
         ranks = tuple(result for number in sorted(self._results) for result in self._results[number])
@@ -87,8 +92,35 @@ class Watch:
         self._running.discard(number)
         how = rank.ended_how()
         has_spoken = number in {failure.number for failure in self._failures}
-        if number not in self._results and number not in self._links and not has_spoken:
+        # A rank may be killed after it has told its result, and then nothing is missing.
+        if number not in self._results and number not in self._links and not has_spoken and not self._goes_on(rank):
             self._fail(number, how)
+
+    def _goes_on(self, rank: RankProcess) -> bool:
+        """Whether the others are to train on without it; its server then names it in the record."""
+        trial = self._task.trial
+        if trial is None or trial.cluster is None or trial.on_loss is not OnLoss.CONTINUE:
+            return False
+        return rank.place.rank < trial.cluster.num_workers
+
+    def _is_explained(self) -> bool:
+        """Whether the cause is known; of a server's end also what was lost with it, which a worker says."""
+        causes = [failure for failure in self._failures if not failure.is_echo]
+        return bool(causes) and (not self._serves(causes[0].number) or bool(self._told_of_loss()))
+
+    def _serves(self, number: int) -> bool:
+        trial = self._task.trial
+        has_servers = trial is not None and trial.cluster is not None and trial.fabric.kind.has_processes
+        return has_servers and self._ranks[number].place.rank >= trial.cluster.num_workers
+
+    def _told_of_loss(self) -> str:
+        return next((failure.reason for failure in self._failures if SERVER_LOST in failure.reason), "")
+
+    def _explanation(self) -> str:
+        # `False` sorts before `True`, and equal ones stay in the order in which they came.
+        cause = min(self._failures, key=lambda failure: failure.is_echo)
+        told = self._told_of_loss() if self._serves(cause.number) else ""
+        return f"{cause.reason}; {told}" if told and told != cause.reason else cause.reason
 
     def _take(self, number: int, event: Event) -> None:
         rank = self._ranks[number]
@@ -96,6 +128,7 @@ class Watch:
             case "ready":
                 self._num_ready += 1
                 if self._num_ready == len(self._ranks):
+                    # The end of the pipe is the signal: one close wakes all ranks, and no rank can miss it.
                     os.close(self._go)
                     self._go = -1
             case "step":
@@ -116,6 +149,7 @@ class Watch:
         where = f"{rank.name} on {rank.place.host.name}"
         when = f"at or after step {rank.last_step}" if rank.last_step >= 0 else "before its first step"
         self._failures.append(Failure(number, f"{where} {how} {when}", bool(ECHO.search(how))))
+        # An echo waits for its cause only as long as that needs to show; after that the echo itself is told.
         self._until_s = min(self._until_s, monotonic() + ECHO_S)
 
     def _late(self) -> str:

@@ -49,6 +49,8 @@ def perform(primitives: Sequence[Primitive]) -> list[Payload]:
     tensors = _equal_in_size(primitives)
     match primitives[0]:
         case AllReduce():
+            # Into each rank's own tensor, as a library does: what a plug-in keeps of it must not be another rank's
+            # memory.
             return _overwrite(tensors, _sum(tensors))
         case Broadcast():
             return _overwrite(tensors, tensors[0].clone())
@@ -79,6 +81,7 @@ def _overwrite(tensors: Sequence[Tensor], value: Tensor) -> list[Payload]:
 
 
 def _transfer(transfers: Sequence[Transfer]) -> list[Payload]:
+    # Cloned first: a ring sends and receives in the same buffer, and order must not matter.
     sends: dict[Way, Tensor] = {(rank, t.to): t.send.clone() for rank, t in enumerate(transfers) if t.send is not None}
     awaited: dict[Way, Tensor] = {(t.source, rank): t.into for rank, t in enumerate(transfers) if t.into is not None}
     if sends.keys() != awaited.keys():
@@ -138,6 +141,7 @@ class Room:
             raise DisagreementError(f"rank {rank} asks twice on lane {lane} before the other ranks have asked")
         asked[rank] = (primitive, done)
         if len(asked) == self.world:
+            # Before anybody is told: an answer may lead its rank to ask on this lane again.
             del self._asked[lane]
             ordered = [asked[r] for r in range(self.world)]
             for (_, tell), answer in zip(ordered, perform([p for p, _ in ordered]), strict=True):
@@ -153,6 +157,7 @@ class RoomTransport:
     room: Room
 
     def start(self, primitive: Primitive, lane: int, done: Done) -> None:
+        """Ask in the room; `done` is called inside the call of the last rank to ask."""
         self.room.ask(self.rank, primitive, lane, done)
 
     def close(self) -> None:
@@ -185,6 +190,7 @@ class Meetings:
         own = (message, start.tag)
         if not self._room.is_asked_on(start.lane):
             self._asked[start.lane] = own
+        # Ranks at different messages would sum unlike tensors of like size, and no number would look wrong.
         if own != self._asked[start.lane]:
             raise DisagreementError(f"ranks send different messages: {own} and {self._asked[start.lane]}")
         self._room.ask(rank, start.real, start.lane, partial(self._answer, rank, start.lane))

@@ -222,6 +222,7 @@ class Lockstep:
         """The loss, and the names in the order in which gradients came, absent ones last."""
         parameters = self.parameters[rank]
         order: dict[str, None] = {}
+        # Hooks tell autograd's own order; they are made anew each step, so they hold no model alive.
         hooks = [
             parameter.register_post_accumulate_grad_hook(partial(_note, order, name))
             for name, parameter in parameters.items()
@@ -247,6 +248,7 @@ class Lockstep:
         index = {segment.name: segment.index for segment in self.segments}
         for rank, name in arrivals:
             self._cores[rank].ready(index[name])
+            # Time passes between gradients, so that a negotiation's clock ticks as it would in a backward.
             self._now_s += ARRIVAL_INTERVAL_S
             self._negotiate()
             self._settle([rank])
@@ -316,6 +318,7 @@ class Lockstep:
         while any(core.left for core in self._cores):
             num_sent = first.traffic.num_messages
             self._now_s += self._negotiate()
+            # A packing may hold a tensor back for some cycles, but not for ever.
             num_idle = 0 if first.traffic.num_messages > num_sent else num_idle + 1
             if self._meetings.has_waiting:
                 raise DisagreementError(f"{self.strategy.text}: some ranks are done and others are not")
@@ -335,6 +338,7 @@ class Lockstep:
             return False
         overflow = any(guard.overflowed() for guard in self._guards)
         if self._guards[0].must_agree:
+            # Here all guards can be asked at once, but the engine's ranks vote, and the vote has bytes.
             self._count(AllReduce(torch.zeros(1)))
         self.loss_scale = self.loss_scale.after(overflow=overflow)
         if overflow:

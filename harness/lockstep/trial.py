@@ -102,6 +102,8 @@ def _loss_of(
 
     def loss(rank: int, model: nn.Module) -> Tensor:
         own, total = ranks[rank], torch.zeros(())
+        # Ranks take turns in one process, and torch has one global generator: dropout must draw as in a rank's own
+        # process.
         own.enter()
         for number, batch in enumerate(islice(own.batches, num_micro_batches), start=1):
             part = workload.loss(model, batch) / num_micro_batches

@@ -39,6 +39,7 @@ def main(arguments: Sequence[str]) -> None:
     """Become mpiexec."""
     command = arguments[1:] if arguments[:1] == ["--"] else arguments
     line = command_line(list(addresses()), command)
+    # In place of this process: signals reach mpiexec itself, and its exit code is ours.
     os.execvpe(line[0], line, {**os.environ, "CROSSOVER_BENCH_PYTHON": sys.executable})
 
 

@@ -20,6 +20,7 @@ from baselines.api import AllGather, AllReduce, AllToAll, Broadcast, Gather, Pay
 from harness.engine.transport import CONTROL, Done
 from harness.mpi.library import MpiError, load_mpi
 
+# Shorter pauses take processor time from training, longer ones add to every small message.
 LOOK_EVERY_S = 50e-6
 SUMMED = (torch.float32, torch.float64, torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64)
 
@@ -46,6 +47,7 @@ class MpiTransport:
             raise MpiError("this MPI serves one thread at a time; start it with MPI_THREAD_MULTIPLE")
         world = self._mpi.COMM_WORLD
         self.rank, self.world = world.Get_rank(), world.Get_size()
+        # Collective and in this order on all ranks.
         self._lanes = {lane: world.Dup() for lane in (CONTROL, *range(num_lanes))}
         self._changed = threading.Condition()
         self._pending: list[_Pending] = []
@@ -98,6 +100,7 @@ class MpiTransport:
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._pending or self._closed)
+                # A copy: other threads start operations while this one tests.
                 pending = list(self._pending)
             if not pending:
                 return
@@ -105,6 +108,7 @@ class MpiTransport:
             with self._changed:
                 self._pending = [own for own in self._pending if own not in ended]
             for own in ended:
+                # Outside the lock: what follows may start the next primitive at once.
                 own.done(own.answer())
             if not ended:
                 sleep(LOOK_EVERY_S)

@@ -40,6 +40,7 @@ class CarriedGroup(dist.ProcessGroup):
 
     @property
     def group_name(self) -> str:  # type: ignore[override]
+        """The name under which torch keeps the group."""
         return self._name
 
     @property
@@ -47,9 +48,11 @@ class CarriedGroup(dist.ProcessGroup):
         return [torch.device(device) for device in DEVICES]
 
     def getBackendName(self) -> str:
+        """What `dist.get_backend` answers."""
         return PACED
 
     def getGroupName(self) -> str:
+        """The same as `group_name`."""
         return self._name
 
     def shutdown(self) -> None:
@@ -83,6 +86,7 @@ class CarriedGroup(dist.ProcessGroup):
         """Begin `collective` on `num_bytes`, n of the table of collectives. `virtually` is what equal peers do to the
         outputs and `really` what the inner group does; `on` is a tensor of the device whose work comes before it."""
         both = Both(answer)
+        # Both at once: in a real network an operation's work and its way through the link overlap.
         self._pay((self._number, "collective"), collective, num_bytes, on, both.paid)
         if self._inner is None:
             virtually()

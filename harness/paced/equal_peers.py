@@ -22,6 +22,7 @@ def reduced(tensors: Sequence[Tensor], operation: object, world: int) -> None:
     name = _name_of(operation)
     for tensor in tensors:
         if name == "SUM":
+            # In place and by arithmetic: no peers' copies are made, so a world of any size costs the same.
             tensor.mul_(world)
         elif name == "PRODUCT":
             tensor.pow_(world)
@@ -46,6 +47,7 @@ def check_copies(outputs: Sequence[Tensor], source: Tensor, rank: int) -> None:
     if sizes != [source.numel()]:
         raise refusal(f"an all-gather of {sizes} elements, where this rank gives {source.numel()}")
     others = [output for index, output in enumerate(outputs) if index != rank]
+    # In place each rank's part lies in the same buffer; what the others' parts hold is not known here.
     if others and outputs[rank].data_ptr() == source.data_ptr():
         raise refusal("an all-gather in place, into a buffer of which each rank holds another part")
 

@@ -65,6 +65,7 @@ def _inner_group(store: dist.Store, rank: int, size: int, timeout: timedelta) ->
     group._set_default_backend(kinds.GLOO)
     gloo = dist.ProcessGroupGloo(store, rank, size, timeout)
     group._register_backend(torch.device("cpu"), kinds.GLOO, gloo)
+    # Both backends in one group, so that CPU and GPU tensors take the same paced group.
     if torch.cuda.is_available() and dist.is_nccl_available():
         options = dist.ProcessGroupNCCL.Options()
         nccl = dist.ProcessGroupNCCL(store, rank, size, options)
@@ -78,14 +79,17 @@ class PacedGroup(CarriedGroup):
     # ---- collectives
 
     def allreduce(self, tensors: list[Tensor], opts: Any = _SUM) -> PacedWork:
+        """In place, of one tensor."""
         return self._reduce(Collective.ALL_REDUCE, tensors, opts, lambda inner: inner.allreduce(tensors, opts))
 
     def allreduce_coalesced(self, tensors: list[Tensor], opts: Any) -> PacedWork:
+        """In place, of several tensors as one operation on the link."""
         return self._reduce(
             Collective.ALL_REDUCE, tensors, opts, lambda inner: inner.allreduce_coalesced(tensors, opts)
         )
 
     def reduce(self, tensors: list[Tensor], opts: Any) -> PacedWork:
+        """To one root; with virtual peers the other ranks' tensors stay as they are."""
         is_root = opts.rootRank == self.rank()
         return self._reduce(Collective.REDUCE, tensors, opts, lambda inner: inner.reduce(tensors, opts), keeps=is_root)
 
@@ -110,6 +114,7 @@ class PacedGroup(CarriedGroup):
         )
 
     def broadcast(self, tensors: list[Tensor], opts: Any) -> PacedWork:
+        """From one root. Raises: FabricError if the root is a virtual peer."""
         self._check_root(opts.rootRank, "a broadcast")
         return self._run(
             Collective.BROADCAST,
@@ -121,6 +126,7 @@ class PacedGroup(CarriedGroup):
         )
 
     def allgather(self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any) -> PacedWork:
+        """`outputs` [inputs][ranks] from `inputs`, each input as large as each of its outputs."""
         return self._gather_all(outputs, outputs, inputs, lambda inner: inner.allgather(outputs, inputs, opts))
 
     def allgather_coalesced(self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any) -> PacedWork:
@@ -131,11 +137,13 @@ class PacedGroup(CarriedGroup):
         )
 
     def all_gather_single(self, output: Tensor, source: Tensor, opts: Any) -> PacedWork:
+        """Into one tensor: `output` [ranks · numel] from `source` [numel]."""
         return self._gather_all(
             output, [self._parts(output)], [source], lambda inner: inner._allgather_base(output, source, opts)
         )
 
     def all_gather_single_coalesced(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any) -> PacedWork:
+        """Several of `all_gather_single` as one operation on the link."""
         return self._gather_all(
             outputs,
             [self._parts(output) for output in outputs],
@@ -164,6 +172,7 @@ class PacedGroup(CarriedGroup):
         )
 
     def gather(self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any) -> PacedWork:
+        """To one root, which alone has `outputs` [1][ranks]."""
         if self._inner is None and outputs:
             equal_peers.check_copies(outputs[0], inputs[0], self.rank())
         return self._run(
@@ -176,6 +185,7 @@ class PacedGroup(CarriedGroup):
         )
 
     def scatter(self, outputs: list[Tensor], inputs: list[list[Tensor]], opts: Any) -> PacedWork:
+        """From one root, which alone has `inputs` [1][ranks]. Raises: FabricError if the root is a virtual peer."""
         self._check_root(opts.rootRank, "a scatter")
         return self._run(
             Collective.SCATTER,
@@ -187,12 +197,15 @@ class PacedGroup(CarriedGroup):
         )
 
     def reduce_scatter(self, outputs: list[Tensor], inputs: list[list[Tensor]], opts: Any) -> PacedWork:
+        """`inputs` [1][ranks]; each rank keeps the sum of its own. Raises: FabricError among virtual peers."""
         return self._scatter_sums(inputs[0], outputs, lambda inner: inner.reduce_scatter(outputs, inputs, opts))
 
     def reduce_scatter_single(self, output: Tensor, source: Tensor, opts: Any) -> PacedWork:
+        """From one tensor: `output` [numel] from `source` [ranks · numel]. Raises: FabricError among virtual peers."""
         return self._scatter_sums([source], output, lambda inner: inner._reduce_scatter_base(output, source, opts))
 
     def reduce_scatter_single_coalesced(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any) -> PacedWork:
+        """Several of `reduce_scatter_single` as one operation on the link. Raises: FabricError among virtual peers."""
         return self._scatter_sums(
             inputs, outputs, lambda inner: inner.reduce_scatter_tensor_coalesced(outputs, inputs, opts)
         )
@@ -207,12 +220,15 @@ class PacedGroup(CarriedGroup):
         )
 
     def alltoall(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any) -> PacedWork:
+        """A tensor to and from each rank. Raises: FabricError among virtual peers."""
         sizes = [[_nbytes([tensor]) for tensor in tensors] for tensors in (inputs, outputs)]
         return self._all_to_all(sizes, inputs[0], outputs, lambda inner: inner.alltoall(outputs, inputs, opts))
 
     def all_to_all_single(
         self, output: Tensor, source: Tensor, output_splits: list[int], input_splits: list[int], opts: Any
     ) -> PacedWork:
+        """One tensor each way, cut at `input_splits` and `output_splits` (empty: equal parts) of the first dimension.
+        Raises: FabricError among virtual peers."""
         sizes = [
             _split_bytes(tensor, splits, self.size())
             for tensor, splits in ((source, input_splits), (output, output_splits))
@@ -238,6 +254,7 @@ class PacedGroup(CarriedGroup):
         return self._run(Collective.ALL_TO_ALL, busiest, answer, on=on, virtually=lambda: None, really=really)
 
     def barrier(self, opts: Any = _BARRIER) -> PacedWork:
+        """Carries no bytes, so it costs the link's start-up times alone."""
         return self._run(
             Collective.BARRIER, 0, [], on=None, virtually=lambda: None, really=lambda inner: inner.barrier(opts)
         )
@@ -245,6 +262,7 @@ class PacedGroup(CarriedGroup):
     # ---- from rank to rank
 
     def send(self, tensors: list[Tensor], to: int, tag: int) -> PacedWork:
+        """Take the sender's link first, then hand the tensors over; among virtual peers nobody receives them."""
         both = Both(tensors)
         inner = self._inner
         if inner is None:
@@ -262,11 +280,13 @@ class PacedGroup(CarriedGroup):
         return PacedWork(both.future)
 
     def recv(self, tensors: list[Tensor], source: int, tag: int) -> dist.Work:
+        """Costs nothing here: the sender has paid. Raises: FabricError among virtual peers."""
         if self._inner is None:
             raise refusal(f"a message from rank {source}")
         return self._inner.recv(tensors, source, tag)
 
     def recv_anysource(self, tensors: list[Tensor], tag: int) -> dist.Work:
+        """As `recv`, from whoever sends first. Raises: FabricError among virtual peers."""
         if self._inner is None:
             raise refusal("a message from any rank")
         return self._inner.recv_anysource(tensors, tag)

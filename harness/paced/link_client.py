@@ -25,7 +25,8 @@ class Carrier(Protocol):
     def carry(self, flow: Hashable, work_s: float, paid: Paid) -> None:
         """Call `paid` from any thread once `work_s` seconds of link time are served, or the link is lost."""
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """End what it holds; nothing may be under way."""
 
 
 class LinkClient:
@@ -67,11 +68,13 @@ class LinkClient:
         return connection
 
     def carry(self, flow: Hashable, work_s: float, paid: Paid) -> None:
+        """Queue behind what the flow carries already; without link time `paid` is called at once, in this thread."""
         if work_s == 0.0:
             paid(None)
             return
         with self._lock:
             lost = self._lost or self._enqueue(flow, work_s, paid)
+        # Told outside the lock: what follows may ask for link time again.
         if lost is not None:
             paid(lost)
 
@@ -80,6 +83,7 @@ class LinkClient:
             queue = self._queue_of(flow)
         except FabricError as error:
             return error
+        # The server takes one request per connection at a time, so only the first of a queue is asked for.
         queue.append((work_s, paid))
         return self._ask(flow) if len(queue) == 1 else None
 
@@ -120,6 +124,7 @@ class LinkClient:
             told = None if None in ready or self._lost is not None else self._hear_all(ready)
         with self._lock:
             self._num_free -= 1
+            # What is told below may block until a later operation is served, so somebody must be left to listen.
             if told is not None and self._num_free == 0:
                 self._add_listener()
         return told
@@ -141,6 +146,7 @@ class LinkClient:
                 served = not queue or self._ask(flow) is None
             if not served:
                 self._lost = self._gone()
+                # Everybody who waits hears of the loss once; nobody would answer them any more.
                 told += [paid for waiting in self._queues.values() for _, paid in waiting]
                 self._queues = {flow: deque() for flow in self._queues}
         return told
@@ -152,6 +158,7 @@ class LinkClient:
         """End the threads and the connections; nothing may be under way. May be called again."""
         if self._wake.fileno() < 0:
             return
+        # The other end becomes readable, which wakes whoever listens.
         self._wake.close()
         for thread in self._threads:
             thread.join(timeout=10)

@@ -31,7 +31,6 @@ from harness.paced.pacing import PacedTraffic, Pacing
 from harness.paced.settings import ScriptPace
 from harness.paced.steps import SometimesFree, StepMeter, report_of
 
-Meeting = tuple[dist.Store, int, int]  # store, rank, world size
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -55,6 +54,7 @@ class PacedScript:
         own_rank = int(os.environ.get("RANK", "0")) if rank < 0 else rank
         size = int(os.environ.get("WORLD_SIZE", str(self._size))) if world_size < 0 else world_size
         self._check_place(own_rank, size)
+        # A store in memory: nobody else will ever look into it.
         yield dist.HashStore(), 0, self._size
 
     def _check_place(self, rank: int, size: int) -> None:
@@ -104,6 +104,7 @@ def install(pace: ScriptPace) -> None:
     """Have every process group of this process paced."""
     register()
     script = PacedScript(pace)
+    # Replaced in the module that looks them up by name at each call.
     distributed_c10d.rendezvous = script.meet
     distributed_c10d._new_process_group_helper = script.redirect(distributed_c10d._new_process_group_helper)
 
@@ -116,6 +117,7 @@ def _start_link() -> Path:
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     atexit.register(server.terminate)
     assert server.stdout is not None
+    # Connecting before the socket is bound would fail, and polling for it would guess at a time.
     if server.stdout.readline() != b"ready\n":
         raise FabricError(f"the link's process at {socket} did not start; is the folder of temporary files writable?")
     return socket

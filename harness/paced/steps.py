@@ -48,6 +48,7 @@ class StepMeter:
         """`optimizer` has stepped."""
         if self._optimizer is None:
             self._optimizer = optimizer
+        # Scripts with several optimizers (GANs) step each of them in one iteration.
         if optimizer is not self._optimizer:
             return
         traffic = self._traffic
@@ -59,6 +60,7 @@ class StepMeter:
                 PacedStep(now[0] - before_s, now[1] - num_bytes, now[2] - num_messages, now[3] - link_s, self.is_free)
             )
         self._started = now
+        # Free steps are spread over the run, so slow drift of the machine cancels in the difference.
         self.is_free = self._num_ended >= NUM_WARMUP and self._num_ended % FREE_EVERY == 0
 
 
@@ -70,9 +72,11 @@ class SometimesFree:
     meter: StepMeter
 
     def carry(self, flow: Hashable, work_s: float, paid: Paid) -> None:
+        """As the inner carrier, with no link time in a free step."""
         self.carrier.carry(flow, 0.0 if self.meter.is_free else work_s, paid)
 
     def close(self) -> None:
+        """Close the inner carrier."""
         self.carrier.close()
 
 

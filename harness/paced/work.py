@@ -30,12 +30,15 @@ class PacedWork(dist.Work):
         return True
 
     def get_future(self) -> torch.futures.Future[Any]:
+        """Completes with the operation's outputs, as DDP's hooks expect."""
         return self._future
 
     def is_completed(self) -> bool:
+        """Whether it is complete or has failed; does not block."""
         return self._future.done()
 
     def result(self) -> Any:
+        """The outputs. Raises: what went wrong."""
         return self._future.value()
 
 
@@ -48,15 +51,18 @@ class Both:
         self._missing = {"carried", "paid"}
 
     def carried(self, error: Exception | None) -> None:
+        """The operation has run, or failed with `error`."""
         self._settle("carried", error)
 
     def paid(self, error: FabricError | None) -> None:
+        """The link has carried it, or is lost with `error`."""
         self._settle("paid", error)
 
     def _settle(self, part: str, error: Exception | None) -> None:
         with self._lock:
             if part not in self._missing:
                 return  # an error has been told already
+            # After an error nothing is missing any more, so the other part's news is not told.
             self._missing = set() if error is not None else self._missing - {part}
             complete = not self._missing
         if error is not None:

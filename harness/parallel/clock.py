@@ -99,6 +99,7 @@ class _PipelineClock:
     def advance(self) -> bool:
         """Let each rank go on until it waits for something that was not sent yet; whether any did."""
         moved = False
+        # Greedy is exact here: a rank's order is fixed, so nobody's choice can change what another one sees.
         for rank, instructions in enumerate(self._program.ranks):
             while self._places[rank] < len(instructions) and self._step(rank, instructions[self._places[rank]]):
                 self._places[rank] += 1
@@ -114,6 +115,7 @@ class _PipelineClock:
         elif isinstance(instruction, Send):
             crossing = instruction.crossing
             num_bytes = self._stages[crossing.boundary].output_bytes
+            # The rank goes on at once: sending takes its link and not its processor.
             left_s = max(start_s, self._link_free_s[rank]) + self._machine.beta_s_per_byte * num_bytes
             self._link_free_s[rank] = left_s
             self._arrives_s[crossing] = left_s + self._machine.alpha_s + self._delay_s(crossing)

@@ -102,8 +102,10 @@ def run_ranks(world: int, rank_main: Callable[[RankGroup], Result], timeout_s: f
         try:
             results[rank] = rank_main(LockstepGroup(RankPart(rank, world), meeting))
         except BaseException as error:  # noqa: BLE001 - raised again below, in the caller's thread
+            # A broken barrier is the echo of another rank's error.
             if not isinstance(error, threading.BrokenBarrierError):
                 errors.append(error)
+            # Else the other threads would wait at the barrier until its time is up.
             meeting.abort()
 
     threads = [threading.Thread(target=run, args=(rank,), name=f"rank {rank}") for rank in range(world)]

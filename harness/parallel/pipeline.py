@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from baselines.parallelism.api import ParallelismError, PipelineSchedule
 from baselines.parallelism.plans import PlannedStage, check_stages
 from baselines.parallelism.programs import PipelineProgram, program_of
+from baselines.strategy import Strategy
 from harness.parallel.rank_program import (
     PipelineRank,
     RankLayout,
@@ -29,7 +30,8 @@ from harness.parallel.stages import MicroBatch, cut
 class PipelineJob:
     """What a pipeline trains, and how. Stage s lives on pipeline rank s mod the number of ranks.
 
-    `make_optimizer` is called once per stage replica; momentum and the like stay with the stage.
+    `make_optimizer` is called once per stage replica; momentum and the like stay with the stage. Among processes,
+    replicas sum their gradients by `strategy`'s packing, ordering, compression and exchange (None: as one plain sum).
     """
 
     network: str
@@ -37,6 +39,7 @@ class PipelineJob:
     schedule: PipelineSchedule
     make_optimizer: MakeOptimizer
     seed: int = 0
+    strategy: Strategy | None = None
 
     @property
     def num_ranks(self) -> int:
@@ -57,11 +60,12 @@ class PipelineJob:
 
 @dataclass(slots=True)
 class PipelineRanks:
-    """The ranks of a job, each with its workers."""
+    """The ranks of a job, each with its workers. `tied` are the groups of stages that have a weight in common."""
 
     job: PipelineJob
     program: PipelineProgram
     ranks: list[PipelineRank]
+    tied: frozenset[tuple[int, ...]]
     workers: list[StageWorker] = field(default_factory=list)
 
     def parameters(self) -> dict[str, Tensor]:
@@ -97,7 +101,8 @@ def open_ranks(
             "synchronous schedule, or a network without tied weights"
         )
     shapes = tuple(stage.output_shape for stage in cut_stages)
-    opened = PipelineRanks(job, program, [])
+    tied = frozenset(stages for stage in cut_stages for stages in stage.tied.values())
+    opened = PipelineRanks(job, program, [], tied)
     for rank in range(layout.world) if only is None else (only,):
         pipeline_rank, replica = layout.seat_of(rank)
         own_stages = cut(job.network, model, job.stages, data[0].inputs[:1])  # each rank's own copies

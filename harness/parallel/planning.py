@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
-import pkgutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
-from types import MappingProxyType
-from typing import Any, TypeGuard
+from typing import Any
 
-import baselines.parallelism
 from baselines.parallelism.api import ParallelismError, PipelineSchedule
+from baselines.parallelism.catalogue import planners
 from baselines.parallelism.dapple import Dapple
 from baselines.parallelism.operator_costs import OperatorConfig, total_s
 from baselines.parallelism.pipedream import PipeDream
@@ -40,32 +36,6 @@ class PlanForecast:
     memory_bytes: int = 0
     bubble: float = 0.0
     refused: str = ""
-
-
-@cache
-def planners() -> Mapping[str, type[Any]]:
-    """Every planner's class by name: the dataclasses with a card and a `plan` in baselines/parallelism."""
-    return _found(lambda kind: isinstance(kind, type) and hasattr(kind, "plan"))
-
-
-@cache
-def schedules() -> Mapping[str, type[Any]]:
-    """Every schedule's class by name."""
-    return _found(lambda kind: isinstance(kind, type) and hasattr(kind, "actions"))
-
-
-def _found(wanted: Any) -> Mapping[str, type[Any]]:
-    kinds: dict[str, type[Any]] = {}
-    for entry in pkgutil.iter_modules(baselines.parallelism.__path__):
-        module = importlib.import_module(f"{baselines.parallelism.__name__}.{entry.name}")
-        for kind in vars(module).values():
-            if _has_card(kind) and kind.__module__ == module.__name__ and wanted(kind):
-                kinds[kind.card.name] = kind
-    return MappingProxyType(dict(sorted(kinds.items())))
-
-
-def _has_card(kind: Any) -> TypeGuard[type[Any]]:
-    return isinstance(kind, type) and dataclasses.is_dataclass(kind) and hasattr(kind, "card")
 
 
 def forecast(planner: Planner, graph: LayerGraph, machine: Machine, work: Workshare) -> PlanForecast:
@@ -101,16 +71,29 @@ def pipeline_step(
     stages: Sequence[PlannedStage], schedule: PipelineSchedule, graph: LayerGraph, machine: Machine, work: Workshare
 ) -> tuple[PipelineTimeline, float]:
     """(timeline, seconds per step). Where steps overlap, a step is what one more takes once the pipeline is full."""
-    costs = costs_of(graph.layers, stages, machine, work, graph.input_bytes)
+    costs, num_ranks = stage_costs(stages, graph, machine, work), len(stages) // schedule.stages_per_rank
     if schedule.synchronous:
-        costs = _with_tied_sums(costs, stages, graph, machine)
-        timeline = run_on_clock(program_of(schedule, len(stages), work.num_micro_batches), costs, machine)
+        timeline = run_on_clock(program_of(schedule, num_ranks, work.num_micro_batches), costs, machine)
         return timeline, timeline.step_s
     short, long = (
-        run_on_clock(program_of(schedule, len(stages), rounds * work.num_micro_batches), costs, machine)
+        run_on_clock(program_of(schedule, num_ranks, rounds * work.num_micro_batches), costs, machine)
+        # Two lengths: their difference holds neither the pipeline's filling nor its draining.
         for rounds in (_ROUNDS, 2 * _ROUNDS)
     )
     return long, (long.step_s - short.step_s) / _ROUNDS
+
+
+def busy_per_step(timeline: PipelineTimeline, schedule: PipelineSchedule) -> tuple[float, ...]:
+    """Of a timeline of `pipeline_step`: seconds in which each pipeline rank computes, per step."""
+    num_steps = 1 if schedule.synchronous else 2 * _ROUNDS
+    return tuple(busy_s / num_steps for busy_s in timeline.busy_s)
+
+
+def stage_costs(
+    stages: Sequence[PlannedStage], graph: LayerGraph, machine: Machine, work: Workshare
+) -> tuple[StageCosts, ...]:
+    """Of each stage, the sums of tied weights' gradients included."""
+    return _with_tied_sums(costs_of(graph.layers, stages, machine, work, graph.input_bytes), stages, graph, machine)
 
 
 def _with_tied_sums(

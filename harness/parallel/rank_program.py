@@ -14,7 +14,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from baselines.parallelism.api import Backward, Forward, Recompute, Update
+from baselines.parallelism.api import Action, Backward, Forward, Recompute, Update
 from baselines.parallelism.programs import Crossing, Instruction, PipelineProgram, Receive, Send, gives, wants
 from harness.parallel.stage_worker import StageWorker
 from harness.parallel.stages import MicroBatch, slice_of
@@ -56,13 +56,21 @@ _SUM, _CROSSING = 0, 1
 class SegmentTurns(Protocol):
     """A turn around each compute segment: a pass of a micro-batch on a stage, or an update."""
 
-    def segment(self, stage: int) -> AbstractContextManager[None]: ...
+    def segment(self, action: Action) -> AbstractContextManager[None]: ...
+
+
+class SumsGradients(Protocol):
+    """Sums the gradients of a stage's own weights over its replicas, which all call it in the same order."""
+
+    def sum_gradients(self) -> None:
+        """Block until the parameters' gradients are sums."""
+        ...
 
 
 class NoTurns:
     """The device is this job's alone."""
 
-    def segment(self, stage: int) -> AbstractContextManager[None]:
+    def segment(self, action: Action) -> AbstractContextManager[None]:
         return nullcontext()
 
 
@@ -107,6 +115,8 @@ class PipelineRank:
         self._pipeline_rank, self._replica = layout.seat_of(rank)
         self._turns = turns or NoTurns()
         self._held: dict[Crossing, Tensor] = {}
+        self.peak_stash = self.peak_versions = 0
+        self.sums: Mapping[int, SumsGradients] = {}  # of stages whose replicas sum by themselves
 
     def run(self, data: Sequence[MicroBatch]) -> RankRun:
         """The rank's instructions from first to last. `data` are all micro-batches of the program."""
@@ -119,7 +129,7 @@ class PipelineRank:
             elif isinstance(instruction, Update):
                 yield from self._update(instruction)
             else:
-                with self._turns.segment(instruction.stage):
+                with self._turns.segment(instruction):
                     self._pass(instruction, data[instruction.micro_batch])
 
     def _pass(self, action: Instruction, whole: MicroBatch) -> None:
@@ -139,6 +149,7 @@ class PipelineRank:
         if behind:
             assert made is not None
             self._held[behind] = made
+        self.peak_stash = max(self.peak_stash, sum(own.num_in_flight for own in self.workers.values()))
 
     def _update(self, action: Update) -> RankRun:
         worker = self.workers[action.stage]
@@ -149,10 +160,13 @@ class PipelineRank:
             together.setdefault(worker.stage.tied.get(name, (action.stage,)), {})[name] = gradient
         for stages, summed in together.items():
             ranks = {rank for stage in stages for rank in self._layout.ranks_of(self._program.rank_of(stage))}
-            if len(ranks) > 1:
+            if stages == (action.stage,) and action.stage in self.sums:
+                self.sums[action.stage].sum_gradients()
+            elif len(ranks) > 1:
                 yield from _sum_in_place(summed, tuple(sorted(ranks)), (_SUM, action.version, *stages))
-        with self._turns.segment(action.stage):
+        with self._turns.segment(action):
             worker.update(action)
+        self.peak_versions = max(self.peak_versions, worker.num_versions)
 
     def _send(self, crossing: Crossing, num_samples: int) -> RankRun:
         tensor = self._held.pop(crossing)
@@ -196,6 +210,7 @@ def _tag(crossing: Crossing) -> tuple[int, ...]:
 
 def _sum_in_place(gradients: Mapping[str, Tensor], ranks: tuple[int, ...], tag: tuple[int, ...]) -> RankRun:
     """Sum all gradients over ranks as one flat tensor."""
+    # Sorted, so that every rank has the same gradient at the same place of the flat tensor.
     names = sorted(gradients)
     total = yield SumOver(ranks, tag, torch.cat([gradients[name].flatten() for name in names]))
     assert total is not None

@@ -115,6 +115,7 @@ class SplitNetwork(nn.Module):
 
     def __init__(self, network: str, model: nn.Module, splits: Sequence[Dimension | None], group: RankGroup) -> None:
         super().__init__()
+        # A copy: parts are cut out of modules in place, and each rank starts from the whole model.
         links = chain_of(network, copy.deepcopy(model))
         if len(splits) != len(links):
             raise ParallelismError(f"{len(splits)} splits for {len(links)} layers; give one for each")
@@ -130,6 +131,7 @@ class SplitNetwork(nn.Module):
         held: int | None = None
         for link, over in zip(self.links, self.splits, strict=True):
             wanted = {Dimension.SAMPLE: _SAMPLES, Dimension.SPATIAL: _ROWS}.get(over) if over else None
+            # Only where the layout changes: links that are split alike hand on their parts as they are.
             if held != wanted:
                 x = x if held is None else self.group.combine(JoinedParts(x, held))
                 x = x if wanted is None else self.group.part.of(x, wanted)

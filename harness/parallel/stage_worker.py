@@ -14,12 +14,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 from torch.func import functional_call
-from torch.nn import functional
 from torch.optim import Optimizer
 
 from baselines.parallelism.api import Backward, CorrectsDelay, Forward, PipelineSchedule, Recompute, Update
 from baselines.parallelism.programs import Instruction
-from harness.parallel.stages import IGNORED, MicroBatch, StageModule
+from harness.parallel.stages import MicroBatch, StageModule
 
 Weights = dict[str, Tensor]
 MakeOptimizer = Callable[[Iterable[Tensor]], Optimizer]
@@ -32,6 +31,7 @@ class _InFlight:
     entry: Tensor
     output: Tensor | None
     weights: Weights
+    version: int
 
 
 class StageWorker:
@@ -51,6 +51,7 @@ class StageWorker:
         self.shapes = shapes
         self.num_stages = len(shapes)
         self.losses: dict[int, float] = {}
+        self.most_stale = 0  # updates between a forward and its own gradient's turn to be applied
         self._seed = seed
         self._newest = 0
         self._first_step = 0  # of a synchronous schedule, whose versions count from 0 in every step
@@ -75,14 +76,16 @@ class StageWorker:
         kept = isinstance(action, Recompute) or action.keep
         weights = self._versions[action.version]
         if action.micro_batch in self._exchanged:
+            # A copy of its own, since its values will be replaced before backward and others still use this version.
             weights = _copy(weights)
+        # Tokens are whole numbers and have no gradient.
         entry = x.detach().requires_grad_(x.is_floating_point())
         with torch.set_grad_enabled(kept), self._reproducible(action):
             output: Tensor = functional_call(self.stage.module, {**buffers, **weights}, (entry,))
             if targets is not None:
-                output = _loss(output, targets)
+                output = self.stage.loss(output, targets)
                 self.losses[action.micro_batch] = float(output.detach())
-        self._in_flight[action.micro_batch] = _InFlight(entry, output if kept else None, weights)
+        self._in_flight[action.micro_batch] = _InFlight(entry, output if kept else None, weights, action.version)
         return output.detach()
 
     def recompute(self, action: Recompute, targets: MicroBatch | None) -> None:
@@ -94,6 +97,7 @@ class StageWorker:
         """The gradient of the stage's input, None for tokens. Adds to the parameters' gradients."""
         held = self._in_flight.pop(action.micro_batch)
         assert held.output is not None
+        self.most_stale = max(self.most_stale, self._newest - held.version)
         if action.micro_batch in self._exchanged:
             self._exchange(held.weights, action.version)
         wanted = list(held.weights.values())
@@ -172,6 +176,7 @@ class StageWorker:
             value = self._versions[version][name].detach()
             if correction is not None and name in self._drift:
                 value = value - correction[0] * self._drift[name]
+            # Past autograd's version counter, which would refuse a saved tensor that was changed.
             weight.data.copy_(value)
 
     def _forget(self) -> None:
@@ -191,13 +196,6 @@ class StageWorker:
 
 def _copy(parameters: Mapping[str, Tensor]) -> Weights:
     return {name: value.detach().clone().requires_grad_() for name, value in parameters.items()}
-
-
-def _loss(logits: Tensor, batch: MicroBatch) -> Tensor:
-    total = functional.cross_entropy(
-        logits.flatten(0, -2), batch.targets.flatten(), ignore_index=IGNORED, reduction="sum"
-    )
-    return total / batch.num_targets
 
 
 def _last_uses(instructions: Sequence[Instruction], stage: int) -> dict[int, int]:

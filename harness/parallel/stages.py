@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from baselines.parallelism.api import ParallelismError
 from baselines.parallelism.plans import PlannedStage, Workshare, check_stages
-from models.chain import apply_chain, chain_of, names_of_parameters
+from models.chain import ChainLink, apply_chain, chain_of, names_of_parameters
+from models.replay_chain import ReplayChain, ReplayLink
 from models.values import Batch
 
 IGNORED = -100  # a target that no loss counts
@@ -25,6 +27,7 @@ class StageModule:
         names: its own name of a parameter → the network's.
         tied: network's names of parameters that another stage holds too → all stages that do.
         output_shape: of what it hands on, without the samples' dimension.
+        loss: of the last stage's output for a micro-batch: its part of the step's mean loss.
     """
 
     stage: int
@@ -32,6 +35,7 @@ class StageModule:
     names: dict[str, str]
     tied: dict[str, tuple[int, ...]]
     output_shape: tuple[int, ...]
+    loss: LossOfMicroBatch
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +48,33 @@ class MicroBatch:
     num_targets: int
 
 
+LossOfMicroBatch = Callable[[Tensor, MicroBatch], Tensor]
+
+
+def cross_entropy_part(logits: Tensor, batch: MicroBatch) -> Tensor:
+    """Of logits [samples, …, classes]: the sum over targets, over the step's number of them."""
+    total = functional.cross_entropy(
+        logits.flatten(0, -2), batch.targets.flatten(), ignore_index=IGNORED, reduction="sum"
+    )
+    return total / batch.num_targets
+
+
+def replayed_part(output: Tensor, batch: MicroBatch) -> Tensor:
+    """Of a replayed chain's output [samples, width]: the sum of the samples' losses, over the step's number of them."""
+    return output[:, 0].sum() / batch.num_targets
+
+
+def links_of(network: str, model: nn.Module) -> tuple[ChainLink, ...]:
+    """The links of a network or of its replay. Raises: WorkloadError."""
+    return model.chain() if isinstance(model, ReplayChain) else chain_of(network, model)
+
+
 def cut(network: str, model: nn.Module, stages: Sequence[PlannedStage], sample: Tensor) -> tuple[StageModule, ...]:
     """Copies of the layers of `model`, stage by stage. `sample` [1, …] is run through it to see what crosses.
 
     Raises: ParallelismError if the stages do not fit the network.
     """
-    links = chain_of(network, model)
+    links = links_of(network, model)
     check_stages(stages, len(links), micro_batch_size=max(stage.num_replicas for stage in stages))
     per_link = names_of_parameters(model, links)
     holders: dict[str, list[int]] = {}
@@ -72,6 +97,7 @@ def cut(network: str, model: nn.Module, stages: Sequence[PlannedStage], sample: 
                 names={own: all_names[own] for own, _ in module.named_parameters()},
                 tied={name: tuple(where) for name, where in holders.items() if len(where) > 1 and index in where},
                 output_shape=shapes[index],
+                loss=replayed_part if isinstance(model, ReplayChain) else cross_entropy_part,
             )
         )
     return tuple(cut_stages)
@@ -80,6 +106,9 @@ def cut(network: str, model: nn.Module, stages: Sequence[PlannedStage], sample: 
 def _output_shapes(
     network: str, model: nn.Module, stages: Sequence[PlannedStage], sample: Tensor
 ) -> list[tuple[int, ...]]:
+    if isinstance(model, ReplayChain):
+        last = [model.links[stage.stop - 1] for stage in stages]
+        return [(link.width,) for link in last if isinstance(link, ReplayLink)]
     model = copy.deepcopy(model).eval()  # running statistics and the generator stay as they are
     links = chain_of(network, model)
     shapes = []

@@ -26,6 +26,7 @@ class Bounds:
 
 def bounds(layers: Layers, strategy: Strategy, costs: LinkCosts) -> Bounds:
     """What is left of a step of `strategy` if either computation or communication takes no time."""
+    # One message of everything: the fewest start-ups that any packing can have.
     whole = Demands(strategy, costs).of(Message(0, layers.segments))
     _, _, link_s = costs.phases(whole.alpha_s, whole.bytes_s)
     return Bounds(compute_s(layers, strategy, costs), link_s)

@@ -68,6 +68,7 @@ RING_ROWS = tuple(
 )
 OTHER_EXCHANGES = {"all-gather": "AllGather", "ring": "Transfer", "parameter-server": "AllToAll"}
 CODECS = ("half", "topk(density=0.01)+error-feedback")
+# Limits of the search: without them a row that noise spoiled pulls α to nothing.
 PLAUSIBLE_S = (1e-7, 1e-1)
 MOST_OF_LINE = 1.1  # β over what the line needs
 NUM_REPEATS = 7
@@ -109,9 +110,11 @@ class Calibration:
             return self._alone(kind)
         of_kind = [entry for entry in self.entries if entry.kind is kind and entry.num_hosts > 1]
         for entry in of_kind:
+            # Measured beats fitted: an exact entry is never mixed with others.
             if (entry.num_hosts, entry.rate_bps) == (world, rate_bps):
                 return entry.costs
         alike = [entry for entry in of_kind if entry.rate_bps == rate_bps]
+        # Other rates only where there are none of this one: α hardly depends on the rate and β scales with it.
         alike = alike or [entry for entry in of_kind if entry.rate_bps and rate_bps]
         if not alike:
             known = ", ".join(sorted({f"{e.kind} at {format_rate(e.rate_bps)}" for e in self.entries})) or "nothing"
@@ -158,6 +161,7 @@ def _extrapolated_cost(name: str, entries: Sequence[Calibrated], world: int, rat
     steps = np.array([ring_theory(name, entry.num_hosts, Cost(1.0, 0.0)).alpha_s for entry in entries])
     shares = [ring_theory(name, entry.num_hosts, Cost(0.0, 1.0)).beta_s_per_byte for entry in entries]
     alphas = np.array([cost.alpha_s for cost in known])
+    # One number of workers cannot tell a slope from a constant.
     columns = [steps, np.ones_like(steps)] if len(set(steps.tolist())) > 1 else [np.maximum(steps, 1.0)]
     fitted, _ = nnls(np.stack(columns, axis=1), alphas)
     here = ring_theory(name, world, Cost(1.0, 1.0))
@@ -313,9 +317,11 @@ def _fit_ring(fabric: FabricSpec, engine: EngineCosts, times: Sequence[RowTime])
     weights = [(time.seconds / longest_s) ** 0.5 for time in times]
     small, large = (next(t for t in times if t.row == RING_ROWS[place]) for place in (1, 5))
     alpha_s = max(1e-6, small.seconds / small.row.num_tensors - engine.message_s)
+    # What the large row takes beyond a start-up, per byte; the search only needs the order of magnitude.
     beta = max(1e-11, (large.seconds / large.row.num_tensors - alpha_s) / large.row.num_bytes)
     low, high = np.log(PLAUSIBLE_S)
     line = line_s_per_byte(fabric.rate_bps, world) if fabric.rate_bps else 1e-12
+    # Logarithms keep times positive and make a factor of two weigh the same at any size.
     start = [np.log(alpha_s), np.log(beta), np.log(alpha_s), np.log(1e-4), 0.3, 0.5]
     slowest = MOST_OF_LINE * line if fabric.rate_bps else 1e-5
     limits = ([low, np.log(line), low, low, 0.0, 0.0], [high, np.log(slowest), high, np.log(1e-2), 1.0, 1.0])

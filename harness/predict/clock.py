@@ -46,6 +46,7 @@ class Thread:
 
     def wake(self, delay_s: float = 0.0) -> None:
         """Have it run again in `delay_s` if it sleeps."""
+        # Several events may wake a thread at once; it runs once and sees them all.
         if self._is_parked and not self._is_waking:
             self._is_waking = True
             self._clock.after(delay_s, self._resume)
@@ -54,12 +55,14 @@ class Thread:
         """What slows it has changed."""
         if self._is_parked or self._slowed() == self._factor:
             return
+        # What was done so far was done at the old speed.
         self._left_s -= (self._clock.now_s - self._since_s) / self._factor
         self._work(max(0.0, self._left_s))
 
     def _work(self, seconds: float) -> None:
         self._left_s, self._since_s, self._factor = seconds, self._clock.now_s, self._slowed()
         self._version += 1
+        # An entry of the agenda cannot be taken back; one of an older version is ignored when its time comes.
         version = self._version
         self._clock.after(seconds * self._factor, lambda: self._worked(version))
 

@@ -75,6 +75,7 @@ def record_method(
 
 def _rows(strategy: Strategy, message: Message, device: str, num_runs: int) -> Iterator[StageTimes]:
     for world in WORLDS:
+        # A fresh state per number of ranks: residuals of one must not warm up the next.
         timer = _Timer(strategy, message, device, world)
         runs = [timer.run(step) for step in range(num_runs + 1)][1:]  # the first one compiles
         yield StageTimes(
@@ -155,6 +156,7 @@ class _Timer:
 
 def copy_s(numel: int, device: str) -> float:
     """One `copy_` between two float32 tensors that have been written to, seconds an element."""
+    # Written to before they are timed, so that page faults are over.
     source, target = torch.ones(numel, device=device), torch.ones(numel, device=device)
     return _best_s(lambda: target.copy_(source), device) / numel
 
@@ -167,6 +169,7 @@ def _best_s(call: Callable[[], object], device: str, rounds: int = 8) -> float:
         if device != "cpu":
             torch.cuda.synchronize()
         times_s.append(time.perf_counter() - start_s)
+    # The least: other work on the machine only ever adds time.
     return min(times_s)
 
 

@@ -153,11 +153,13 @@ class Charged:
 
     @property
     def lossy(self) -> bool:
+        """The inner compressor's."""
         return self.inner.lossy
 
     def reduce(self, grad: Tensor, states: Mapping[str, State], ctx: Context) -> Reduction:
         """As `inner` does."""
         run = self.inner.reduce(grad, states, ctx)
+        # A dense step really sends everything and compresses nothing.
         if ctx.step < self.charge.dense_steps:
             return (yield from run)
         numel, stage = ctx.message.numel, 0

@@ -125,6 +125,7 @@ class Demands:
         if key not in self._rates:
             small = PROBE_ELEMENTS * self.costs.world
             once, twice = (self._run(how, equal_sizes, numel) for numel in (small, 2 * small))
+            # Bytes of the difference: float32.
             step = 4 * small
             per_byte = Demand(
                 bytes_s=(twice.bytes_s - once.bytes_s) / step, sent_bytes=(twice.sent_bytes - once.sent_bytes) / step
@@ -142,18 +143,20 @@ class Demands:
         """One aggregate of `numel` float32 elements; the slowest of some ranks in each round, bytes of rank 0."""
         world = self.costs.world
         rounds: list[Demand] = []
+        # The ends, a neighbour and the middle: exchanges that treat ranks differently (trees, servers) differ there.
         for rank in sorted({0, 1 % world, world // 2, world - 1}):
-            aggregate = Aggregate(self._payload(how, numel), how, "gradient", equal_sizes, merge=lambda own, _: own)
-            for place, primitive in enumerate(_primitives(self.strategy, aggregate, rank, world)):
+            aggregate = Aggregate(self.payload(how, numel), how, "gradient", equal_sizes, merge=lambda own, _: own)
+            for place, primitive in enumerate(primitives_of(self.strategy, aggregate, rank, world)):
                 own = self._price(primitive, rank)
                 if place == len(rounds):
                     rounds.append(own)
+                # A round ends with its slowest rank; bytes stay rank 0's, as records count them.
                 elif own.alone_s > rounds[place].alone_s:
                     first = rounds[place]
                     rounds[place] = replace(own, sent_bytes=first.sent_bytes, framing_bytes=first.framing_bytes)
         return sum(rounds, Demand())
 
-    def _payload(self, how: How, numel: int) -> Payload:
+    def payload(self, how: How, numel: int) -> Payload:
         """Of `numel` float32 elements, all in one tensor, or a part for each server."""
         if how is not How.SCATTER:
             return (torch.zeros(numel),)
@@ -178,7 +181,8 @@ class Demands:
         )
 
 
-def _primitives(strategy: Strategy, aggregate: Aggregate, rank: int, world: int) -> Iterator[Primitive]:
+def primitives_of(strategy: Strategy, aggregate: Aggregate, rank: int, world: int) -> Iterator[Primitive]:
+    """The primitives that rank `rank` of equal ranks asks for, one after the other."""
     run = strategy.exchange.run(aggregate, rank, world)
     answer: Payload | None = None
     while True:

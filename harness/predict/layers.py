@@ -35,14 +35,17 @@ class Layers:
 
     @property
     def forward_s(self) -> float:
+        """Seconds of forward of all layers, one micro-batch."""
         return fsum(layer.forward_s for layer in self.layers)
 
     @property
     def backward_s(self) -> float:
+        """Seconds of backward of all layers, one micro-batch."""
         return fsum(layer.backward_s for layer in self.layers)
 
     @property
     def num_bytes(self) -> int:
+        """Bytes of all gradients."""
         return sum(segment.nbytes for segment in self.segments)
 
     def costs(self, alpha_s: float, beta_s_per_byte: float) -> Costs:
@@ -53,6 +56,7 @@ class Layers:
         for layer in reversed(self.layers):
             waited_s += layer.backward_s
             if layer.segments:
+                # Parameters of one layer become ready together: the first bears the layer's time, the others none.
                 backward_s[min(s.index for s in layer.segments)] = waited_s
                 waited_s = 0.0
         since_s = 0.0

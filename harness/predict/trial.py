@@ -8,6 +8,7 @@ from baselines.api import Tried
 from baselines.strategy import Strategy
 from fabric.api import FabricKind
 from harness.facts import asked_of
+from harness.outcome import fabric_facts
 from harness.predict.bounds import Bounds, bounds
 from harness.predict.calibration import Calibration, paced_costs
 from harness.predict.codecs import with_charge
@@ -84,6 +85,7 @@ def why_unpredictable(trial: Trial) -> str:
     job = trial.jobs[0]
     system = job.system.partition("(")[0]
     reasons = (
+        (trial.is_pipelined, "a pipeline's step is predicted by its own clock, and stands in its record"),
         (trial.sharing is not None, "jobs share: their period is predicted from measured costs instead"),
         (system not in SYSTEMS, f"{system} decides by itself what to send when"),
         (
@@ -110,6 +112,7 @@ def foretell_job(job: Job, layers: Layers, costs: LinkCosts, slowdown: float = 0
     if strategy.local_steps > 1:
         raise PredictError(f"local-steps(n={strategy.local_steps}): steps that exchange differ from those that do not")
     if job.system.startswith("local"):
+        # Without communication messages still go through the clock, and cost nothing.
         costs = replace(costs, primitives={name: Cost(0.0, 0.0) for name in costs.primitives})
         costs = replace(costs, engine=replace(costs.engine, message_s=0.0, message_s_per_byte=0.0, wake_s=0.0))
     if strategy.tuning.num_trials and strategy.knobs:
@@ -117,6 +120,7 @@ def foretell_job(job: Job, layers: Layers, costs: LinkCosts, slowdown: float = 0
         chosen = ", ".join(f"{knob} = {value:g}" for knob, value in strategy.settings.items())
     step = predict_step(layers, strategy, costs, slowdown=slowdown, num_micro_batches=job.accumulate)
     limits = bounds(layers, strategy, costs)
+    # Bounds are of one micro-batch; those before the last one communicate nothing.
     extra_s = (job.accumulate - 1) * (layers.forward_s + layers.backward_s)
     return Foretold(
         step=step,
@@ -160,7 +164,9 @@ def simulated_record(
         sharing=trial.sharing.value if trial.sharing else "none",
         axis=trial.axis,
         at=trial.at,
-        fabric=FabricFacts(
+        fabric=fabric_facts(replace(trial, fabric=replace(spec, num_hosts=world)), None)
+        if spec.network is not None
+        else FabricFacts(
             kind="simulated" if imagined else spec.kind.value,
             label="simulated",
             num_hosts=world,

@@ -14,11 +14,14 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Protocol
 
 from baselines.api import Broadcast, Gather, Payload, Primitive, UpdatePoint
 from baselines.strategy import Strategy
+from crossover.policies import Extent
+from crossover.simulator.fluid import Action as ClockAction
 from crossover.simulator.fluid import Agenda, Fluid
-from harness.engine.core import Action, Core, Landed, LookAgain, Start
+from harness.engine.core import Action, Core, Landed, LinkTurn, LookAgain, Start
 from harness.engine.dispatch import StaticDispatch, make_plan
 from harness.engine.negotiate import Negotiation
 from harness.engine.reduction import Tagged
@@ -31,6 +34,7 @@ from harness.predict.layers import Layers
 
 STALLED = 1e12  # by what computation takes longer while a codec has the device
 LEAST_PAUSE_S = 1e-9  # the clock must move, whatever rounding does
+LINK: tuple[int, Payload] = (-2, ())  # what the communication thread finds when the link's turn has come
 
 
 @dataclass(slots=True)
@@ -41,6 +45,7 @@ class Totals:
     compute_s: float = 0.0
     communication_s: float = 0.0
     exposed_s: float = 0.0
+    turn_wait_s: float = 0.0
     num_messages: int = 0
     wire_bytes: Mapping[str, float] = field(default_factory=dict)
 
@@ -56,6 +61,103 @@ class PlannedRun:
         return Tagged(self.demand, "gradient") if answer is None else None
 
 
+class MessageCarrier(Protocol):
+    """What carries a worker's primitives on the clock, and what it says that they cost."""
+
+    @property
+    def clock(self) -> Agenda: ...
+
+    @property
+    def costs(self) -> LinkCosts: ...
+
+    def demands(self, strategy: Strategy) -> Demands:
+        """The demands of a strategy's messages, in the carrier's own terms."""
+        ...
+
+    def start(self, rank: int, lane: int, primitive: Primitive | Planned, done: Done) -> None:
+        """`rank` asks for `primitive`; `done` gets its answer when it has been carried."""
+        ...
+
+
+class DeviceSeat(Protocol):
+    """A job's place on the host whose device and link it may share with other jobs."""
+
+    @property
+    def extent(self) -> Extent:
+        """What a turn lasts until."""
+        ...
+
+    @property
+    def shares_link(self) -> bool:
+        """Whether jobs take turns on the link."""
+        ...
+
+    @property
+    def num_computing(self) -> int:
+        """How many jobs share the device at the moment, this one included."""
+        ...
+
+    def take_turn(self, granted: ClockAction) -> None:
+        """Ask for the device; `granted` is called when it is this job's turn."""
+        ...
+
+    def end_turn(self) -> None:
+        """Give the device to the next job."""
+        ...
+
+    def take_link(self, granted: ClockAction) -> None:
+        """Ask for the link; `granted` is called when it is this job's turn."""
+        ...
+
+    def end_link_turn(self) -> None:
+        """Give the link to the next job."""
+        ...
+
+    def begin_compute(self, respeed: ClockAction) -> None:
+        """The job computes from now on; `respeed` is called when the others' coming and going changes its pace."""
+        ...
+
+    def end_compute(self) -> None:
+        """The job has stopped computing."""
+        ...
+
+    def leave(self) -> None:
+        """The job has made its last step, and nobody waits for it any more."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class OwnHost:
+    """A host that the job has to itself: every turn begins at once."""
+
+    extent: Extent = Extent.BACKWARD
+    shares_link: bool = False
+    num_computing: int = 1
+
+    def take_turn(self, granted: ClockAction) -> None:
+        """At once."""
+        granted()
+
+    def end_turn(self) -> None:
+        """Nobody waits for it."""
+
+    def take_link(self, granted: ClockAction) -> None:
+        """At once."""
+        granted()
+
+    def end_link_turn(self) -> None:
+        """Nobody waits for it."""
+
+    def begin_compute(self, respeed: ClockAction) -> None:
+        """Nobody else is slowed."""
+
+    def end_compute(self) -> None:
+        """Nobody else goes faster."""
+
+    def leave(self) -> None:
+        """Nobody waits."""
+
+
 @dataclass(slots=True)
 class Medium:
     """The link that `num_workers` share, in step: a primitive begins when all have asked for it on its lane."""
@@ -69,13 +171,17 @@ class Medium:
     def __post_init__(self) -> None:
         self._link = Fluid(self.clock)
 
+    def demands(self, strategy: Strategy) -> Demands:
+        """Demands in seconds of this one link."""
+        return Demands(strategy, self.costs)
+
     def start(self, rank: int, lane: int, primitive: Primitive | Planned, done: Done) -> None:
         """`rank` asks; `done` gets its answer when the link has carried what all asked for."""
         asked = self._asked.setdefault(lane, {})
         asked[rank] = (primitive, done)
         if len(asked) == self.num_workers:
             del self._asked[lane]
-            carry(self.clock, self._link, self._phases(primitive), partial(_tell, asked))
+            carry(self.clock, self._link, self._phases(primitive), partial(tell, asked))
 
     def _phases(self, primitive: Primitive | Planned) -> tuple[float, float, float]:
         if isinstance(primitive, Demand):
@@ -85,10 +191,10 @@ class Medium:
         return self.costs.phases(cost.alpha_s, cost.beta_s_per_byte * tensor_bytes(primitive))
 
 
-def _tell(asked: Mapping[int, tuple[Primitive | Planned, Done]]) -> None:
+def tell(asked: Mapping[int, tuple[Primitive | Planned, Done]]) -> None:
     """The answer to each worker: what a worker that stands for all has ready, all have."""
     tensors = [primitive.tensor for _, (primitive, _) in sorted(asked.items()) if isinstance(primitive, Gather)]
-    first = asked[0][0]
+    first = next(iter(asked.values()))[0]
     for rank, (primitive, done) in sorted(asked.items()):
         match primitive, first:
             case Gather(), _:
@@ -101,23 +207,25 @@ def _tell(asked: Mapping[int, tuple[Primitive | Planned, Done]]) -> None:
 
 class Worker:
     """Trains on the clock of `medium`. `slowdown`: computation takes 1 + slowdown times as long while messages are in
-    flight."""
+    flight. `seat` is its job's on a host that several share."""
 
     def __init__(
         self,
-        medium: Medium,
+        medium: MessageCarrier,
         layers: Layers,
         strategy: Strategy,
         *,
         rank: int = 0,
         slowdown: float = 0.0,
         num_micro_batches: int = 1,
+        seat: DeviceSeat | None = None,
     ) -> None:
+        self._seat: DeviceSeat = seat or OwnHost()
         self._medium, self._costs, self._rank = medium, medium.costs, rank
         self.clock, self.strategy = medium.clock, strategy
         self._layers, self._segments = layers, layers.segments
         self._eager = strategy.update_point is UpdatePoint.AT_PRE_HOOK
-        self._demands = Demands(strategy, self._costs)
+        self._demands = medium.demands(strategy)
         self._plan = make_plan(strategy.packing, self._segments) if strategy.rank_invariant else None
         self._core = Core(
             opens=lambda message, _: PlannedRun(self._demands.of(message)),
@@ -125,6 +233,7 @@ class Worker:
             num_lanes=strategy.ordering.depth,
             traffic=Traffic(),
             clock=lambda: self.clock.now_s,
+            shares_link=self._seat.shares_link,
         )
         self.totals, self.marks = Totals(), list[Totals]()
         self._answers: deque[tuple[int, Payload] | None] = deque()
@@ -135,12 +244,13 @@ class Worker:
         self._in_codec = False
         self._communication = Thread(self.clock, self._communicate())
         self._main: Thread | None = None
+        self._has_turn = False
 
     # ---- the main thread
 
-    def train(self, num_steps: int) -> None:
-        """Begin so many steps; a mark is left at each update, one more than steps."""
-        self._main = Thread(self.clock, self._train(num_steps), self._slowed)
+    def train(self, num_steps: int, delay_s: float = 0.0) -> None:
+        """Begin so many steps in `delay_s`; a mark is left at each update, one more than steps."""
+        self._main = Thread(self.clock, self._train(num_steps, delay_s), self._slowed)
 
     def exchange(self, num_times: int) -> None:
         """Like `Engine.exchange_once`, so many times: all gradients ready at once, no computation."""
@@ -151,15 +261,28 @@ class Worker:
         """Parameters of this step that have not landed."""
         return self._core.left
 
+    @property
+    def num_parameters(self) -> int:
+        """Elements of all parameters."""
+        return sum(segment.numel for segment in self._segments)
+
     def _slowed(self) -> float:
+        # Not 0 and not infinity: the thread keeps what it has left, and arithmetic stays finite.
         if self._in_codec:
             return STALLED
-        return 1.0 + self._slowdown if self._num_busy else 1.0
+        beside = 1.0 + self._slowdown if self._num_busy else 1.0
+        return beside * self._seat.num_computing
 
-    def _train(self, num_steps: int) -> Routine:
+    def _train(self, num_steps: int, delay_s: float) -> Routine:
+        if delay_s:
+            yield delay_s
         for step in range(num_steps + 1):
             if step and not self._eager:
                 yield from self._wait(lambda: not self._core.left)
+            # the last update needs no turn, as in the loop, where it follows the last step without one
+            if step == num_steps:
+                break
+            yield from self._take_turn()
             self._mark()
             yield from self._compute(self._update_s if step else 0.0)
             self._device_free_s = self.clock.now_s
@@ -172,9 +295,33 @@ class Worker:
             # all but the last micro-batch send nothing, so it does not matter which one's forward came first
             yield from self._launch(self._num_extra * (self._layers.forward_s + self._layers.backward_s))
             self._begin_step()
+            if self._seat.extent is Extent.FORWARD:
+                self._seat.end_turn()
             for layer in reversed(self._layers.layers):
                 yield from self._launch(layer.backward_s)
                 self._announce(segment.index for segment in layer.segments)
+            if self._seat.extent is Extent.MESSAGES:
+                yield from self._wait(lambda: not self._core.left)
+            if self._seat.extent is not Extent.FORWARD:
+                self._seat.end_turn()
+        self._mark()
+        self._seat.leave()
+
+    def _take_turn(self) -> Routine:
+        """The loop begins its turn with nothing launched ahead of it, if it had to wait."""
+        self._has_turn = False
+        asked_s = self.clock.now_s
+        self._seat.take_turn(self._begin_turn)
+        while not self._has_turn:
+            yield PARK
+        if self.clock.now_s > asked_s:
+            self.totals.turn_wait_s += self.clock.now_s - asked_s
+            self._device_free_s = math.inf
+
+    def _begin_turn(self) -> None:
+        self._has_turn = True
+        assert self._main is not None
+        self._main.wake()
 
     def _exchange(self, num_times: int) -> Routine:
         self._mark()
@@ -193,6 +340,7 @@ class Worker:
     def _interpreted(self, seconds: float) -> float:
         """How long it takes a thread to do so much of what only one of them can do at a time."""
         start_s = max(self.clock.now_s, self._interpreter_free_s)
+        # Both threads of a rank share one interpreter, so such work queues up.
         self._interpreter_free_s = start_s + seconds
         return self._interpreter_free_s - self.clock.now_s
 
@@ -211,7 +359,9 @@ class Worker:
     def _compute(self, seconds: float) -> Routine:
         start_s = self.clock.now_s
         if seconds > 0:
+            self._seat.begin_compute(self._respeed)
             yield seconds
+            self._seat.end_compute()
         self.totals.compute_s += self.clock.now_s - start_s
 
     def _launch(self, seconds: float) -> Routine:
@@ -245,6 +395,7 @@ class Worker:
                 self._post(None, self._costs.engine.wake_s)
 
     def _mark(self) -> None:
+        # What is still on its way counts up to here, so that periods add up.
         if self._num_busy:
             self._count_busy()
         traffic = self._core.traffic
@@ -269,7 +420,9 @@ class Worker:
             while not self._answers:
                 yield PARK
             answer = self._answers.popleft()
-            if answer is not None:
+            if answer is LINK:
+                yield from self._carry_out(self._core.link_granted())
+            elif answer is not None:
                 lane, payload = answer
                 if lane != CONTROL:
                     demand = self._carried.pop(lane)
@@ -294,8 +447,15 @@ class Worker:
                     self._change_busy(-1)
                     assert self._main is not None
                     self._main.wake(self._costs.engine.wake_s)
+                case LinkTurn.ASK:
+                    self._seat.take_link(self._take_link)
+                case LinkTurn.RELEASE:
+                    self._seat.end_link_turn()
                 case LookAgain(after_s):
                     self.clock.after(after_s + LEAST_PAUSE_S, lambda: self._post(None))
+
+    def _take_link(self) -> None:
+        self._post(LINK)
 
     def _receive(self, lane: int, answer: Payload | Exception) -> None:
         assert not isinstance(answer, Exception)
@@ -327,15 +487,16 @@ class Worker:
         self._busy_since_s = self.clock.now_s
 
 
-def run_workers(workers: Sequence[Worker], num_marks: int) -> None:
-    """Go on until each of `workers`, which are on one medium, has left so many marks.
+def run_workers(workers: Sequence[Worker], num_marks: int | Sequence[int]) -> None:
+    """Go on until each of `workers`, which are on one clock, has left so many marks.
 
     Raises: PredictError if messages never come.
     """
-    first = workers[0]
-    if not run_until(first.clock, lambda: all(len(worker.marks) >= num_marks for worker in workers)):
+    clock = workers[0].clock
+    wanted = [num_marks] * len(workers) if isinstance(num_marks, int) else num_marks
+    if not run_until(clock, lambda: all(len(own.marks) >= num for own, num in zip(workers, wanted, strict=True))):
         missing = list(dict.fromkeys(name for worker in workers for name in worker.left))
-        raise PredictError(f"{first.strategy.text}: never sent as a whole: {', '.join(missing[:5])}")
+        raise PredictError(f"{workers[0].strategy.text}: never sent as a whole: {', '.join(missing[:5])}")
 
 
 def bound(strategy: Strategy, layers: Layers, costs: LinkCosts) -> Strategy:

@@ -30,6 +30,7 @@ def _systems(sources: tuple[str, ...]) -> Mapping[str, type[Any]]:
             card = getattr(kind, "card", None)
             if not (dataclasses.is_dataclass(kind) and isinstance(kind, type) and isinstance(card, SystemCard)):
                 continue
+            # A module may import another one's class, which is then seen twice under one name and is no clash.
             if found.setdefault(card.name, kind) is not kind:
                 raise CatalogueError(f"{module.__name__}: the name {card.name!r} is taken; choose another")
     return MappingProxyType(found)

@@ -109,7 +109,8 @@ class Compresses(Protocol):
     """A system that may itself send less than the float32 gradients."""
 
     @property
-    def compresses(self) -> bool: ...
+    def compresses(self) -> bool:
+        """Whether these settings do."""
 
 
 class System(Protocol):
@@ -183,18 +184,22 @@ class PlainSession:
 
     @property
     def traffic(self) -> Traffic | None:
+        """Not known: another system sends by itself."""
         return None
 
     @property
     def notes(self) -> Mapping[str, str]:
+        """Nothing to say."""
         return {}
 
     @property
     def adapted(self) -> tuple[Adapted, ...]:
+        """Nothing changes while it trains."""
         return ()
 
     @property
     def loss_scale(self) -> LossScale | None:
+        """torch's scaler's present S, if there is one; clean steps are the scaler's own business."""
         if self._scaler is None:
             return None
         return LossScale(self._scaler.get_scale(), num_skipped=self._num_skipped)
@@ -203,6 +208,7 @@ class PlainSession:
         """Nothing is under way after backward."""
 
     def update(self) -> None:
+        """Unscale, clip, step, clear; nothing if no backward has come since the last update."""
         if self._due:
             if self._scaler is not None:
                 self._scaler.unscale_(self._optimizer)
@@ -219,16 +225,20 @@ class PlainSession:
         before = scaler.get_scale()
         scaler.step(self._optimizer)
         scaler.update()
+        # torch's scaler tells of a skipped step by nothing but a smaller scale.
         self._num_skipped += scaler.get_scale() < before
 
     def begin_micro_batch(self, *, last: bool) -> None:
+        """Note whether the backward to come is the step's last."""
         self._last = last
 
     def backward(self, loss: Tensor) -> None:
+        """Backward of the loss, scaled where there is a scaler; the update is due after the step's last one."""
         (loss if self._scaler is None else self._scaler.scale(loss)).backward()
         self._due = self._last
 
     def finish(self) -> None:
+        """Wait for the last step and apply it."""
         self.wait()
         self.update()
 
@@ -236,9 +246,11 @@ class PlainSession:
         """Nothing to free."""
 
     def mute(self, muted: bool) -> None:
+        """Raises: ValueError, since another system's hooks cannot be told to keep still."""
         raise ValueError("this system cannot be muted; measure costs with the system 'ours'")
 
     def exchange_once(self) -> None:
+        """Raises: ValueError, since another system sends inside backward alone."""
         raise ValueError("this system cannot communicate alone; measure costs with the system 'ours'")
 
 

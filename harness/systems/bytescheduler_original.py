@@ -37,6 +37,7 @@ class ByteSchedulerOriginal:
     credit: int = 4_000_000
 
     def why_unavailable(self) -> str | None:
+        """The reason where its package is not installed, which is the rule; else None."""
         if importlib.util.find_spec("bytescheduler") is None:
             return (
                 "the original ByteScheduler is not installed; it needs torch 1.x, a patched Horovod 0.16 and CUDA, and "
@@ -45,6 +46,7 @@ class ByteSchedulerOriginal:
         return None
 
     def prepare(self, model: nn.Module, seat: RankSeat) -> Session:
+        """Wrap Horovod's optimizer in the authors' own. Raises: ValueError for accumulation or clipping."""
         if seat.accumulate > 1 or seat.clip_norm is not None:
             raise ValueError(
                 "bytescheduler-original updates each parameter by itself; leave accumulate and clip_norm out"
@@ -76,6 +78,7 @@ class ByteSchedulerSession(PlainSession):
         self._scheduled, self._hvd, self._server = optimizer, hvd, server
 
     def backward(self, loss: Tensor) -> None:
+        """Backward, then `step` of its optimizer, where its example calls it."""
         super().backward(loss)
         self._scheduled.step()
 
@@ -83,10 +86,12 @@ class ByteSchedulerSession(PlainSession):
         """Done by its own thread as messages arrive."""
 
     def finish(self) -> None:
+        """Wait until its own thread has updated every parameter."""
         while any(lock.locked() for lock in self._scheduled._locks.values()):  # held until the parameter is updated
             sleep(0.001)
 
     def close(self) -> None:
+        """Shut Horovod down, and once all ranks have, end the rendezvous server."""
         self._hvd.shutdown()
         dist.barrier()
         if self._server is not None:

@@ -76,9 +76,11 @@ class TorchDdp:
 
     @property
     def compresses(self) -> bool:
+        """Any of torch's hooks sends less than float32."""
         return bool(self.hook)
 
     def why_unavailable(self) -> str | None:
+        """The reason where torch lacks what the hook needs, else None."""
         if not dist.is_available():
             return "torch.distributed is not in this torch; install a build that has it"
         if self.hook == "bf16" and (torch.version.cuda is None or not dist.is_nccl_available()):
@@ -86,9 +88,11 @@ class TorchDdp:
         return None
 
     def why_unpaced(self, *, among_virtual: bool) -> str | None:
+        """Every setting can run there: DDP sends by torch.distributed alone."""
         return None
 
     def prepare(self, model: nn.Module, seat: RankSeat) -> Session:
+        """Wrap `model` in DDP with the hook and buckets asked for."""
         compresses = self.hook == POWERSGD
         bucket_mb = WHOLE_MODEL_MB if compresses else self.bucket_mb or None
         wrapped = DistributedDataParallel(model, broadcast_buffers=False, bucket_cap_mb=bucket_mb)
@@ -119,6 +123,7 @@ class DdpSession(PlainSession):
         self._wrapped, self._local = model, ExitStack()
 
     def begin_micro_batch(self, *, last: bool) -> None:
+        """Enter `no_sync` for all but the last: DDP reads it in forward, so it must be set before."""
         super().begin_micro_batch(last=last)
         self._local.close()
         if not last:

@@ -57,6 +57,7 @@ class DeepSpeed:
             raise TextError("deepspeed: overlap_comm is of ZeRO; add zero=1")
 
     def why_unavailable(self) -> str | None:
+        """The reason where it is not installed, else None; does not import it."""
         if importlib.util.find_spec("deepspeed") is None:
             return "DeepSpeed is not installed; install g++, then run make clean setup"
         return None
@@ -66,16 +67,19 @@ class DeepSpeed:
         os.environ.setdefault("DS_ACCELERATOR", "cpu")
         import deepspeed
 
+        # Else it would go through shared memory, past the link between hosts.
         deepspeed.ops.__compatible_ops__[SHARED_MEMORY_OP] = False
         with suppress(ImportError):
             importlib.import_module(LATE_IMPORT)
 
     def why_unpaced(self, *, among_virtual: bool) -> str | None:
+        """ZeRO 1 needs peers that own parts of the optimizer."""
         if among_virtual and self.zero:
             return "with zero=1 each rank keeps another part of the optimizer, and virtual peers keep none; use zero=0"
         return None
 
     def prepare(self, model: nn.Module, seat: RankSeat) -> Session:
+        """Initialise DeepSpeed on the default process group. Raises: ValueError for parameters on a GPU."""
         if any(parameter.is_cuda for parameter in model.parameters()):
             raise ValueError("deepspeed runs on CPU tensors and in replay here; on a GPU use ours or torch-ddp")
         self.preload()
@@ -118,25 +122,30 @@ class DeepSpeedSession(PlainSession):
         self._reduced = False
 
     def begin_micro_batch(self, *, last: bool) -> None:
+        """Tell the engine whether the step to come is one that updates."""
         super().begin_micro_batch(last=last)
         self._engine.set_gradient_accumulation_boundary(last)
 
     def backward(self, loss: Tensor) -> None:
+        """Backward alone; what it would have reduced is left to `wait`."""
         self._engine.backward(loss, scale_wrt_gas=False)  # the loop has divided the loss already
         self._due, self._reduced = self._last, False
 
     def wait(self) -> None:
+        """All-reduce the gradients, synchronously, once per step."""
         if self._due and not self._reduced:
             self._engine.allreduce_gradients(bucket_size=self._bucket_elements)
             self._reduced = True
 
     def update(self) -> None:
+        """Step, with stage 1's all-gather of parameters inside."""
         if self._due:
             self.wait()
             self._engine.step()
             self._due = False
 
     def close(self) -> None:
+        """Free the engine's buffers and hooks."""
         self._engine.destroy()
 
 

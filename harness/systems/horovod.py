@@ -73,17 +73,21 @@ class Horovod:
 
     @property
     def compresses(self) -> bool:
+        """With `fp16` halves travel."""
         return self.fp16
 
     def why_unavailable(self) -> str | None:
+        """The reason where it is not installed, else None; does not import it."""
         if importlib.util.find_spec("horovod") is None:
             return "Horovod is not installed; install a C++ compiler and cmake, then run make setup again"
         return None
 
     def prepare(self, model: nn.Module, seat: RankSeat) -> Session:
+        """Start Horovod among the ranks of the default process group and wrap the optimizer in its own."""
         server = meet(seat)
         log = seat.scratch / f"autotune-{seat.rank}.csv" if self.autotune and seat.scratch else None
         os.environ.update(self._environment(log))
+        # Behind the environment, which Horovod reads when it starts.
         import horovod.torch as hvd
 
         hvd.init()
@@ -102,6 +106,7 @@ class Horovod:
                 "HOROVOD_FUSION_THRESHOLD": str(self.fusion_threshold_bytes),
                 "HOROVOD_CYCLE_TIME": str(self.cycle_s * 1e3),
             }
+        # What an earlier trial of the same process has set would count as given, and not be searched.
         for fixed in ("HOROVOD_FUSION_THRESHOLD", "HOROVOD_CYCLE_TIME"):
             os.environ.pop(fixed, None)
         return {
@@ -133,15 +138,18 @@ class HorovodSession(PlainSession):
 
     @property
     def notes(self) -> Mapping[str, str]:
+        """What the autotuner has chosen so far, on rank 0, which alone writes its log."""
         log = self._autotune_log
         return autotuned(log) if log is not None and log.exists() else {}  # rank 0 alone writes it
 
     def wait(self) -> None:
+        """Block until every gradient's all-reduce has ended."""
         if self._due and not self._synchronized:
             self._optimizer.synchronize()  # type: ignore[attr-defined]
             self._synchronized = True
 
     def update(self) -> None:
+        """Wait, then step without Horovod's own wait."""
         if self._due:
             self.wait()
             with self._optimizer.skip_synchronize():  # type: ignore[attr-defined]
@@ -149,6 +157,7 @@ class HorovodSession(PlainSession):
             self._synchronized = False
 
     def close(self) -> None:
+        """Shut Horovod down, and once all ranks have, end the rendezvous server."""
         self._hvd.shutdown()
         dist.barrier()
         if self._server is not None:
@@ -180,6 +189,7 @@ def meet(seat: RankSeat) -> Any:
 
         server = RendezvousServer(verbose=0)
         port[0] = server.start()
+        # Names of no host: ranks are placed already, and the server only hands out numbers.
         names = ",".join(f"host{index}:1" for index in range(seat.world))
         server.init(get_host_assignments(parse_hosts(names), seat.world, seat.world))
     dist.broadcast(port, src=0)
@@ -202,6 +212,7 @@ def meet(seat: RankSeat) -> Any:
 
 def _first_address(seat: RankSeat) -> str:
     """Rank 0's IPv4 address, on every rank."""
+    # gloo broadcasts numbers, so the address travels as four of them.
     octets = torch.tensor([int(part) for part in seat.host.address.split(".")], dtype=torch.int64)
     dist.broadcast(octets, src=0)
     return ".".join(str(int(octet)) for octet in octets)

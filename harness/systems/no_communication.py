@@ -21,11 +21,14 @@ class NoCommunication:
     precisions: ClassVar[frozenset[Precision]] = frozenset(Precision)
 
     def why_unavailable(self) -> str | None:
+        """It runs everywhere."""
         return None
 
     def why_unpaced(self, *, among_virtual: bool) -> str | None:
+        """It sends nothing."""
         return None
 
     def prepare(self, model: nn.Module, seat: RankSeat) -> Session:
+        """The plain session on the model as it is."""
         optimizer = seat.strategy.optimizer.build(model.named_parameters())
         return PlainSession(model, optimizer, clip_norm=seat.clip_norm, scaler=scaler_for(model, seat.precision))

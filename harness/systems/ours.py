@@ -27,12 +27,15 @@ class Ours:
     precisions: ClassVar[frozenset[Precision]] = frozenset(Precision)
 
     def why_unavailable(self) -> str | None:
+        """It runs everywhere."""
         return None
 
     def why_unpaced(self, *, among_virtual: bool) -> str | None:
+        """Every strategy sends by torch.distributed alone."""
         return None
 
     def prepare(self, model: nn.Module, seat: RankSeat) -> Session:
+        """An engine on groups of its own, one per lane. Raises: ValueError for scaled losses with local steps."""
         transport = ProcessGroupTransport(seat.strategy.ordering.depth)
         scales_loss = seat.precision.scales_loss
         engine = Engine(
@@ -79,21 +82,27 @@ class EngineSession(PlainSession):
 
     @property
     def traffic(self) -> Traffic | None:
+        """What the engine has sent so far."""
         return self._engine.traffic
 
     @property
     def adapted(self) -> tuple[Adapted, ...]:
+        """What was bound, tried and chosen so far."""
         return self._engine.adapted
 
     @property
     def loss_scale(self) -> LossScale | None:
+        """S of the step to come, None where the loss is not scaled."""
         return self._loss_scale
 
     def wait(self) -> None:
+        """Block until the last step's messages have landed. Raises: EngineError."""
         if self._due:
             self._engine.wait()
 
     def update(self) -> None:
+        """Step, or skip the step if any rank's gradients overflowed; with local steps take the mean of what was
+        exchanged."""
         if self._local is not None:
             if self._due:
                 self._local.adopt()
@@ -110,11 +119,14 @@ class EngineSession(PlainSession):
         super().update()
 
     def begin_micro_batch(self, *, last: bool) -> None:
+        """Keep the engine still in all but the last micro-batch, and always where ranks step alone."""
         super().begin_micro_batch(last=last)
         self._engine.mute(self._muted or not last or self._local is not None)
 
     def backward(self, loss: Tensor) -> None:
+        """Backward; in the last micro-batch its gradients are messages as they become ready. Raises: EngineError."""
         if self._local is not None:
+            # A local step's gradients are the rank's own and must not be sent.
             self._engine.mute(True)
             super().backward(loss)
             self._step_locally(self._local)
@@ -143,19 +155,23 @@ class EngineSession(PlainSession):
         self._due = True
 
     def finish(self) -> None:
+        """Apply the last step; with local steps also exchange a period that was cut short, so that ranks end alike."""
         super().finish()
         if self._local is not None and self._local.num_since and not self._muted:
             self._send_differences(self._local)
             super().finish()
 
     def mute(self, muted: bool) -> None:
+        """Keep the engine still from now on, to measure compute alone."""
         self._muted = muted
         self._engine.mute(muted)
 
     def exchange_once(self) -> None:
+        """One step's messages without computing. Raises: EngineError."""
         self._engine.exchange_once()
 
     def close(self) -> None:
+        """End the engine's thread, hooks and groups."""
         self._engine.close()
 
 
@@ -177,6 +193,7 @@ class EagerSession(EngineSession):
         self._first = True
         names = {id(parameter): name for name, parameter in engine.parameters.items()}
         for module in model.modules():
+            # A module's own parameters: a container would wait for those of all its children at once.
             own = [names[id(p)] for p in module.parameters(recurse=False) if id(p) in names]
             if own:
                 module.register_forward_pre_hook(self._pre_hook(own))
@@ -202,6 +219,7 @@ class EagerSession(EngineSession):
             self._apply(name)
 
     def wait(self) -> None:
+        """Nothing to wait for between steps, but once: the engine agrees on its layout after the first one."""
         if self._due and self._first:  # the engine agrees on its layout after the first step
             self._engine.wait()
             self._first = False
@@ -210,12 +228,15 @@ class EagerSession(EngineSession):
         """Left to the pre-hooks."""
 
     def backward(self, loss: Tensor) -> None:
+        """Update what no module's forward has touched, then backward."""
         self._apply_all()
         super().backward(loss)
         if self._last:
+            # In order of forward, so that what is updated outside a hook comes in the order in which it is needed.
             self._pending = dict.fromkeys(reversed(self._engine.parameters))
 
     def finish(self) -> None:
+        """Wait for everything and update what is left."""
         if self._due:
             self._engine.wait()
         self._apply_all()

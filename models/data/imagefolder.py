@@ -87,14 +87,17 @@ class ImageFolder:
 
     @property
     def shape(self) -> SampleShape:
+        """Square crops, as many classes as there are folders in `train`."""
         return SampleShape(size=self.image_size, num_classes=len(self.train.classes))
 
     def batches(self, rank: int, world: int, seed: int) -> Iterator[Batch]:
+        """Endless random crops of this rank's share of `train`; ranks share no image in an epoch."""
         shard = Shard(num_samples=len(self.train.paths), batch_size=self.batch_size, rank=rank, world=world, seed=seed)
         keys = ([(seed, epoch, index) for index in chosen] for epoch, chosen in index_batches(shard))
         return self._load(TrainingImages(self.train, self.image_size), keys)
 
     def held_out(self) -> Iterator[Batch]:
+        """Centre crops of `val`, `num_evaluation` of them spread over all classes (0: all)."""
         num = len(self.val.paths)
         # Spread over all classes: paths are listed class by class.
         chosen = range(0, num, max(1, num // self.num_evaluation if self.num_evaluation else 1))

@@ -39,15 +39,19 @@ class Source(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Digits:
-    """The 1,797 handwritten digits that ship with scikit-learn; every fifth is held out."""
+    """The 1,797 handwritten digits that ship with scikit-learn; every fifth is held out.
+
+    In training each image is shifted by up to `most_shift` pixels either way, anew in every epoch.
+    """
 
     batch_size: int
     num_evaluation: int
     images: Tensor  # [samples, 1, 8, 8]
     labels: Tensor  # [samples]
+    most_shift: int = 0
 
     @classmethod
-    def load(cls, batch_size: int, num_evaluation: int = 0) -> Digits:
+    def load(cls, batch_size: int, num_evaluation: int = 0, *, most_shift: int = 0) -> Digits:
         """Read the data set from the installed scikit-learn."""
         from sklearn.datasets import load_digits
 
@@ -55,18 +59,27 @@ class Digits:
         images = torch.tensor(data.images, dtype=torch.float32).unsqueeze(1)
         normal = (images / _DIGITS_SCALE - _DIGITS_MEAN) / _DIGITS_DEVIATION
         labels = torch.tensor(data.target, dtype=torch.int64)
-        return cls(batch_size=batch_size, num_evaluation=num_evaluation, images=normal, labels=labels)
+        return cls(
+            batch_size=batch_size, num_evaluation=num_evaluation, images=normal, labels=labels, most_shift=most_shift
+        )
 
     @property
     def shape(self) -> SampleShape:
+        """8 × 8 pixels, one channel, ten classes."""
         return SampleShape(size=8, channels=1, num_classes=10)
 
     def batches(self, rank: int, world: int, seed: int) -> Iterator[Batch]:
+        """Endless batches of this rank's share of what is not held out."""
         indices = held_in(len(self.labels), _HELD_OUT_EVERY)
         shard = Shard(num_samples=len(indices), batch_size=self.batch_size, rank=rank, world=world, seed=seed)
-        return (self._batch(indices[chosen]) for _, chosen in index_batches(shard))
+        generator = generator_for(seed, rank, world)
+        batches = (self._batch(indices[chosen]) for _, chosen in index_batches(shard))
+        if not self.most_shift:
+            return batches
+        return (Batch((shifted(b.inputs[0], self.most_shift, generator),), b.targets) for b in batches)
 
     def held_out(self) -> Iterator[Batch]:
+        """Every fifth digit, `num_evaluation` of them at most (0: all)."""
         indices = torch.arange(0, len(self.labels), _HELD_OUT_EVERY)[: self.num_evaluation or None]
         return (self._batch(part) for part in torch.split(indices, 128))
 
@@ -83,12 +96,13 @@ class Synthetic:
     shape: SampleShape
 
     def batches(self, rank: int, world: int, seed: int) -> Iterator[Batch]:
+        """A few random batches of this rank, over and over. Raises: WorkloadError for a rank outside the world."""
         if not 0 <= rank < world:
             raise WorkloadError(f"rank {rank} is not in a world of {world}; ranks count from 0")
         return self._repeat(generator_for(seed, rank))
 
     def held_out(self) -> None:
-        return None
+        """None: nothing can be learnt of random labels."""
 
     def _repeat(self, generator: torch.Generator) -> Iterator[Batch]:
         batches = [self._draw(generator) for _ in range(_SYNTHETIC_BATCHES)]
@@ -102,6 +116,20 @@ class Synthetic:
             return Batch((tokens[0],), tokens[1])
         images = torch.randn(size, shape.channels, shape.size, shape.size, generator=generator)
         return Batch((images,), torch.randint(shape.num_classes, (size,), generator=generator))
+
+
+def shifted(images: Tensor, most: int, generator: torch.Generator) -> Tensor:
+    """`images` [batch, channels, height, width], each moved by −`most` … `most` pixels down and right, drawn alone.
+
+    What moves in has the value of an image's first corner, the background.
+    """
+    num, _, height, width = images.shape
+    framed = torch.nn.functional.pad(images, (most,) * 4, value=float(images[0, 0, 0, 0]))
+    down, right = torch.randint(2 * most + 1, (2, num), generator=generator)
+    rows = (down.view(-1, 1) + torch.arange(height)).view(num, 1, height, 1)
+    columns = (right.view(-1, 1) + torch.arange(width)).view(num, 1, 1, width)
+    channels = torch.arange(images.shape[1]).view(1, -1, 1, 1)
+    return framed[torch.arange(num).view(-1, 1, 1, 1), channels, rows, columns]
 
 
 def held_in(num_samples: int, every: int) -> Tensor:

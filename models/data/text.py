@@ -14,8 +14,6 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import os
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +28,7 @@ from models.data.vocabulary import CLASSIFY, MASK, SEPARATE, SPECIAL, UNKNOWN, l
 from models.network import SampleShape
 from models.settings import cache_folder
 from models.values import Batch, WorkloadError
+from results.files import replacing
 
 IGNORED = -100  # target of a token that is not to be predicted, as torch's cross-entropy has it
 NUM_TOKENS = 2_048
@@ -75,15 +74,18 @@ class Text:
 
     @property
     def shape(self) -> SampleShape:
+        """A sequence's tokens, those to be predicted as classes."""
         return SampleShape(size=self.sequences.shape[1] - self.next_token, num_classes=NUM_TOKENS)
 
     def batches(self, rank: int, world: int, seed: int) -> Iterator[Batch]:
+        """Endless batches of this rank's share of the sequences; masks are drawn anew each time."""
         indices = held_in(len(self.sequences), _HELD_OUT_EVERY)
         shard = Shard(num_samples=len(indices), batch_size=self.batch_size, rank=rank, world=world, seed=seed)
         generator = generator_for(seed, rank, world)
         return (self._batch(self.sequences[indices[chosen]], generator) for _, chosen in index_batches(shard))
 
     def held_out(self) -> Iterator[Batch]:
+        """Every tenth sequence, `num_evaluation` of them at most (0: all), masked alike each time."""
         sequences = self.sequences[::_HELD_OUT_EVERY][: self.num_evaluation or None]
         generator = generator_for(0)
         return (self._batch(part, generator) for part in torch.split(sequences, 32))
@@ -167,7 +169,8 @@ def _cached_tokens(documents: list[str]) -> Tensor:
         return kept
     tokens = np.asarray(tokenise(documents), dtype=np.int32)
     try:
-        _write_whole(path, tokens)
+        with replacing(path) as file:
+            np.save(file, tokens, allow_pickle=False)
     except OSError as error:
         _log.info("tokens are not cached, so the next start tokenises again: %s", error)
     return torch.from_numpy(tokens).long()
@@ -197,15 +200,3 @@ def tokenise(documents: list[str]) -> list[int]:
     tokenizer.normalizer = normalizers.Lowercase()
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     return [token for document in documents for token in tokenizer.encode(document).ids]
-
-
-def _write_whole(path: Path, array: np.ndarray[tuple[int, ...], np.dtype[np.int32]]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=".part")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            np.save(file, array, allow_pickle=False)
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise

@@ -15,6 +15,7 @@ from rich.text import Text
 from analysis.terminal import output_console
 from baselines.api import UpdatePoint
 from baselines.catalogue import plugins, summary_of
+from baselines.parallelism.catalogue import planners, rows_of, schedules
 from crossover import Sharing
 from fabric.api import FabricKind
 from harness.precision import FIRST_SCALE, GROWTH_INTERVAL, Precision
@@ -27,6 +28,7 @@ FABRICS = {
     FabricKind.EMULATED: "a host in a network namespace each, links shaped both ways",
     FabricKind.PACED: "loopback, every collective held back by a link model that all jobs of a host share",
     FabricKind.LOCKSTEP: "no network and no time: one process computes for all ranks, steps are predicted",
+    FabricKind.SIMULATED: "a named data-centre network on a virtual clock: jobs' flows share its links",
 }
 OURS = "this project"
 MIXED = "Micikevicius et al., Mixed Precision Training, ICLR 2018"
@@ -80,6 +82,8 @@ def rows() -> dict[str, list[dict[str, Any]]]:
             }
             for name, kind in systems().items()
         ],
+        "schedules": rows_of(schedules()),
+        "planners": rows_of(planners()),
         "networks": [{"name": name, "summary": text} for name, text in known.networks.items()],
         "data": [{"name": name, "summary": text} for name, text in known.data.items()],
         "profiles": [{"name": name} for name in known.profiles],

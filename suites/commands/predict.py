@@ -16,15 +16,18 @@ from rich.console import Console
 from analysis import terminal
 from analysis.terminal import Column, output_console
 from fabric.api import FabricKind, FabricSpec, format_rate, parse_rate
+from fabric.simulated.placed import place_network
 from harness.environment import describe_environment
 from harness.predict.calibration import Calibration, measure, read_calibration, write_calibration
 from harness.predict.costs import LinkCosts, PredictError, given_costs
 from harness.predict.trial import Foretold, foretell, simulated_record
+from harness.simulated.trial import job_costs
 from harness.trial import Job, Trial
 from models.workload import Device, WorkloadSpec
 from results.record import Environment, write_record
 from suites.api import Options
 from suites.catalogue import suite_of
+from suites.commands.network_options import network_from
 from suites.commands.predict_defaults import CALIBRATED_HOSTS, CALIBRATED_RATES, HOSTS, RATES, STRATEGIES
 from suites.folders import prepare_folder
 from suites.runner import select
@@ -54,7 +57,13 @@ def predict_command(arguments: argparse.Namespace) -> int:
             raise PredictError(f"--{name} {value:g}: give a finite number, 0 or more")
     if arguments.beta is not None and arguments.alpha is None:
         raise PredictError(f"--beta {arguments.beta:g} without --alpha; give both, or a calibration")
-    calibration = Calibration() if arguments.alpha is not None else read_calibration(arguments.calibration)
+    network = network_from(arguments)
+    if network is not None and (arguments.alpha is not None or arguments.rates):
+        raise PredictError(
+            "--network has links with rates and delays of its own; leave out --alpha, --beta and --rates"
+        )
+    known = arguments.alpha is not None or network is not None
+    calibration = Calibration() if known else read_calibration(arguments.calibration)
     cells = list(_suite_cells(arguments, calibration) if arguments.suite else _grid_cells(arguments, calibration))
     if arguments.out:
         environment = describe_environment()
@@ -93,7 +102,9 @@ def _calibrate(arguments: argparse.Namespace) -> int:
 def _suite_cells(arguments: argparse.Namespace, calibration: Calibration) -> Iterator[Cell]:
     suite = suite_of(arguments.suite)
     grid = suite.predicted or suite.grid
-    trials = select(grid(Options(fabric=_kind(arguments.fabric))), arguments.only)
+    network = network_from(arguments)
+    kind = _kind(arguments.fabric) if network is None else FabricKind.SIMULATED
+    trials = select(grid(Options(fabric=kind, network=network)), arguments.only)
     for trial in {replace(trial, repeat=0, seed=1): None for trial in trials}:
         for world in dict.fromkeys((trial.fabric.num_ranks, *suite.predicted_worlds)):
             yield _cell(trial, world, trial.fabric.rate_bps, arguments, calibration)
@@ -107,14 +118,18 @@ def _grid_cells(arguments: argparse.Namespace, calibration: Calibration) -> Iter
         size_scale=arguments.size_scale,
         batch_size=arguments.batch_size,
     )
-    for rate in _rates(arguments.rates or RATES):
+    network = network_from(arguments)
+    for rate in [None] if network is not None else _rates(arguments.rates or RATES):
         for strategy in arguments.strategies or STRATEGIES:
             for world in _hosts(arguments.hosts or HOSTS):
                 job = Job(name="job", workload=workload, strategy=strategy)
                 job.resolve()
                 imagined = FabricSpec(kind=FabricKind.PACED, num_hosts=1, rate_bps=rate)
-                cell = f"{format_rate(rate).replace(' ', '').removesuffix('/s')}/{workload.label}/{strategy}"
-                trial = Trial(suite=IMAGINED, cell=cell, jobs=(job,), fabric=imagined)
+                where = format_rate(rate).replace(" ", "").removesuffix("/s")
+                if network is not None:
+                    imagined = FabricSpec(kind=FabricKind.SIMULATED, num_hosts=world, rate_bps=None, network=network)
+                    where = network.topology
+                trial = Trial(suite=IMAGINED, cell=f"{where}/{workload.label}/{strategy}", jobs=(job,), fabric=imagined)
                 yield _cell(trial, world, rate, arguments, calibration)
 
 
@@ -123,7 +138,9 @@ def _cell(
 ) -> Cell:
     costs: LinkCosts | None = None
     try:
-        if arguments.alpha is not None:
+        if trial.fabric.network is not None:
+            costs = _costs_on(trial, world)
+        elif arguments.alpha is not None:
             beta = arguments.beta if arguments.beta is not None else 8 / rate_bps if rate_bps else 0.0
             costs = given_costs(world, alpha_s=arguments.alpha, beta_s_per_byte=beta)
         elif not arguments.suite:
@@ -131,6 +148,14 @@ def _cell(
     except PredictError as error:
         return Cell(trial, world, str(error))
     return Cell(trial, world, foretell(trial, calibration, world=world, slowdown=arguments.slowdown, costs=costs))
+
+
+def _costs_on(trial: Trial, world: int) -> LinkCosts:
+    """What each primitive costs among `world` ranks on the trial's network, by its flows. Raises: NetworkError."""
+    fabric = replace(trial.fabric, num_hosts=world)
+    assert fabric.network is not None
+    placed = place_network(fabric.network, world, len(trial.jobs))
+    return job_costs(replace(trial, fabric=fabric), placed, 0)
 
 
 def _kind(text: str) -> FabricKind:
@@ -154,7 +179,7 @@ def _rates(text: str) -> list[float | None]:
 
 def _write(cells: Sequence[Cell], folder: Path, environment: Environment) -> None:
     for cell in cells:
-        imagined = cell.trial.suite == IMAGINED
+        imagined = cell.trial.suite == IMAGINED and cell.trial.fabric.network is None
         write_record(simulated_record(cell.trial, cell.found, environment, world=cell.world, imagined=imagined), folder)
 
 
@@ -176,6 +201,10 @@ def _as_json(cell: Cell) -> dict[str, object]:
         "num_messages": step.num_messages,
         "bound_s": cell.found.bounds.step_s,
         "source": cell.found.costs.source,
+        "primitives": {
+            name: {"alpha_s": cost.alpha_s, "beta_s_per_byte": cost.beta_s_per_byte}
+            for name, cost in cell.found.costs.primitives.items()
+        },
     }
 
 
@@ -204,7 +233,9 @@ def _show_grid(cells: Sequence[Cell]) -> None:
             column = tuple(f"{_ms(cell)} {_efficiency(cell)}" for cell in own if cell.world == world)
             columns.append(Column(f"{world} hosts\nms, eff.", column, place))
         body = terminal.table("strategy", labels, columns, console.width)
-        title = f"{own[0].trial.jobs[0].workload.label} at {format_rate(rate)}: step time and scaling efficiency"
+        network = own[0].trial.fabric.network
+        where = f"at {format_rate(rate)}" if network is None else f"on {network.network_text}, {network.transport}"
+        title = f"{own[0].trial.jobs[0].workload.label} {where}: step time and scaling efficiency"
         console.print(terminal.titled(title, body, console.width, [*_not_predicted(own), *_origin(own)]))
 
 

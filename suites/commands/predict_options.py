@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from suites.commands.network_options import add_network_options
 from suites.commands.predict_defaults import CALIBRATION, HOSTS, RATES, STRATEGIES
 
 
@@ -40,6 +41,7 @@ def add_predict(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     predict.add_argument("--slowdown", type=float, default=0.0, metavar="X", help="of computation beside messages")
     predict.add_argument("--out", type=Path, metavar="DIR", help="also write records, labelled simulated")
     predict.add_argument("--json", action="store_true", help="as JSON")
+    add_network_options(predict)
     predict.set_defaults(command=_predict)
 
 

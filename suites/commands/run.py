@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import math
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -16,23 +17,28 @@ from rich.text import Text
 
 from analysis.terminal import Column, output_console, table
 from fabric.api import FabricError, FabricKind, parse_rate
+from harness.asynchrony.cluster import OnLoss
 from harness.bench import Bench
 from harness.lab.launched import LaunchedRanks, RanksLost
 from harness.lab.spmd import LaunchError, Placement, own_placement
 from harness.memory import trial_bytes
 from harness.predict.calibration import write_calibration
 from harness.trial import Trial, TrialError
+from harness.validity import LIMITS
 from models.workload import Device
 from results.record import CALIBRATION, TRACES
-from suites.api import Options
+from suites.api import Options, Suite
 from suites.catalogue import suite_of
+from suites.commands.network_options import network_from
 from suites.commands.report import publish
 from suites.expected import expected_each_s, expected_s
 from suites.folders import new_folder, prepare_folder, set_latest
 from suites.order import in_random_order
-from suites.runner import RunResult, check_all, run_trials, select
+from suites.repeats import parse_budget
+from suites.runner import Effort, RunResult, check_all, run_trials, select
 
 MOST_REPEATS, MOST_STEPS = 1_000, 1_000_000
+NUM_ATTEMPTS = 3  # at a trial in each repeat: load that lasts longer is better waited for
 
 
 def run_suite(arguments: argparse.Namespace, runs: Path) -> int:
@@ -60,9 +66,10 @@ def run_suite(arguments: argparse.Namespace, runs: Path) -> int:
         highlight=False,
         markup=False,
     )
-    bench = _bench(placed, folder, foresees=foresees)
+    effort = effort_from(arguments, suite)
+    bench = _bench(placed, folder, foresees=foresees, judges=effort.num_attempts > 1)
     try:
-        outcome = run_trials(trials, bench, folder, console, resume=arguments.resume, foresees=foresees)
+        outcome = run_trials(trials, bench, folder, console, resume=arguments.resume, foresees=foresees, effort=effort)
     except RanksLost as error:
         console.print(f"{error}\n{_how_to_go_on(folder)}", soft_wrap=True, highlight=False, markup=False)
         return 1
@@ -79,10 +86,26 @@ def _follow(placed: Placement) -> int:
     return 0
 
 
-def _bench(placed: Placement | None, folder: Path, *, foresees: bool) -> Bench:
+def effort_from(arguments: argparse.Namespace, suite: Suite) -> Effort:
+    """Repeats until cells are known, within the suite's budget; as many as are asked for, with --repeats; a run that
+    only shows that it runs takes any machine as it is. Raises: TrialError for a bad budget."""
+    given_s = parse_budget(arguments.budget) if arguments.budget is not None else None
+    if arguments.smoke or arguments.any_machine:
+        return Effort(budget_s=given_s or math.inf, seed=arguments.seed)
+    if arguments.repeats is not None:
+        return Effort(budget_s=given_s or math.inf, num_attempts=NUM_ATTEMPTS, seed=arguments.seed)
+    return Effort(budget_s=given_s or suite.budget_s, num_attempts=NUM_ATTEMPTS, more=True, seed=arguments.seed)
+
+
+def _bench(placed: Placement | None, folder: Path, *, foresees: bool, judges: bool) -> Bench:
     """The bench on this machine, or on the ranks that a launcher started."""
-    ranks = LaunchedRanks(placed) if placed is not None else None
-    return Bench(ranks, num_local=placed.num_local if placed else None, traces=folder / TRACES, foresees=foresees)
+    return Bench(
+        LaunchedRanks(placed) if placed is not None else None,
+        num_local=placed.num_local if placed else None,
+        traces=folder / TRACES,
+        foresees=foresees,
+        limits=LIMITS if judges else None,
+    )
 
 
 def _how_to_go_on(folder: Path) -> str:
@@ -97,8 +120,20 @@ def _conclude(outcome: RunResult, folder: Path, console: Console, *, as_json: bo
         counts = f"interrupted after {len(outcome.records)} of {outcome.num_asked} trials"
         console.print(f"{counts}\n{_how_to_go_on(folder)}", soft_wrap=True, highlight=False, markup=False)
         return 130
+    for line in _what_does_not_count(outcome):
+        console.print(line, soft_wrap=True, highlight=False, markup=False)
     publish(outcome.records, folder, console, as_json=as_json)
     return 1 if outcome.num_failed else 0
+
+
+def _what_does_not_count(outcome: RunResult) -> Iterator[str]:
+    if outcome.num_invalid:
+        yield (
+            f"{outcome.num_invalid} of {len(outcome.records)} attempts were invalid and do not count: the machine was "
+            "busy, or not the same; the records say how, docs/guide/measuring.md with which limits"
+        )
+    if outcome.num_left:
+        yield f"the budget did not suffice for {outcome.num_left} trials; give more with --budget and --resume"
 
 
 def options_from(
@@ -130,6 +165,8 @@ def options_from(
         smoke=arguments.smoke,
         trace=arguments.trace,
         seed=arguments.seed,
+        network=network_from(arguments),
+        on_loss=OnLoss(arguments.on_loss),
     )
 
 

@@ -6,14 +6,24 @@ not, and neither says more about the paper.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from analysis.claims import Level, Measured, high_end, judge, low_end, not_measured, outcome_of
-from analysis.codes.findings import gains_of
-from analysis.codes.rows import CompressionStudy, MethodRow, SoonerRow
-from analysis.sharing.rows import ClaimRow
+from analysis.claims import (
+    ClaimRow,
+    Figure,
+    JudgedCell,
+    Level,
+    Measured,
+    Outcome,
+    joint_level,
+    judge,
+    not_measured,
+    side,
+    text_of,
+)
+from analysis.codes.findings import gains_of, rivals_of
+from analysis.codes.rows import CompressionStudy, MethodRow, SoonerRow, Threshold
 from analysis.stats import Interval, bootstrap_interval, exactly
 from analysis.study import Evidence, Study
 from analysis.targets.rows import ACCURACY, TargetRow, TargetStudy
@@ -22,7 +32,6 @@ from analysis.wording import factor, number, percent, plural
 NAME = "compression"
 DENSE, HALVES = "dense", ("fp16", "bf16")
 SPARSE = ("top-k", "random-k", "Aji-Heafield", "DGC", "gTop-k", "SBC")
-FEW = 3
 HOME_GBIT = 0.2
 DATA_CENTRE_GBIT = 10.0
 FAST_GBIT = 100.0
@@ -42,24 +51,17 @@ class CompressionClaim(Level):
 def claims(evidence: Evidence) -> tuple[ClaimRow, ...]:
     """Every claim, the suite's own first."""
     study, own = evidence.compression, [target for target in evidence.targets if target.suite == NAME]
-    papers = tuple(judge(claim, list(claim.select(study, own))) for claim in CLAIMS)
-    return (_sooner_at_home(study), _no_longer(study), *papers, _many_bits(study), _few_pay(study))
+    papers = tuple(_told(judge(claim, list(claim.select(study, own))), study) for claim in CLAIMS)
+    return (_sooner_at_home(study), _no_longer(study), *papers, _many_bits(study), _told(_few_pay(study), study))
 
 
-def _sooner_at_home(study: CompressionStudy) -> ClaimRow:
-    """Half precision and at least one sparse method, on one workload at least."""
-    claim = "At 200 Mbit/s half precision and at least one sparse method reach the target sooner than tuned float32"
-    known = [row for row in study.sooner if row.home is not None and row.home_gbit == HOME_GBIT]
-    known = [row for row in known if row.home is not None and row.home.n >= FEW]
-    if not any(base(row.name) in HALVES for row in known) or not any(_is_sparse(row) for row in _at_home(study)):
-        return not_measured(claim, f"No {FEW} repeats of both a half and a sparse method trained to the target.")
-    met = [workload for workload in _workloads(known) if _holds(known, workload)]
-    best = [_said(row) for row in sorted(known, key=_home_gain, reverse=True)[:4]]
-    sentence = f"On {', '.join(met) or 'no workload'}. Time to the target, float32 over the method: {'; '.join(best)}."
-    lost = [f"{row.name} ({row.workload}): {row.num_reached} of {plural(row.num_repeats, 'repeat')} reached it"
-            for row in _at_home(study) if row.num_reached < row.num_repeats]  # fmt: skip
-    details = (*(_said(row) for row in sorted(known, key=_home_gain)), *lost)
-    return ClaimRow(claim=claim, outcome=outcome_of(bool(met)), sentence=sentence, details=details)
+def _told(row: ClaimRow, study: CompressionStudy) -> ClaimRow:
+    """With the reason where times were withdrawn that might have shown it."""
+    withdrawn = sum(bool(one.withdrawn) for one in study.rows)
+    if row.outcome is not Outcome.NOT_MEASURED or not withdrawn:
+        return row
+    reason = f"{plural(withdrawn, 'replayed cell')} do not count: codecs took longer than they are charged."
+    return replace(row, sentence=f"{row.sentence} {reason}")
 
 
 def base(name: str) -> str:
@@ -72,31 +74,41 @@ def _is_sparse(row: SoonerRow) -> bool:
     return row.name.startswith(SPARSE)
 
 
-def _at_home(study: CompressionStudy) -> list[SoonerRow]:
-    return [row for row in study.sooner if row.home_gbit == HOME_GBIT and row.num_repeats >= FEW]
+def _is_half(row: SoonerRow) -> bool:
+    return base(row.name) in HALVES
 
 
-def _workloads(rows: Sequence[SoonerRow]) -> list[str]:
-    return list(dict.fromkeys(row.workload for row in rows))
-
-
-def _holds(rows: Sequence[SoonerRow], workload: str) -> bool:
-    sooner = [row for row in rows if row.workload == workload and _is_sooner(row)]
-    return any(base(row.name) in HALVES for row in sooner) and any(_is_sparse(row) for row in sooner)
-
-
-def _is_sooner(row: SoonerRow) -> bool:
-    """Its whole interval lies above 1."""
-    return row.home is not None and low_end(row.home) > 1
-
-
-def _home_gain(row: SoonerRow) -> float:
-    return row.home.median if row.home is not None else 0.0
-
-
-def _said(row: SoonerRow) -> str:
-    assert row.home is not None
-    return f"{row.name} {factor(row.home)} ({row.workload}, n = {row.home.n})"
+def _sooner_at_home(study: CompressionStudy) -> ClaimRow:
+    """Half precision and at least one sparse method, on one workload at least."""
+    claim = "At 200 Mbit/s half precision and at least one sparse method reach the target sooner than tuned float32"
+    rule = "on some workload a half and a sparse method above 1"
+    known = [(row, row.lost_too) for row in study.sooner if row.home_gbit == HOME_GBIT]
+    rows = {row: gain for row, gain in known if gain is not None and (_is_half(row) or _is_sparse(row))}
+    if not any(map(_is_half, rows)) or not any(map(_is_sparse, rows)):
+        return not_measured(claim, "No half and sparse method trained to the target.", rule=rule)
+    level = joint_level(list(rows.values()))
+    sooner = {row for row, gain in rows.items() if side(gain, low=1, level=level) is Outcome.MET}
+    later = {row for row, gain in rows.items() if side(gain, low=1) is Outcome.MISSED}
+    workloads = dict.fromkeys(row.workload for row in rows)
+    kinds = [
+        [{r for r in rows if r.workload == one and kind(r)} for kind in (_is_half, _is_sparse)] for one in workloads
+    ]
+    met = any(all(kind & sooner for kind in workload) for workload in kinds)
+    missed = all(any(kind <= later for kind in workload) for workload in kinds)
+    cells = tuple(
+        JudgedCell(cell=f"{row.name} ({row.workload})", value=gain, outcome=side(gain, low=1), of=row.of)
+        for row, gain in sorted(rows.items(), key=lambda one: one[1].median)
+    )
+    best = [f"{cell.cell} {text_of(cell.value, '×')}" for cell in cells[:-5:-1]]
+    return ClaimRow(
+        claim=claim,
+        outcome=Outcome.MET if met else Outcome.MISSED if missed else Outcome.UNDECIDED,
+        sentence=f"Time to the target, float32 over the method: {'; '.join(best)}.",
+        rule=rule,
+        figure=Figure.SOONER,
+        unit="×",
+        cells=cells,
+    )
 
 
 def _no_longer(study: CompressionStudy) -> ClaimRow:
@@ -104,24 +116,27 @@ def _no_longer(study: CompressionStudy) -> ClaimRow:
     claim = (
         "There is a rate above which half precision and sparse methods reach the target no sooner than tuned float32"
     )
-    asked = [row for row in study.sooner if row.threshold is not None and _is_sooner(row)]
-    asked = [row for row in asked if base(row.name) in HALVES or _is_sparse(row)]
-    if not asked:
-        return not_measured(
-            claim, "No half or sparse method that is sooner at 200 Mbit/s was measured at other rates too."
-        )
-    ends = [(row, row.threshold) for row in asked if row.threshold is not None]
-    shown = all(math.isfinite(threshold.gbit.median) or _is_late_unshaped(row) for row, threshold in ends)
+    rule = "for every method that is sooner at 200 Mbit/s the rate has an end, or it is later without one"
+    asked = [(row, row.threshold) for row in study.sooner if _is_half(row) or _is_sparse(row)]
+    ends = [(row, end) for row, end in asked if end and row.home and side(row.home, low=1) is Outcome.MET]
+    if not ends:
+        sentence = "No half or sparse method that is sooner at 200 Mbit/s was measured at other rates too."
+        return not_measured(claim, sentence, rule=rule)
+    outcomes = [_ends(row, end) for row, end in ends]
     said = [
-        f"{row.name}: {threshold.text} Gbit/s, unshaped {factor(row.unshaped)} ({row.workload})"
-        for row, threshold in ends
+        f"{row.name}: {end.text} Gbit/s, unshaped {factor(row.unshaped)} ({row.workload}, {one.value})"
+        for (row, end), one in zip(ends, outcomes, strict=True)
     ]
-    return ClaimRow(claim=claim, outcome=outcome_of(shown), sentence=f"Sooner at {'; '.join(said)}.", details=())
+    outcome = next((one for one in (Outcome.MISSED, Outcome.UNDECIDED) if one in outcomes), Outcome.MET)
+    return ClaimRow(claim=claim, outcome=outcome, sentence=f"Sooner at {'; '.join(said)}.", rule=rule)
 
 
-def _is_late_unshaped(row: SoonerRow) -> bool:
-    """Whether it is sooner on every rate that was asked about, and not on the link without one."""
-    return row.unshaped is not None and row.unshaped.median <= 1
+def _ends(row: SoonerRow, threshold: Threshold) -> Outcome:
+    """Whether it stops being sooner at some rate, or is no sooner on the link without one."""
+    unshaped = Outcome.UNDECIDED if row.unshaped is None else side(row.unshaped, high=1)
+    if side(threshold.gbit, high=threshold.highest) is Outcome.MET or unshaped is Outcome.MET:
+        return Outcome.MET
+    return unshaped if side(threshold.gbit, high=threshold.highest) is Outcome.MISSED else Outcome.UNDECIDED
 
 
 def _few_pay(study: CompressionStudy) -> ClaimRow:
@@ -130,19 +145,34 @@ def _few_pay(study: CompressionStudy) -> ClaimRow:
         f"The sceptics (Agarwal et al., MLSys 2022): from {DATA_CENTRE_GBIT:g} Gbit/s up compression beats the better "
         f"of tuned float32 and half in at most {percent(MOST_PAYING)} of set-ups (6 of over 200 there)"
     )
+    rule = f"at most {percent(MOST_PAYING)} of set-ups above 1"
     found = []
     for row in study.rows:
         if (row.place.gbit or 0.0) >= DATA_CENTRE_GBIT and row.system == "ours" and not row.is_rival:
             gains = list(gains_of(row, study.rows).values())
-            if len(gains) >= FEW:
+            if gains:
                 found.append((row, bootstrap_interval(gains)))
     if not found:
-        return not_measured(claim, f"No {FEW} repeats of a compressor on such a link.")
-    paying = [(row, gain) for row, gain in found if low_end(gain) > 1]
-    sentence = f"{len(paying)} of {plural(len(found), 'set-up')}, compression charged as {_device(found)}."
-    details = tuple(f"{row.name} ({row.place.describe()}): {factor(gain)} (n = {gain.n})" for row, gain in found)
+        return not_measured(claim, "No compressor on such a link.", rule=rule)
+    level, most = joint_level([gain for _, gain in found]), MOST_PAYING * len(found)
+    paying = sum(side(gain, low=1, level=level) is Outcome.MET for _, gain in found)
+    perhaps = sum(side(gain, low=1) is not Outcome.MISSED for _, gain in found)
     return ClaimRow(
-        claim=claim, outcome=outcome_of(len(paying) <= MOST_PAYING * len(found)), sentence=sentence, details=details
+        claim=claim,
+        outcome=Outcome.MET if perhaps <= most else Outcome.MISSED if paying > most else Outcome.UNDECIDED,
+        sentence=f"{paying} to {perhaps} of {plural(len(found), 'set-up')}, compression charged as {_device(found)}.",
+        rule=rule,
+        figure=Figure.SPEED_UP,
+        unit="×",
+        cells=tuple(
+            JudgedCell(
+                cell=f"{row.name} ({row.place.describe()})",
+                value=gain,
+                outcome=side(gain, low=1),
+                of=(*(rival.ids for rival in rivals_of(row, study.rows) if rival.by_repeat), row.ids),
+            )
+            for row, gain in found
+        ),
     )
 
 
@@ -169,31 +199,34 @@ def _ratios(start: str, network: str) -> Select:
     def select(study: CompressionStudy, _: Sequence[TargetStudy]) -> Iterator[Measured]:
         for row in study.rows:
             ratio = row.ratio
-            if row.name.startswith(start) and row.place.workload.startswith(network) and row.by_repeat and ratio:
-                yield f"{row.name} ({row.place.describe()})", exactly(ratio, len(row.by_repeat))
+            if row.name.startswith(start) and row.place.workload.startswith(network) and row.was_run and ratio:
+                yield Measured(f"{row.name} ({row.place.describe()})", exactly(ratio, len(row.ids)), (row.ids,))
 
     return select
 
 
 def _shortfalls(start: str) -> Select:
-    """By how much less accurate than the dense run, in its repeats' mean."""
+    """By how much less accurate than the dense run, repeat by repeat."""
 
     def select(_: CompressionStudy, targets: Sequence[TargetStudy]) -> Iterator[Measured]:
         for target in targets:
             for row in target.rows:
-                if row.name.startswith(start) and target.metric == ACCURACY and row.falls_short is not None:
-                    yield f"{row.name} ({target.title})", exactly(row.falls_short, len(row.prices))
+                dense = dict(target.dense.finals)
+                gaps = [dense[repeat] - final for repeat, final in row.finals if repeat in dense]
+                if row.name.startswith(start) and target.metric == ACCURACY and gaps:
+                    ids = target.dense.record_ids, row.record_ids
+                    yield Measured(f"{row.name} ({target.title})", bootstrap_interval(gaps), ids)
 
     return select
 
 
 def _sooner(start: str) -> Select:
-    """Time to the target where it was measured, float32 over the method; 0 where it was not reached."""
+    """Time to the target where it was measured, float32 over the method; 0 for repeats that did not reach it."""
 
     def select(study: CompressionStudy, _: Sequence[TargetStudy]) -> Iterator[Measured]:
         for row in study.sooner:
-            if row.name.startswith(start):
-                yield f"{row.name} ({row.workload})", row.home or exactly(0.0, row.num_repeats)
+            if row.name.startswith(start) and row.lost_too is not None:
+                yield Measured(f"{row.name} ({row.workload})", row.lost_too, row.of)
 
     return select
 
@@ -210,7 +243,8 @@ def _faster(own: str, over: str, accepts: Callable[[MethodRow], bool] = lambda _
                 theirs = dict(other.by_repeat)
                 ratios = [theirs[repeat] / step_s for repeat, step_s in row.by_repeat if repeat in theirs]
                 if ratios:
-                    yield f"{row.name} over {other.name} ({row.place.describe()})", bootstrap_interval(ratios)
+                    name = f"{row.name} over {other.name} ({row.place.describe()})"
+                    yield Measured(name, bootstrap_interval(ratios), (other.ids, row.ids))
 
     return select
 
@@ -221,8 +255,9 @@ def _volumes(study: CompressionStudy, targets: Sequence[TargetStudy]) -> Iterato
         rows: dict[str, TargetRow] = {row.name: row for row in target.rows}
         own, dense = rows.get("1-bit Adam"), rows.get("dense adam") or rows.get(DENSE)
         sent = [_mean_bits(study, row) for row in (own, dense)]
-        if own is not None and sent[0] and sent[1]:
-            yield f"1-bit Adam ({target.title})", exactly(sent[1] / sent[0], len(own.prices))
+        if own is not None and dense is not None and sent[0] and sent[1]:
+            ids = dense.record_ids, own.record_ids
+            yield Measured(f"1-bit Adam ({target.title})", exactly(sent[1] / sent[0], len(own.prices)), ids)
 
 
 def _mean_bits(study: CompressionStudy, row: TargetRow | None) -> float | None:
@@ -244,10 +279,12 @@ def _efficiencies(gbit: float, accepts: Callable[[MethodRow], bool]) -> Select:
 
     def select(study: CompressionStudy, _: Sequence[TargetStudy]) -> Iterator[Measured]:
         for row in study.rows:
-            here = [other for other in study.rows if other.place == row.place and other.name == DENSE]
-            compute_s = next((other.phases.compute_s for other in here), None)  # its own would hold its codec
-            if row.place.gbit == gbit and accepts(row) and compute_s and row.predicted_s and not _wider(row):
-                yield f"{row.name} ({row.place.describe()})", exactly(min(1.0, compute_s / row.predicted_s), 1)
+            # Computation is the dense run's, since a coded one's would hold its codec.
+            dense = next((one for one in study.rows if one.place == row.place and one.name == DENSE), None)
+            compute_s = dense.phases.compute_s if dense is not None else None
+            if row.place.gbit == gbit and accepts(row) and dense and compute_s and row.predicted_s and not _wider(row):
+                share = min(1.0, compute_s / row.predicted_s)
+                yield Measured(f"{row.name} ({row.place.describe()})", exactly(share, 1), (dense.ids, row.ids))
 
     return select
 
@@ -258,16 +295,16 @@ CLAIMS: tuple[CompressionClaim, ...] = (
         claim="DGC's paper: 270 to 600 times fewer bits",
         quantity="Float32 over the code, indices included, without warm-up",
         select=_ratios("DGC", "resnet50"),
+        figure=Figure.BITS,
         low=270.0,
-        fewest=FEW,
         unit="×",
     ),
     CompressionClaim(
         claim="DGC's paper: the accuracy of dense training, here within a point",
         quantity="Accuracy of the dense run at the end, less its own",
         select=_shortfalls("DGC"),
+        figure=Figure.SHORTFALL,
         high=POINTS,
-        fewest=FEW,
         scale=100.0,
         unit=" points",
     ),
@@ -275,57 +312,55 @@ CLAIMS: tuple[CompressionClaim, ...] = (
         claim="QSGD's paper: full accuracy 1.8 times sooner than float32",
         quantity=_TIME,
         select=_sooner("QSGD 4 bit"),
+        figure=Figure.SOONER,
         low=1.8,
-        fewest=FEW,
         unit="×",
     ),
     CompressionClaim(
         claim="Aji and Heafield: 22 % more speed (translation), 49 % (MNIST)",
         quantity="Float32's step over its own at 200 Mbit/s, repeat by repeat",
         select=_faster("Aji-Heafield", DENSE, lambda row: row.place.gbit == HOME_GBIT),
+        figure=Figure.SPEED_UP,
         low=1.22,
-        fewest=FEW,
         unit="×",
     ),
     CompressionClaim(
         claim="1-bit Adam's paper: up to 5 times less volume over a training, warm-up included",
         quantity="Bytes that Adam sends over its own",
         select=_volumes,
+        figure=Figure.VOLUME,
         low=5.0,
-        fewest=FEW,
         unit="×",
     ),
     CompressionClaim(
         claim="gTop-k's paper: 1.1 to 1.7 times faster than top-k (32 workers there, 8 here)",
         quantity="Top-k's step over its own, repeat by repeat",
         select=_faster("gTop-k", "top-k", _wide),
+        figure=Figure.SPEED_UP,
         low=1.1,
-        fewest=FEW,
         unit="×",
     ),
     CompressionClaim(
         claim="gTop-k's paper: 2.7 times faster than dense at least (32 workers on 1 Gbit/s there, 8 on 10 here)",
         quantity="Float32's step over its own, repeat by repeat",
         select=_faster("gTop-k", DENSE, _wide),
+        figure=Figure.SPEED_UP,
         low=2.7,
-        fewest=FEW,
         unit="×",
     ),
     CompressionClaim(
         claim="The sceptics (Zhang et al., NetAI 2020): at 100 Gbit/s float32 needs no compression",
         quantity="Predicted: computation alone over the step, 8 workers at most",
         select=_efficiencies(FAST_GBIT, lambda row: row.name == DENSE),
+        figure=Figure.PREDICTED_EFFICIENCY,
         low=NEARLY_IDEAL,
-        fewest=1,
-        judged=high_end,
     ),
     CompressionClaim(
         claim="The sceptics (Zhang et al., NetAI 2020): at 10 Gbit/s 2 to 5 times fewer bits suffice",
         quantity="Predicted: computation alone over the step of half precision, 8 workers at most",
         select=_efficiencies(DATA_CENTRE_GBIT, lambda row: base(row.name) in HALVES),
+        figure=Figure.PREDICTED_EFFICIENCY,
         low=NEARLY_IDEAL,
-        fewest=1,
-        judged=high_end,
     ),
 )
 STUDY = Study(suite=NAME, curves=True, codes=True, references=("fixed-buckets",), claims=claims)

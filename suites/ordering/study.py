@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from analysis.claims import Measured
-from analysis.sharing.rows import ClaimRow
+from analysis.claims import ClaimRow, Figure, Measured
 from analysis.stats import bootstrap_interval
 from analysis.steps.claims import Select, StepClaim, by_place, fastest, over, step_claims
 from analysis.steps.rows import StepRow
@@ -59,7 +58,9 @@ def _of_bound(rows: Sequence[StepRow]) -> Iterator[Measured]:
         both = [(step_s, own[repeat]) for repeat, step_s in plain.by_repeat if repeat in own]
         shares = [(a - b) / (a - bound_s) for a, b in both if a - bound_s > VISIBLE * a]
         if shares:
-            yield f"{best.name} ({place.describe()})", bootstrap_interval(shares)
+            yield Measured(
+                f"{best.name} ({place.describe()})", bootstrap_interval(shares), (plain.ids, best.ids, best.single_ids)
+            )
 
 
 def _papers(ordering: str, network: str = "", highest_gbit: float | None = None, servers: bool = True) -> Select:
@@ -89,26 +90,26 @@ CLAIMS: tuple[StepClaim, ...] = (
         quantity=f"{SPEED}, over the fastest FIFO on parameter servers",
         select=_papers("tictac"),
         low=1.192,
-        up_to=True,
+        some=True,
     ),
     StepClaim(
         claim="ByteScheduler's paper: up to 196 % faster",
         quantity=f"{SPEED}, over the fastest FIFO with the same exchange",
         select=_papers("bytescheduler", servers=False),
         low=2.96,
-        up_to=True,
+        some=True,
     ),
     StepClaim(
         claim="Where no order can help, none is slower than FIFO by more than 3 %",
         quantity="Speed-up over FIFO with the same packing, exchange and update",
         select=_on_fast_link,
         low=1.0 - SLOWER,
-        fewest=5,
     ),
     StepClaim(
         claim="Where order can help (VGG-16, all-reduce), the best one takes 90 % of what the bound leaves to gain",
         quantity="Share of the way from the plain step to the bound",
         select=_of_bound,
+        figure=Figure.OF_BOUND,
         low=OF_BOUND,
     ),
 )

@@ -91,7 +91,7 @@ def replayed(name: str, hosts: int, gbit: float, repeat: int, measured_s: float 
         made.jobs[0], workload="resnet50-replay", batch_size=32, ranks=ranks, num_steps=3,
         notes={} if name == "dense" else notes, strategy=method.text.replace(", warmup_steps=4", ""),
         wire_bytes={"gradient": method.bits * (hosts - 1) * NUM_PARAMETERS / 8},
-        phases=Phases(compute_s=0.09, exposed_s=each_s - 0.09, compress_s=0.02, decompress_s=0.01),
+        phases=Phases(compute_s=0.09, exposed_s=each_s - 0.09, compress_s=0.013, decompress_s=0.006),
     )  # fmt: skip
     return described(replace(
         made, id=f"compression-{label}-{hosts}-{gbit:g}-{name}-{repeat}", jobs=(job,), prediction=told, axis="Gbit/s",
@@ -103,7 +103,7 @@ def replayed(name: str, hosts: int, gbit: float, repeat: int, measured_s: float 
     ))  # fmt: skip
 
 
-def compression_suite(repeats: int = 3) -> list[Record]:
+def compression_suite(repeats: int = 8) -> list[Record]:
     """Every method at every rate, trained at 200 Mbit/s, and a replayed network at 10 Gbit/s with its predictions."""
     rng = np.random.default_rng(3)
     records = [

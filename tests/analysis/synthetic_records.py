@@ -14,6 +14,7 @@ from results.record import (
     CurvePoint,
     Environment,
     FabricFacts,
+    JobCosts,
     JobResult,
     Phases,
     Prediction,
@@ -132,7 +133,8 @@ def shared(workloads: tuple[str, str], policy: str, repeat: int, rng: np.random.
     period = max(sum(compute), *times)
     lengthening = {"exclusive": 1.0, "naive": 0.93 * sum(times) / max(times), "crossover": period * 1.04 / max(times)}
     jobs, clock = [], 0.0
-    for one, solo_s in zip(solo, times, strict=True):
+    for one, solo_s, compute_s in zip(solo, times, compute, strict=True):
+        costs = JobCosts(compute_s=compute_s, communication_s=0.0, solo_s=solo_s)
         factor = lengthening[policy] if policy == "exclusive" else lengthening[policy] * max(times) / solo_s
         ranks = tuple(
             RankTimes(rank=r.rank, warmup_s=r.warmup_s, steps_s=tuple(s * factor for s in r.steps_s)) for r in one.ranks
@@ -157,10 +159,11 @@ def shared(workloads: tuple[str, str], policy: str, repeat: int, rng: np.random.
                 num_parameters=one.num_parameters,
                 ranks=ranks,
                 phases=phases,
-                wire_bytes=one.wire_bytes,
+                wire_bytes={tag: size / 10 for tag, size in one.wire_bytes.items()},  # the line has to carry them
                 interface_bytes=one.interface_bytes,
                 start_s=start,
                 end_s=start + length,
+                costs=costs if policy == "exclusive" else None,
             )
         )
     prediction = Prediction(

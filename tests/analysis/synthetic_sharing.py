@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -69,7 +70,7 @@ class Group:
     size_scale: int = 148
     axis: str = ""
     at: float | None = None
-    repeats: int = 5
+    repeats: int = 10
     label: str = "replay"
     phases: tuple[float, ...] = ()
 
@@ -114,7 +115,7 @@ def record(group: Group, way: str, repeat: int, rng: np.random.Generator, phase:
     num_jobs = len(group.work)
     alone = policy == "exclusive"
     scale = 1.0 if alone else num_jobs / gain
-    noise = rng.lognormal(0.0, 0.006)
+    noise = rng.lognormal(0.0, 0.002)
     jobs, clock = [], 0.0
     for place, work in enumerate(group.work):
         slot = _common(group) if not alone and policy != "weighted" else work.solo_s
@@ -225,11 +226,18 @@ def groups() -> Iterator[Group]:
             name="jobs", work=work, ways=("exclusive", "crossover", "slot-barrier"), axis="jobs", at=k, repeats=3
         )
     for jitter in (0.1, 0.3):
-        yield Group(name="jitter", work=(Work(strategy=PLAIN),) * 2, axis="jitter", at=jitter, repeats=3)
+        yield Group(
+            name="jitter",
+            work=(Work(strategy=PLAIN),) * 2,
+            axis="jitter",
+            at=jitter,
+            repeats=3,
+            ways=("exclusive", "crossover"),
+        )
     unequal = (RESNET, replace(VGG, num_steps=20))
     yield Group(name="unequal-lengths", work=unequal, ways=("exclusive", "naive", "crossover"), size_scale=200)
     for name, strategy, factor in (("fusion", FUSED, 1.05), ("half", HALF, 0.5), ("topk", TOPK, 0.05)):
-        yield Group(name=f"on-top-{name}", work=(Work(strategy=strategy, link_s=0.0436 * factor),) * 2, repeats=3)
+        yield Group(name=f"on-top-{name}", work=(Work(strategy=strategy, link_s=0.0436 * factor),) * 2)
     for hosts, workload, scale, rho in (
         (4, "resnet50", 50, 1.8), (4, "resnet50", 125, 0.8), (4, "vgg16", 125, 3.0), (4, "vgg16", 500, 0.9),
         (8, "resnet50", 50, 2.2), (8, "vgg16", 500, 1.1),
@@ -237,7 +245,7 @@ def groups() -> Iterator[Group]:
         work = Work(f"{workload}-replay", link_s=0.0436 * rho, batch_size=32)
         yield Group(
             name=f"imagenet-{hosts}", work=(work, work), ways=("exclusive", "crossover"), num_hosts=hosts,
-            axis="Gbit/s", at=scale / 5, size_scale=scale, repeats=3,
+            axis="Gbit/s", at=scale / 5, size_scale=scale,
         )  # fmt: skip
     yield Group(name="null-bytes", work=(Work(link_s=1e-4),) * 2, size_scale=100_000)
     yield Group(name="null-one-worker", work=(Work(link_s=1e-4),) * 2, num_hosts=1)
@@ -262,8 +270,13 @@ def doubled_batch(rng: np.random.Generator) -> Iterator[Record]:
 
 def crossover_suite(seed: int = 5, only: Sequence[str] = ()) -> list[Record]:
     """Everything, or the groups whose name starts with one of `only`."""
+    return list(_suite(seed, tuple(only)))
+
+
+@cache
+def _suite(seed: int, only: tuple[str, ...]) -> Sequence[Record]:
     rng = np.random.default_rng(seed)
-    wanted = [group for group in groups() if not only or group.name.startswith(tuple(only))]
+    wanted = [group for group in groups() if not only or group.name.startswith(only)]
     records = [made for group in wanted for made in group.records(rng)]
     return records + list(doubled_batch(rng)) if not only or "doubled-batch" in only else records
 

@@ -96,7 +96,7 @@ def predicted(cell: Cell) -> Record:
     return record(cell, 0, cell.step_s, label="simulated")
 
 
-def measured(cell: Cell, *, off: float = 0.0, repeats: int = 5, seed: int = 3) -> Iterator[Record]:
+def measured(cell: Cell, *, off: float = 0.0, repeats: int = 10, seed: int = 3) -> Iterator[Record]:
     """Repeats around the formula times 1 + `off`, each with the formula beside it as its prediction."""
     rng = np.random.default_rng([seed, *cell.method.encode(), cell.workers, int(cell.gbit)])
     for repeat in range(repeats):
@@ -105,7 +105,7 @@ def measured(cell: Cell, *, off: float = 0.0, repeats: int = 5, seed: int = 3) -
         yield replace(record(cell, repeat, step_s), prediction=told)
 
 
-def alone(cell: Cell, repeats: int = 5) -> Iterator[Record]:
+def alone(cell: Cell, repeats: int = 10) -> Iterator[Record]:
     compute_s = NETWORKS[cell.network][0]
     for repeat in range(repeats):
         yield record(cell, repeat, compute_s, system="local")
@@ -128,5 +128,5 @@ def step_suites() -> list[Record]:
     for system, over in (("torch-ddp(bucket_mb=0.5)", 1.02), ("horovod(cycle_s=0.005)", 1.06)):
         cell = Cell("fusion", "resnet50", next(iter(FUSION)), 8, 10.0)
         buckets = replace(cell, method=list(FUSION)[1])
-        records += [record(cell, repeat, buckets.step_s * over, system=system) for repeat in range(5)]
+        records += [record(cell, repeat, buckets.step_s * over, system=system) for repeat in range(10)]
     return records

@@ -5,7 +5,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analysis.stats import StatsError, bootstrap_interval, exactly, paired_ratio, unpaired_ratio
+from analysis.stats import (
+    LEVEL,
+    StatsError,
+    bootstrap_interval,
+    exactly,
+    fewest_for,
+    paired_ratio,
+    pairs_interval,
+    quantile_interval,
+    unpaired_ratio,
+)
 
 positive = st.floats(1e-3, 1e3)
 samples = st.lists(positive, min_size=2, max_size=12)
@@ -73,9 +83,36 @@ def test_a_run_that_never_converged_counts_as_infinite() -> None:
     assert bootstrap_interval([math.inf] * 3).low == math.inf
 
 
-def test_few_repeats_are_called_thin() -> None:
-    assert bootstrap_interval([1.0] * 5).is_thin
-    assert not bootstrap_interval([1.0] * 6).is_thin
+def test_few_repeats_are_a_range_and_exact_values_never_are() -> None:
+    assert bootstrap_interval([1.0] * 5).is_range
+    assert not bootstrap_interval([1.0] * 6).is_range
+    assert not exactly(1.0, 1).is_range
+
+
+def test_a_higher_level_needs_more_repeats_and_widens_the_interval() -> None:
+    found = bootstrap_interval([1.0, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6, 1.7, 1.8, 1.9])
+    assert [fewest_for(level) for level in (0.95, 1 - 0.05 / 2, 1 - 0.05 / 14)] == [6, 7, 10]
+    assert found.covers(1 - 0.05 / 14)
+    assert not found.covers(1 - 0.05 / 100)
+    assert found.at(1 - 0.05 / 14).low < found.low
+    assert found.times(2.0).at(1 - 0.05 / 14).low == 2 * found.at(1 - 0.05 / 14).low
+    assert found.over(1.0).low == 1 / found.high
+    assert found.over(1.0).at(0.99).high == pytest.approx(1 / found.at(0.99).low, rel=0.05)  # resampled anew
+
+
+def test_an_interval_without_its_repeats_has_one_level() -> None:
+    ratio = unpaired_ratio([1.0, 2.0, 3.0], [1.0, 2.0, 3.0])
+    assert ratio.at(LEVEL) == ratio
+    with pytest.raises(StatsError, match="one level"):
+        ratio.at(0.99)
+
+
+def test_a_mean_over_pairs_is_resampled_by_what_they_are_pairs_of() -> None:
+    pairs = {(i, j): 1.0 if i < 4 else -1.0 for i in range(5) for j in range(i + 1, 6)}
+    found = pairs_interval(pairs, 6)
+    assert found.median == pytest.approx(13 / 15)
+    assert found.low < found.median <= found.high == 1.0
+    assert quantile_interval([float(n) for n in range(101)], 0.95).median == 95.0
 
 
 @pytest.mark.parametrize("values", [[], [1.0, math.nan]])

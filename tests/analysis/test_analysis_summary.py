@@ -7,7 +7,7 @@ import pytest
 from synthetic_records import EMULATED, REPLAY, absent, quick_suite, shared, single
 
 from analysis.rows import CellRow, SettingRow, SharingRow, Tone
-from analysis.sharing.gains import steady_step_time_s
+from analysis.sharing.steady import steady_step_time_s
 from analysis.summary import NoRecordsError
 from analysis.tables import rows_as_json
 from analysis.targets.training import Baseline, full_size
@@ -133,8 +133,29 @@ def test_a_diverged_repeat_counts_as_infinite_and_is_shown_with_its_reason() -> 
     assert (summary.outcomes[0].num_repeats, summary.outcomes[0].num_tried) == (2, 3)
 
 
-def test_one_repeat_gives_no_verdict() -> None:
-    assert summary_of(cells("torch-ddp", HALF, num_repeats=1)).verdicts[0].tone is Tone.OPEN
+@pytest.mark.parametrize("num_repeats", [1, 5])
+def test_fewer_than_six_repeats_decide_nothing(num_repeats: int) -> None:
+    verdict = summary_of(cells("torch-ddp", HALF, num_repeats=num_repeats)).verdicts[0]
+    assert verdict.tone is Tone.OPEN
+    assert f"{num_repeats} repeat" in verdict.headline
+
+
+@pytest.mark.parametrize(
+    ("steps_s", "tone"),
+    [((0.09,) * 6, Tone.PAYS), ((0.1,) * 6, Tone.NOTHING_PAYS), ((0.09, 0.12) * 3, Tone.OPEN)],
+)
+def test_between_a_gain_and_none_the_verdict_is_open(steps_s: tuple[float, ...], tone: Tone) -> None:
+    base = [with_steps(record, (0.1,)) for record in cells("torch-ddp", num_repeats=6)]
+    own = [with_steps(one, (step,)) for one, step in zip(cells(HALF, num_repeats=6), steps_s, strict=True)]
+    assert summary_of(base + own).verdicts[0].tone is tone
+
+
+def test_an_invalid_repeat_does_not_count_and_is_listed() -> None:
+    records = cells("torch-ddp", HALF, num_repeats=7)
+    busy = [replace(one, status=Status.INVALID, reason="load 9") if one.repeat == 3 else one for one in records]
+    found = summary_of(busy)
+    assert {row.num_repeats for row in found.settings[0].cells} == {6}
+    assert {(row.status, row.reason, row.num_repeats) for row in found.outcomes} == {(Status.INVALID, "load 9", 1)}
 
 
 def test_only_failures_still_make_a_summary() -> None:
@@ -195,12 +216,12 @@ def test_a_repeat_that_ends_worse_than_it_began_cannot_win() -> None:
 
 
 def test_a_win_that_costs_accuracy_says_so_in_the_headline() -> None:
-    base = [with_held_out(with_curve(record, 2.0, 1.0, 0.5), 0.6, 0.8) for record in cells("torch-ddp")]
-    own = [with_held_out(with_curve(record, 2.0, 1.0, 0.5), 0.9, 0.6) for record in cells(HALF)]
+    base = [with_held_out(with_curve(record, 2.0, 1.0, 0.5), 0.6, 0.8) for record in cells("torch-ddp", num_repeats=6)]
+    own = [with_held_out(with_curve(record, 2.0, 1.0, 0.5), 0.9, 0.6) for record in cells(HALF, num_repeats=6)]
     headline = summary_of(base + own).verdicts[0].headline
     assert headline.startswith("Pays: tensor-fusion+half")
     assert "60\N{NO-BREAK SPACE}% against 80\N{NO-BREAK SPACE}%" in headline
-    assert "in each of 3 repeats" in headline
+    assert "6 repeats" in headline
 
 
 def test_replayed_layers_have_no_loss_and_no_target() -> None:

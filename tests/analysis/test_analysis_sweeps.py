@@ -12,9 +12,9 @@ from synthetic_sharing import Group, Work, crossover_suite, record
 
 from analysis.axes import AXES, RHO, axis_of, ideal_gain
 from analysis.rows import Summary
-from analysis.sharing.gains import steady_step_time_s
 from analysis.sharing.metrics import jain_index
 from analysis.sharing.rows import CROSSOVER, PHASE, Paired, PairRow, SweepRow
+from analysis.sharing.steady import steady_step_time_s
 from results.record import FabricFacts, JobResult, RankTimes, Record, Status
 from suites.reports import summary_of
 
@@ -69,7 +69,7 @@ def test_each_value_is_divided_by_the_exclusive_run_at_that_value(summary: Summa
     for at, row in sweep(summary, RHO, "single-bucket").series[0].points:
         assert row.throughput is not None
         assert row.throughput.median == pytest.approx(ideal_gain(at) * 0.985, rel=0.02)
-        assert row.throughput.n == 5
+        assert row.throughput.n == 10
 
 
 def test_numbers_of_jobs_make_one_curve_though_the_jobs_differ(summary: Summary) -> None:
@@ -141,7 +141,7 @@ def test_metrics_of_turns_tails_and_weights_are_those_of_the_records(summary: Su
     assert row.p99_ratio > 1
     assert row.jain is not None
     assert row.jain.median < 1
-    assert (row.weights_equal, row.weights_compared) == (10, 10)
+    assert (row.weights_equal, row.weights_compared) == (20, 20)
     assert row.expected_share is not None
     assert row.bound_share is not None
     assert row.expected_share.median == pytest.approx(row.bound_share.median / 0.99, rel=1e-6)

@@ -62,7 +62,7 @@ def test_a_narrow_terminal_keeps_the_most_important_columns(summary: Summary) ->
 
 def test_too_few_repeats_are_noted_under_every_table(summary: Summary) -> None:
     text = shown(summary, 120)
-    assert text.count("covers less than 95 %") == len(summary.settings) + len(summary.pairs)
+    assert text.count("is the range of all repeats") == len(summary.settings) + len(summary.pairs)
     assert "--repeats 6" in shown(summary_of(quick_suite(1)), 120)
 
 

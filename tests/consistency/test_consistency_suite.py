@@ -1,6 +1,6 @@
 """The suite asks every policy on every cluster, with equal seeds, and its claims judge pairs of them."""
 
-from analysis.sharing.rows import Outcome
+from analysis.claims import Outcome
 from analysis.study import Evidence
 from analysis.targets.rows import Price, TargetRow, TargetStudy
 from baselines.strategy import parse_strategy
@@ -50,9 +50,9 @@ def evidence(own_s: list[float]) -> Evidence:
 
 
 def test_a_claim_is_met_only_where_the_whole_interval_lies_above_one() -> None:
-    sooner, mixed, few = [8.0] * 8, [8.0, 12.0] * 4, [8.0] * 3
-    outcomes = [next(iter(STUDY.claims(evidence(own)))).outcome for own in (sooner, mixed, few)]
-    assert outcomes == [Outcome.MET, Outcome.MISSED, Outcome.NOT_MEASURED]
+    sooner, later, mixed, few = [8.0] * 8, [12.0] * 8, [8.0, 12.0] * 4, [8.0] * 5
+    outcomes = [next(iter(STUDY.claims(evidence(own)))).outcome for own in (sooner, later, mixed, few)]
+    assert outcomes == [Outcome.MET, Outcome.MISSED, Outcome.UNDECIDED, Outcome.UNDECIDED]
 
 
 def test_other_suites_are_not_judged() -> None:

@@ -10,7 +10,7 @@ import pytest
 from baselines.catalogue import plugins
 from fabric.api import FabricKind, FabricSpec
 from harness.facts import asked_of, code_of, plugins_of, role_of
-from harness.machine import watch
+from harness.machine import MachineWatch
 from harness.outcome import tuned_of
 from harness.sizes import scaled
 from harness.trial import Job, Trial
@@ -162,12 +162,16 @@ def test_the_settings_that_a_tuner_kept_last_are_those_of_the_record() -> None:
 
 
 def test_the_machine_is_watched_from_the_start_to_the_end_of_a_trial() -> None:
-    began = watch()
+    began = MachineWatch().start()
     ended_at, machine = began.stop()
     assert began.started_at <= ended_at
     assert 0.0 < machine.before.speed_s < 10.0
     assert 0.0 <= machine.stolen_share <= 1.0
     assert 0.0 <= machine.busy_share <= 1.0
+    assert machine.other_share is not None
+    assert 0.0 <= machine.other_share <= 1.0
+    assert machine.fastest_s is not None
+    assert machine.fastest_s <= min(machine.before.speed_s, machine.after.speed_s)
 
 
 def record() -> Record:

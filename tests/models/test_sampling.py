@@ -3,10 +3,12 @@
 from itertools import islice
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from models.data.sampling import Shard, generator_for, index_batches
+from models.data.sources import Digits
 from models.values import WorkloadError
 
 
@@ -53,3 +55,22 @@ def test_a_batch_larger_than_the_data_is_refused_with_both_numbers() -> None:
 def test_a_rank_outside_the_world_is_refused() -> None:
     with pytest.raises(WorkloadError, match="rank 2 is not in a world of 2"):
         Shard(num_samples=15, batch_size=1, rank=2, world=2, seed=0)
+
+
+def test_a_shifted_digit_is_the_digit_somewhere_else_and_held_out_ones_stay() -> None:
+    """Where nothing falls off the edge, the sum over an image is what it was."""
+    plain, moved = Digits.load(8), Digits.load(8, most_shift=1)
+    batch, other = next(moved.batches(0, 1, 3)).inputs[0], next(plain.batches(0, 1, 3)).inputs[0]
+    assert batch.shape == other.shape
+    assert not torch.equal(batch, other)
+    candidates = torch.stack([torch.roll(other, (down, right), (2, 3)) for down in (-1, 0, 1) for right in (-1, 0, 1)])
+    inner = (slice(None), slice(None), slice(1, -1), slice(1, -1))
+    found = (candidates[(slice(None), *inner)] == batch[inner]).flatten(2).all(dim=2).any(dim=0)
+    assert bool(found.all())
+    assert torch.equal(next(iter(moved.held_out())).inputs[0], next(iter(plain.held_out())).inputs[0])
+
+
+def test_shifts_repeat_by_seed_and_differ_between_ranks() -> None:
+    data = Digits.load(8, most_shift=1)
+    assert torch.equal(next(data.batches(0, 2, 5)).inputs[0], next(data.batches(0, 2, 5)).inputs[0])
+    assert not torch.equal(next(data.batches(0, 2, 5)).inputs[0], next(data.batches(1, 2, 5)).inputs[0])

@@ -61,7 +61,7 @@ def test_the_catalogue_lists_all_with_a_line_each() -> None:
     images = {"resnet20", "resnet50", "resnet101", "vgg16"}
     texts = {"bert_tiny", "bert_base", "bert_large", "gpt2_tiny", "gpt2", "transformer_lm", "lstm_lm", "elman_rnn"}
     assert set(everything.networks) == images | texts
-    assert set(everything.data) == {"digits", "text", "textfile", "imagefolder", "synthetic"}
+    assert set(everything.data) == {"digits", "shifted-digits", "text", "textfile", "imagefolder", "synthetic"}
     assert all("\n" not in line and line for line in [*everything.networks.values(), *everything.data.values()])
 
 

@@ -1,6 +1,7 @@
 """A rank that tests start: python pipeline_rank.py WHAT RANK WORLD PORT OUT.
 
-WHAT: `ours-lstm` and `ours-bert` train with 1F1B, `operators` a split network. Each rank writes its parameters.
+WHAT: `ours-lstm` and `ours-bert` train with 1F1B, `replicas-…` with two replicas of the first stage, whose gradients go
+by a strategy; `torch-…` trains by torch's executor; `operators` a split network. Each rank writes its parameters.
 """
 
 import os
@@ -12,25 +13,56 @@ import torch.distributed as dist
 from one_device import model_and_steps, sgd
 from torch import Tensor
 
+from baselines.parallelism.api import PipelineSchedule
 from baselines.parallelism.dapple import Dapple
-from baselines.parallelism.plans import even_stages
+from baselines.parallelism.gpipe import GPipe
+from baselines.parallelism.interleaved import Interleaved
+from baselines.parallelism.plans import PlannedStage, even_stages
+from baselines.strategy import parse_strategy
+from crossover import Alone
 from harness.parallel.groups import ProcessGroup
+from harness.parallel.meter import PipelineMeter
 from harness.parallel.pipeline import PipelineJob
 from harness.parallel.processes import PipelineProcess
+from harness.parallel.sessions import PipelineSeat, RunsPipelines
 from harness.parallel.split_network import SplitNetwork
-from harness.parallel.stages import MicroBatch
+from harness.parallel.stages import MicroBatch, cut
+from harness.systems import system_of
+from harness.trace import Recorder
 from models.graph import Dimension
 
 NUM_STEPS, NUM_MICRO_BATCHES = 8, 4
 
 
-def ours(world: int, network: str, links: int) -> dict[str, Tensor]:
+def ours(stages: tuple[PlannedStage, ...], network: str, strategy: str = "") -> dict[str, Tensor]:
     model, steps = model_and_steps(network, num_steps=NUM_STEPS, num_micro_batches=NUM_MICRO_BATCHES, batch_size=16)
-    job = PipelineJob(network=network, stages=even_stages(links, world), schedule=Dapple(), make_optimizer=sgd)
+    resolved = parse_strategy(strategy) if strategy else None
+    job = PipelineJob(network=network, stages=stages, schedule=Dapple(), make_optimizer=sgd, strategy=resolved)
     process = PipelineProcess(job, model, steps[0])
     for step in steps:
         process.run(step)
+    process.close()
     return process.opened.parameters()
+
+
+def torchs(
+    stages: tuple[PlannedStage, ...], network: str, schedule: PipelineSchedule, system: str
+) -> dict[str, Tensor]:
+    model, steps = model_and_steps(network, num_steps=NUM_STEPS, num_micro_batches=NUM_MICRO_BATCHES, batch_size=16)
+    job = PipelineJob(network=network, stages=stages, schedule=schedule, make_optimizer=sgd)
+    meter = PipelineMeter(Alone(), Recorder(), updates_per_step=schedule.stages_per_rank, on_step=lambda step: None)
+    seat = PipelineSeat(job=job, model=model, data=steps[0], meter=meter, recorder=Recorder(), paused=lambda: None)
+    found = system_of(system)
+    assert isinstance(found, RunsPipelines)
+    session = found.open_pipeline(seat)
+    for step in steps:
+        session.run(step)
+    own = cut(network, model, stages, steps[0][0].inputs[:1])
+    return {
+        own[index].names[name]: value.detach()
+        for index, module in session.modules.items()
+        for name, value in module.named_parameters()
+    }
 
 
 def operators() -> dict[str, Tensor]:
@@ -46,14 +78,34 @@ def operators() -> dict[str, Tensor]:
     return {str(place): value for place, value in enumerate(own.whole_parameters())}
 
 
+def parameters_of(what: str, world: int) -> dict[str, Tensor]:
+    replicated = (PlannedStage(0, 2, 2), PlannedStage(2, 4))
+    match what:
+        case "operators":
+            return operators()
+        case "ours-bert":
+            return ours(even_stages(6, world), "bert_tiny")
+        case "ours-lstm":
+            return ours(even_stages(4, world), "lstm_lm")
+        case "replicas-plain":
+            return ours(replicated, "lstm_lm")
+        case "replicas-buckets":
+            return ours(replicated, "lstm_lm", "fixed-buckets(bucket_bytes=65536)+fifo+sgd(lr=0.05)")
+        case "replicas-half":
+            return ours(replicated, "lstm_lm", "unfused+half+sgd(lr=0.05)")
+        case "torch-interleaved":
+            return torchs(even_stages(4, 2 * world), "lstm_lm", Interleaved(), "torch-pipelining")
+        case "torch-zero-bubble":
+            return torchs(even_stages(4, 2 * world), "lstm_lm", Interleaved(), "torch-pipelining(zero_bubble=True)")
+    return torchs(even_stages(4, world), "lstm_lm", Dapple() if what == "torch-dapple" else GPipe(), "torch-pipelining")
+
+
 def main() -> None:
     what, rank, world, port, out = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4], Path(sys.argv[5])
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     torch.set_num_threads(1)
     dist.init_process_group("gloo", rank=rank, world_size=world)
-    network, links = ("bert_tiny", 6) if what == "ours-bert" else ("lstm_lm", 4)
-    parameters = operators() if what == "operators" else ours(world, network, links)
-    torch.save(parameters, out / f"{what}-{rank}.pt")
+    torch.save(parameters_of(what, world), out / f"{what}-{rank}.pt")
     dist.destroy_process_group()
 
 

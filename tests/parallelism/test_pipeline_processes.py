@@ -58,6 +58,29 @@ def test_processes_end_with_the_bits_of_lockstep(what: str, network: str, world:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("what", "world", "closeness"),
+    [
+        ("replicas-buckets", 3, 1e-5),  # sums in another order, over 8 steps of float32
+        ("replicas-half", 3, 1e-2),  # each gradient rounded to 11 bits
+        ("torch-gpipe", 2, 1e-5),
+        ("torch-dapple", 2, 1e-5),
+        ("torch-interleaved", 2, 1e-5),
+        ("torch-zero-bubble", 2, 1e-5),
+    ],
+)
+def test_strategies_and_torchs_executor_train_to_the_weights_of_one_device(
+    what: str, world: int, closeness: float, tmp_path: Path
+) -> None:
+    model, steps = model_and_steps("lstm_lm", num_steps=8, num_micro_batches=4, batch_size=16)
+    wanted = train_alone(copy.deepcopy(model), steps)
+    found = distance(run_processes(what, world, tmp_path), wanted)
+    assert found < closeness
+    if what == "replicas-half":
+        assert found > 1e-7  # it did travel in half precision
+
+
+@pytest.mark.slow
 def test_split_operators_among_processes_equal_one_device(tmp_path: Path) -> None:
     model, steps = model_and_steps("lstm_lm", num_steps=8, num_micro_batches=1, batch_size=16)
     found = run_processes("operators", 2, tmp_path)

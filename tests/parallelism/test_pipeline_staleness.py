@@ -9,13 +9,13 @@ from one_device import NUM_LINKS, distance, loss_of, model_and_steps, sgd
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from baselines.parallelism.api import Backward, Forward, Update
+from baselines.parallelism.api import Action, Backward, Forward, Update
 from baselines.parallelism.pipedream import PipeDream
 from baselines.parallelism.pipemare import PipeMare
 from baselines.parallelism.plans import even_stages
 from harness.parallel.pipeline import PipelineJob, open_ranks, run_lockstep, train_lockstep
 from harness.parallel.stage_worker import StageWorker
-from harness.parallel.stages import MicroBatch, StageModule
+from harness.parallel.stages import MicroBatch, StageModule, cross_entropy_part
 from models.chain import chain_of, names_of_parameters
 
 Weights = dict[str, Tensor]
@@ -149,7 +149,9 @@ def test_weights_exchanged_before_backward_give_the_products_of_the_new_ones() -
     torch.manual_seed(0)
     module = nn.Sequential(nn.Linear(3, 4, bias=False), nn.ReLU(), nn.Linear(4, 2, bias=False))
     names = {name: name for name, _ in module.named_parameters()}
-    stage = StageModule(stage=0, module=copy.deepcopy(module), names=names, tied={}, output_shape=(2,))
+    stage = StageModule(
+        stage=0, module=copy.deepcopy(module), names=names, tied={}, output_shape=(2,), loss=cross_entropy_part
+    )
     instructions = [Forward(0, 0, 0), Forward(0, 1, 0), Backward(0, 0, 0), Update(0, 1, 1), Backward(0, 1, 1)]
     worker = StageWorker(stage, instructions, PipeDream(stash=False), sgd, shapes=((2,), (1,)), seed=0)
     x, gradient = torch.randn(5, 3), torch.randn(5, 2)
@@ -177,7 +179,7 @@ def test_versions_and_activations_that_exist_are_those_that_the_schedule_says() 
     held = [0] * 4
 
     class Watching:
-        def segment(self, stage: int) -> "Watching":
+        def segment(self, action: Action) -> "Watching":
             return self
 
         def __enter__(self) -> None:

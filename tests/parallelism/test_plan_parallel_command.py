@@ -3,9 +3,10 @@ import json
 import pytest
 
 from baselines.parallelism.api import ParallelismError
+from baselines.parallelism.catalogue import planners, schedules
 from baselines.parallelism.dapple import Dapple
 from baselines.parallelism.plans import Machine, Workshare, even_stages
-from harness.parallel.planning import choose, config_of, forecasts, pipeline_step, planners, schedules
+from harness.parallel.planning import choose, config_of, forecasts, pipeline_step
 from models.graph_building import graph_of
 from suites.cli import main
 from suites.commands.plan_parallel import parse_size

@@ -7,17 +7,19 @@ from toy_graphs import ToyLayer, toy_graphs
 
 from baselines.parallelism.api import ParallelismError
 from baselines.parallelism.dapple import Dapple
-from baselines.parallelism.dapple_planner import DapplePlanner, group_bounds, latency_s
-from baselines.parallelism.data_parallel import DataParallel
-from baselines.parallelism.exhaustive import Exhaustive
-from baselines.parallelism.flexflow import FlexFlow
-from baselines.parallelism.hypar import HyPar, between_bytes, halved, inside_bytes
-from baselines.parallelism.one_device import OneDevice
 from baselines.parallelism.operator_costs import OperatorConfig, border_s, configs_of, layer_s, total_s
-from baselines.parallelism.pipedream_planner import PipeDreamPlanner, stage_cost_s
+from baselines.parallelism.planners.dapple_planner import DapplePlanner, group_bounds, latency_s
+from baselines.parallelism.planners.data_parallel import DataParallel
+from baselines.parallelism.planners.exhaustive import Exhaustive
+from baselines.parallelism.planners.flexflow import FlexFlow
+from baselines.parallelism.planners.hypar import HyPar, between_bytes, halved, inside_bytes
+from baselines.parallelism.planners.mesh_tensorflow import MeshTensorFlow
+from baselines.parallelism.planners.one_device import OneDevice
+from baselines.parallelism.planners.pipedream_planner import PipeDreamPlanner, stage_cost_s
+from baselines.parallelism.planners.stanza import Stanza, first_connected, step_s
+from baselines.parallelism.planners.tofu import BYTES_ALONE, Tofu, best_factor, choices, still_of
 from baselines.parallelism.plans import Machine, PlannedLayer, PlannedStage, Planner, Workshare, check_stages
 from baselines.parallelism.programs import program_of
-from baselines.parallelism.tofu import BYTES_ALONE, Tofu, best_factor, choices, still_of
 from harness.parallel.clock import costs_of, run_on_clock
 from models.graph_building import graph_of
 
@@ -180,6 +182,55 @@ def test_heavy_parameters_at_the_end_are_not_replicated() -> None:
     # DAPPLE's latency leaves out the way to the stages behind the pivot and back, so that 2 replicas look as good.
     assert [stage.num_replicas for stage in DapplePlanner().plan(layers, machine, WORK).stages] == [2, 1]
     assert HyPar().plan(layers, machine, WORK).splits[1][0].dimension == "channel-in"
+
+
+def test_stanza_gives_the_fully_connected_layers_the_best_number_of_devices() -> None:
+    layers = graph_of("vgg16").layers
+    machine = Machine(num_devices=8, alpha_s=50e-6, beta_s_per_byte=0.8e-9)
+    work = Workshare(batch_size=420)  # divided by 7, 6, 5 and 4
+    plan = Stanza().plan(layers, machine, work)
+    boundary = first_connected(layers)
+    assert layers[boundary].name.startswith("classifier")
+    costs = {few: step_s(layers, boundary, few, machine, work) for few in (1, 2, 3, 4)}
+    assert plan.stages[1].num_replicas == min(costs, key=costs.__getitem__)
+    assert plan.cost == min(costs.values())
+    assert plan.num_devices == 8
+    with pytest.raises(ParallelismError, match="another planner"):
+        Stanza().plan(graph_of("bert_base").layers, machine, work)
+
+
+def test_a_layout_by_names_splits_every_layer_that_has_the_dimension() -> None:
+    machine = Machine(num_devices=8, alpha_s=50e-6, beta_s_per_byte=0.8e-9)
+    layers = graph_of("bert_base").layers
+    work = Workshare(batch_size=256)
+    layout = MeshTensorFlow(mesh="rows=2,columns=4", layout="sample=rows,channel-out=columns").plan(
+        layers, machine, work
+    )
+    attention = next(place for place, layer in enumerate(layers) if layer.name.endswith("attention"))
+    assert {(split.dimension, split.degree) for split in layout.splits[attention]} == {
+        ("sample", 2),
+        ("channel-out", 4),
+    }
+    alone = MeshTensorFlow().plan(layers, machine, work)
+    assert all([(split.dimension, split.degree) for split in own] == [("sample", 8)] for own in alone.splits)
+    # Collectives are counted layer by layer there and once here: start-ups differ, 2(n − 1) of each of 26 layers.
+    assert alone.cost == pytest.approx(DataParallel().plan(layers, machine, work).cost, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("mesh", "layout", "says"),
+    [
+        ("rows=3", "sample=rows", "has 3 devices, and there are 8"),
+        ("rows=8", "height=rows", "map each of sample"),
+        ("rows=2,columns=4", "sample=rows,channel-out=rows", "each of those once"),
+        ("rows", "sample=rows", "write rows=4"),
+        ("rows=many", "sample=rows", "write a number of devices"),
+    ],
+)
+def test_what_is_no_layout_is_refused(mesh: str, layout: str, says: str) -> None:
+    machine = Machine(num_devices=8, alpha_s=0.0, beta_s_per_byte=1.0)
+    with pytest.raises(ParallelismError, match=says):
+        MeshTensorFlow(mesh=mesh, layout=layout).plan([ToyLayer()] * 2, machine, WORK)
 
 
 def test_groups_of_layers_are_about_equal() -> None:

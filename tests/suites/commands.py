@@ -15,7 +15,8 @@ from patience import patience_s
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 MARK = "CROSSOVER_BENCH_TEST"
-ONE_TRIAL = ("run", "quick", "--fabric", "native", "--strategy", "fixed-buckets", "--repeats", "1", "--steps", "2")
+SHORT = ("--repeats", "1", "--steps", "2")
+ONE_TRIAL = ("run", "quick", "--fabric", "native", "--strategy", "fixed-buckets", "--any-machine", *SHORT)
 
 
 @dataclass(frozen=True, slots=True)

@@ -171,7 +171,18 @@ def test_a_reason_is_shown_and_recorded_as_it_is(tmp_path: Path) -> None:
 @pytest.mark.parametrize("fabric", ["native", pytest.param("emulated", marks=pytest.mark.emulated)])
 def test_ctrl_c_keeps_what_is_done_and_leaves_nothing_else(tmp_path: Path, scratch: Path, fabric: str) -> None:
     folder = tmp_path / "records"
-    words = ("run", "quick", "--fabric", fabric, "--strategy", "fixed-buckets", *DIGITS, "--steps", "40")
+    words = (
+        "run",
+        "quick",
+        "--any-machine",
+        "--fabric",
+        fabric,
+        "--strategy",
+        "fixed-buckets",
+        *DIGITS,
+        "--steps",
+        "40",
+    )
     started = Started(("-m", "suites", *words, "--repeats", "9", "--out", str(folder)), {"TMPDIR": str(scratch)})
     wait_for_record(folder, started)
     sleep(0.3)  # into the second trial

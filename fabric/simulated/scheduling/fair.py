@@ -18,7 +18,9 @@ class FairSharing:
     name: ClassVar[str] = "ecmp"
 
     def decide(self, under_way: UnderWay) -> Decision:
+        """Rank 0 for everybody."""
         return Decision(np.zeros(len(under_way.flows), np.int64))
 
     def next_change_s(self, under_way: UnderWay, rates_bps: Floats) -> float:
+        """Never by itself."""
         return float("inf")

@@ -64,9 +64,11 @@ class FlowPolicy(Protocol):
     """Decides; the engine acts."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """The policy's name in tables."""
 
-    def decide(self, under_way: UnderWay) -> Decision: ...
+    def decide(self, under_way: UnderWay) -> Decision:
+        """The rank of each flow under way, the best first; or rates that are promised."""
 
     def next_change_s(self, under_way: UnderWay, rates_bps: Floats) -> float:
         """When, from now on and at these rates, the policy would decide otherwise; inf if never by itself."""

@@ -27,6 +27,7 @@ class Varys:
     name: ClassVar[str] = "varys"
 
     def decide(self, under_way: UnderWay) -> Decision:
+        """Rates coflow by coflow, in the order of their bottlenecks; later ones get what earlier ones leave."""
         hops = np.diff(under_way.paths.offsets)
         bits, groups = np.repeat(under_way.left_bits, hops), np.repeat(under_way.coflow, hops)
         room = under_way.capacity_bps.astype(np.float64).copy()
@@ -42,6 +43,7 @@ class Varys:
         return Decision(np.zeros(len(under_way.flows), np.int64), promised_bps=rates)
 
     def next_change_s(self, under_way: UnderWay, rates_bps: Floats) -> float:
+        """Never by itself."""
         return float("inf")
 
 

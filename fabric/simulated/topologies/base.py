@@ -28,9 +28,11 @@ class TopologyFacts:
 class Topology(Protocol):
     """Parameters of a network; frozen, checked when made."""
 
-    def build(self) -> NetworkGraph: ...
+    def build(self) -> NetworkGraph:
+        """The network as a graph."""
 
-    def facts(self) -> TopologyFacts: ...
+    def facts(self) -> TopologyFacts:
+        """What the paper says of it in closed form."""
 
 
 def require(holds: bool, problem: str, remedy: str) -> None:

@@ -33,10 +33,12 @@ class BCube:
 
     @property
     def num_hosts(self) -> int:
+        """n^(k+1)."""
         return int(self.n ** (self.k + 1))
 
     @property
     def switches_per_level(self) -> int:
+        """n^k."""
         return int(self.n**self.k)
 
     def build(self) -> NetworkGraph:
@@ -79,6 +81,7 @@ class BCube:
         return server + int((digit - self._digit(server, level)) * self.n**level)
 
     def facts(self) -> TopologyFacts:
+        """As in section 3 of the paper; bisection N/2 cables for even n."""
         return TopologyFacts(
             num_hosts=self.num_hosts,
             num_switches=(self.k + 1) * self.switches_per_level,

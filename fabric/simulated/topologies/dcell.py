@@ -33,6 +33,7 @@ class DCell:
 
     @property
     def recursion(self) -> Recursion:
+        """Copy a's server b − 1 is joined to copy b's server a."""
         sizes = [self.n]
         for _ in range(self.k):
             sizes.append(sizes[-1] * (sizes[-1] + 1))

@@ -48,6 +48,7 @@ class FatTree:
         return cabling.graph(f"fat-tree(k={self.k})", num_hosts, 5 * self.k**2 // 4, self.delay_us, EqualCost())
 
     def facts(self) -> TopologyFacts:
+        """As in section 2.2 of the paper; bisection by the slowest tier."""
         slowest = min(gbit for gbit in (self.gbit, self.pod_gbit, self.core_gbit) if gbit is not None)
         return TopologyFacts(
             num_hosts=self.k**3 // 4,

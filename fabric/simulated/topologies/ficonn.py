@@ -41,6 +41,8 @@ class FiConn:
 
     @property
     def recursion(self) -> Recursion:
+        """A level's cables end at every second server that was free before."""
+
         def exit_of(level: int, copy: int, other: int) -> int:
             return int((other - 1 if other > copy else other) * 2**level + 2 ** (level - 1) - 1)
 

@@ -51,6 +51,7 @@ class LeafSpine:
         return cabling.graph(name, num_hosts, self.leaves + self.spines, self.delay_us, EqualCost())
 
     def facts(self) -> TopologyFacts:
+        """Counts and the bisection between two halves of the leaves."""
         num_hosts = self.leaves * self.hosts_per_leaf
         half = self.leaves // 2
         return TopologyFacts(

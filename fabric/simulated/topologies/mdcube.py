@@ -47,6 +47,7 @@ class MdCube:
 
     @property
     def container(self) -> BCube:
+        """The BCube inside each container."""
         return BCube(self.n, self.k, self.gbit, self.delay_us)
 
     def build(self) -> NetworkGraph:

@@ -22,6 +22,7 @@ class Recursion:
 
     @property
     def num_hosts(self) -> int:
+        """Servers of the whole network."""
         return self.sizes[-1]
 
     def copies(self, level: int) -> int:

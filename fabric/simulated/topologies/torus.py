@@ -55,6 +55,7 @@ class Torus:
         return nodes
 
     def facts(self) -> TopologyFacts:
+        """Counts, the diameter, and the bisection across the longest side."""
         num_hosts, longest = prod(self.sides), max(self.sides)
         cables = sum(num_hosts if side > 2 else num_hosts // 2 for side in self.sides)
         reach = sum(side // 2 for side in self.sides)

@@ -21,6 +21,7 @@ PACKAGES = frozenset({"baselines", "crossover", "fabric", "harness", "models", "
 
 def load() -> None:
     """torch's call. Raises: ValueError if the variable is wrong."""
+    # Installed beside torch it is called by every script; only those that ask are paced.
     if VARIABLE not in os.environ:
         return
     with _out_of_sight():
@@ -32,6 +33,7 @@ def load() -> None:
 @contextmanager
 def _out_of_sight() -> Iterator[None]:
     """Within, the project's modules are found; afterwards nobody finds them."""
+    # The script's own `models` or `harness` must neither be taken for the project's nor be lost.
     hidden = {name: sys.modules.pop(name) for name in list(sys.modules) if name.partition(".")[0] in PACKAGES}
     sys.path.insert(0, str(ROOT))
     try:

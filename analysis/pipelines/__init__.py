@@ -1,0 +1,1 @@
+"""Pipelined jobs: steps, bubbles and stashes beside formulas and the virtual clock."""

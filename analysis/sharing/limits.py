@@ -1,0 +1,86 @@
+"""What sharing cannot pass, from the costs of the same repeat: how busy the tightest resource is.
+
+While job i makes a step in Tᵢ seconds, the device works Σ cᵢ/Tᵢ of the time and the link needs at least Σ wᵢ/Tᵢ of it,
+where wᵢ is what its bytes take at the rate of the line. No step ends before its longest chain does: the computation and
+then, where one message holds everything, that message. None of these can pass 1, whatever the policy. With equal steps
+T the largest of them is max(Σc, Σw, longest chain)/T, the hard limit over the period.
+
+T* = max(Σc, Σm, max t) differs: m, one job's messages measured alone, holds start-up waits that two jobs overlap. It is
+a prediction for a link that serves messages in order, and a link in other hands has passed it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from analysis.cells import FabricKey, Work, fabric_key, is_measured, is_shared, work_of
+from analysis.sharing.rows import EXCLUSIVE, PHASE
+from analysis.sharing.steady import time_here_s
+from analysis.stats import NOISE
+from analysis.steps.wire_bytes import counted_a_step
+from analysis.wording import percent
+from results.record import JobCosts, JobResult, Record, Status
+
+Pair = tuple[FabricKey, str, Work, str, float | None]
+
+
+def pair_key(record: Record) -> Pair:
+    """What must be equal for policies to stand beside each other; start offsets are a way to run naively."""
+    axis, at = ("", None) if record.axis == PHASE else (record.axis, record.at)
+    return fabric_key(record.fabric), record.group, work_of(record), axis, at
+
+
+def limit_share(solo: Record, here: Record) -> float | None:
+    """How busy the tightest resource is in `here`, from the costs measured in `solo`: above 1 is impossible."""
+    costs = _costs(solo)
+    if costs is None or len(costs) != len(here.jobs):
+        return None
+    times_s = [time_here_s(here, job) for job in here.jobs]
+    wire_s = [_wire_s(here, job) for job in here.jobs]
+    chains = [c.compute_s + w * (job.num_messages == 1) for c, w, job in zip(costs, wire_s, here.jobs, strict=True)]
+    device = sum(own.compute_s / time_s for own, time_s in zip(costs, times_s, strict=True))
+    link = sum(own_s / time_s for own_s, time_s in zip(wire_s, times_s, strict=True))
+    return max(device, link, *(chain_s / time_s for chain_s, time_s in zip(chains, times_s, strict=True)))
+
+
+def fifo_share(solo: Record, here: Record) -> float | None:
+    """T* over the period, likewise."""
+    costs = _costs(solo)
+    if costs is None or len(costs) != len(here.jobs):
+        return None
+    pairs = [(own, time_here_s(here, job)) for own, job in zip(costs, here.jobs, strict=True)]
+    device = sum(own.compute_s / time_s for own, time_s in pairs)
+    link = sum(own.communication_s / time_s for own, time_s in pairs)
+    return max(device, link, *(own.solo_s / time_s for own, time_s in pairs))
+
+
+def _costs(solo: Record) -> Sequence[JobCosts] | None:
+    known = [job.costs for job in solo.jobs if job.costs is not None]
+    return known if len(known) == len(solo.jobs) else None
+
+
+def _wire_s(record: Record, job: JobResult) -> float:
+    rate_bps = record.fabric.rate_bps
+    return 8 * (counted_a_step(job) or 0.0) / rate_bps if rate_bps else 0.0
+
+
+def without_impossible(records: Iterable[Record]) -> list[Record]:
+    """The records, those invalid whose gain lies above the hard limit by more than the noise of its costs."""
+    known = list(records)
+    alone: Mapping[tuple[str, Pair, int], Record] = {
+        (record.suite, pair_key(record), record.repeat): record
+        for record in known
+        if is_measured(record) and record.sharing == EXCLUSIVE
+    }
+    return [_checked(record, alone.get((record.suite, pair_key(record), record.repeat))) for record in known]
+
+
+def _checked(record: Record, solo: Record | None) -> Record:
+    if solo is None or record.sharing == EXCLUSIVE or not is_shared(record) or not is_measured(record):
+        return record
+    share = limit_share(solo, record)
+    if share is None or share <= 1 + NOISE:
+        return record
+    reason = f"its gain lies above the hard limit, by more than {percent(NOISE)}"
+    return replace(record, status=Status.INVALID, reason=reason)

@@ -1,0 +1,63 @@
+"""The schedules and planners by name: every dataclass with a card in a file of this folder. Nothing lists them."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import pkgutil
+from collections.abc import Mapping
+from functools import cache
+from types import MappingProxyType
+from typing import Any
+
+import baselines.parallelism
+from baselines.parallelism.api import ParallelismError, PipelineSchedule
+from baselines.text import build, read_call, settable_fields
+
+
+@cache
+def planners() -> Mapping[str, type[Any]]:
+    """Every planner's class by name: the dataclasses with a card and a `plan`."""
+    return _found("plan")
+
+
+@cache
+def schedules() -> Mapping[str, type[Any]]:
+    """Every schedule's class by name: those with a card and `actions`."""
+    return _found("actions")
+
+
+def schedule_of(text: str) -> PipelineSchedule:
+    """The schedule that a text names, e.g. `gpipe(recompute=True)`.
+
+    Raises: ParallelismError for an unknown one, TextError for a wrong parameter.
+    """
+    name, arguments = read_call(text)
+    if name not in schedules():
+        raise ParallelismError(f"unknown schedule {name!r}; there are {', '.join(schedules())}")
+    made: PipelineSchedule = build(schedules()[name], arguments)
+    return made
+
+
+def rows_of(kinds: Mapping[str, type[Any]]) -> list[dict[str, str]]:
+    """What a catalogue says of each: name, summary, paper and parameters with their defaults."""
+    return [
+        {
+            "name": name,
+            "summary": kind.card.summary,
+            "paper": kind.card.paper,
+            "parameters": ", ".join(f"{own}={default!r}" for own, default in settable_fields(kind).items()),
+        }
+        for name, kind in kinds.items()
+    ]
+
+
+def _found(method: str) -> Mapping[str, type[Any]]:
+    kinds: dict[str, type[Any]] = {}
+    for entry in pkgutil.walk_packages(baselines.parallelism.__path__, f"{baselines.parallelism.__name__}."):
+        module = importlib.import_module(entry.name)
+        for kind in vars(module).values():
+            is_plugin = isinstance(kind, type) and dataclasses.is_dataclass(kind) and hasattr(kind, "card")
+            if is_plugin and kind.__module__ == module.__name__ and hasattr(kind, method):
+                kinds[kind.card.name] = kind
+    return MappingProxyType(dict(sorted(kinds.items())))

@@ -1,0 +1,36 @@
+"""An optimizer with one rule per tensor: the loop that `lars`, `lamb`, `frozen-adam` and a worker of servers share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, overload
+
+import torch
+from torch import Tensor
+from torch.optim.optimizer import ParamsT
+
+TensorRule = Callable[[Tensor, Tensor, dict[str, Any], Mapping[str, Any]], object]
+"""Steps `weights` by `grad` of its shape, in place; `state` is the tensor's own, empty at first; then its group."""
+
+
+class TensorwiseOptimizer(torch.optim.Optimizer):
+    """Steps every tensor that has a gradient by `rule`. `defaults` are what torch's groups hold, e.g. `lr`."""
+
+    def __init__(self, parameters: ParamsT, rule: TensorRule, **defaults: float) -> None:
+        super().__init__(parameters, defaults)
+        self._rule = rule
+
+    @overload
+    def step(self, closure: None = None) -> None: ...
+
+    @overload
+    def step(self, closure: Callable[[], float]) -> float: ...
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:
+        """One step of all tensors; `closure` is not called."""
+        for group in self.param_groups:
+            for weights in group["params"]:
+                if weights.grad is not None:
+                    self._rule(weights, weights.grad, self.state[weights], group)
+        return None

@@ -1,0 +1,43 @@
+"""What is asked of a simulated network: which topology, which transport on it, and where the ranks are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+FLUID = "fluid"  # no transport: every link carries all that it can
+
+
+class HostChoice(StrEnum):
+    """Where a job's ranks go: next to each other, as far apart as possible, or anywhere."""
+
+    PACKED = "packed"
+    SPREAD = "spread"
+    RANDOM = "random"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NetworkSpec:
+    """A named network, e.g. `topology="fat-tree(k=8, gbit=25)"`, as text; `fabric.simulated.placed` builds it.
+
+    `transport` is one of the packet engine's, or `fluid`. Jobs have a rank on each of the same hosts, or with
+    `own_hosts` each job on hosts of its own, so that they share links alone. `num_failed` cables between switches, or
+    between servers that forward, have failed; `seed` draws them, and the hosts of a random placement.
+    """
+
+    topology: str
+    transport: str = FLUID
+    placement: HostChoice = HostChoice.PACKED
+    own_hosts: bool = False
+    num_failed: int = 0
+    seed: int = 1
+
+    @property
+    def placement_text(self) -> str:
+        """The placement in words, for records."""
+        return f"{self.placement}, own hosts" if self.own_hosts else self.placement.value
+
+    @property
+    def network_text(self) -> str:
+        """The topology with what has failed."""
+        return f"{self.topology} less {self.num_failed} cables" if self.num_failed else self.topology

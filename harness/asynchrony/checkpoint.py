@@ -1,0 +1,45 @@
+"""A run on the virtual clock in a file: written between two pushes, whole or not at all, and gone on with bit for bit.
+
+for pushed in run:
+    write_checkpoint(path, run, training)
+...
+read_checkpoint(path, run, training)  # into new ones; then go on iterating, with data from training.num_drawn on
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import torch
+
+from harness.asynchrony.coding import WorkerCodes
+from harness.asynchrony.training import Training
+from harness.asynchrony.virtual import VirtualRun
+from harness.engine.checkpoint import CheckpointError
+
+FORMAT = 1
+
+
+def write_checkpoint(path: Path, run: VirtualRun, training: Training, codes: WorkerCodes | None = None) -> None:
+    """Replace the file at `path` by where the run is now."""
+    saved = {
+        "format": FORMAT,
+        "run": run.state_dict(),
+        "training": training.state_dict(),
+        "codes": None if codes is None else codes.state_dict(),
+    }
+    unfinished = path.with_name(f"{path.name}.{os.getpid()}")
+    torch.save(saved, unfinished)
+    unfinished.replace(path)
+
+
+def read_checkpoint(path: Path, run: VirtualRun, training: Training, codes: WorkerCodes | None = None) -> None:
+    """Bring new objects to where the file's were. Raises: CheckpointError if it is of another run."""
+    saved = torch.load(path, weights_only=True)
+    if saved["format"] != FORMAT or (saved["codes"] is None) != (codes is None):
+        raise CheckpointError(f"{path} is of another format or compression; go on with what wrote it")
+    run.load_state_dict(saved["run"])
+    training.load_state_dict(saved["training"])
+    if codes is not None:
+        codes.load_state_dict(saved["codes"])

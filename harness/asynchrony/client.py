@@ -1,0 +1,125 @@
+"""A worker's side of the servers: `push` and `pull`, one connection per server, which holds its part of the model."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+from torch import Tensor, nn
+
+from harness.asynchrony.virtual import StaleReadError
+from harness.asynchrony.wire import Frame, FrameKind, FrameReader, header_of, raw
+
+CONNECT_TIMEOUT_S = 30.0
+MOST_NAMED = 3
+
+
+class ServerLostError(RuntimeError):
+    """A server's process has ended, and with it the parameters that it held."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerPlace:
+    """Where a server listens, the token that it asks for, and the elements `start:stop` that it holds."""
+
+    address: str
+    port: int
+    token: bytes
+    start: int
+    stop: int
+
+
+def parts_of(numel: int, num_servers: int) -> list[tuple[int, int]]:
+    """Elements start:stop of each server: equal parts, the first ones one element longer where they do not divide."""
+    each, more = divmod(numel, num_servers)
+    starts = [server * each + min(server, more) for server in range(num_servers + 1)]
+    return list(pairwise(starts))
+
+
+def names_within(parameters: Mapping[str, nn.Parameter], start: int, stop: int) -> list[str]:
+    """The parameters that have elements within `start:stop` of the flat model."""
+    found, offset = [], 0
+    for name, parameter in parameters.items():
+        if offset < stop and offset + parameter.numel() > start:
+            found.append(name)
+        offset += parameter.numel()
+    return found
+
+
+class ServersLink:
+    """Worker `worker`'s connections to all servers; `keys` names what each holds, for the report of its loss."""
+
+    def __init__(self, worker: int, servers: Sequence[ServerPlace], keys: Sequence[Sequence[str]]) -> None:
+        self._worker, self._servers, self._keys = worker, servers, keys
+        self._sockets = [self._connect(server) for server in servers]
+        self._readers = [FrameReader(4 * (server.stop - server.start)) for server in servers]
+        self.num_bytes = 0
+
+    def _connect(self, server: ServerPlace) -> socket.socket:
+        connection = socket.create_connection((server.address, server.port), CONNECT_TIMEOUT_S)
+        connection.settimeout(None)  # a server may make a worker wait as long as the policy asks for
+        # A header that goes alone must not wait for more bytes to go with it.
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connection.sendall(header_of(FrameKind.HELLO, self._worker, 0, len(server.token)) + server.token)
+        return connection
+
+    def push(self, clock: int, update: Tensor) -> None:
+        """Send the update [numel] of `clock`, to every server its part. Raises: ServerLostError."""
+        for number, server in enumerate(self._servers):
+            part = raw(update[server.start : server.stop])
+            self._send(number, header_of(FrameKind.PUSH, self._worker, clock, len(part)))
+            self._send(number, part)
+            self.num_bytes += len(part)
+
+    def pull(self, at_least: int, *, is_last: bool = False) -> Tensor:
+        """Parameters [numel] that hold every worker's updates up to clock `at_least`; waits for them.
+
+        The last one, after the training, is no read that counts. Raises: ServerLostError; StaleReadError if a server
+        breaks the promise.
+        """
+        kind = FrameKind.LAST_PULL if is_last else FrameKind.PULL
+        # All are asked before any is heard, so servers answer side by side.
+        for number in range(len(self._servers)):
+            self._send(number, header_of(kind, self._worker, at_least))
+        frames = [self._receive(number) for number in range(len(self._servers))]
+        if stale := [number for number, frame in enumerate(frames) if frame.clock <= at_least]:
+            raise StaleReadError(
+                f"server {stale[0]} answers worker {self._worker} with clock {frames[stale[0]].clock}, where all "
+                f"updates up to clock {at_least} are asked for"
+            )
+        self.num_bytes += sum(frame.payload.numel() for frame in frames)
+        return torch.cat([frame.payload.view(torch.float32) for frame in frames])
+
+    def close(self) -> None:
+        """Say goodbye to all servers."""
+        for number, connection in enumerate(self._sockets):
+            self._send(number, header_of(FrameKind.DONE, self._worker, 0))
+            connection.close()
+
+    def _send(self, number: int, data: bytes | memoryview) -> None:
+        with self._lost_if_it_ends(number):
+            self._sockets[number].sendall(data)
+
+    def _receive(self, number: int) -> Frame:
+        with self._lost_if_it_ends(number):
+            while (frame := self._readers[number].read(self._sockets[number])) is None:
+                pass
+        return frame
+
+    @contextlib.contextmanager
+    def _lost_if_it_ends(self, number: int) -> Iterator[None]:
+        try:
+            yield
+        except ConnectionError as error:
+            for connection in self._sockets:
+                connection.close()
+            server, names = self._servers[number], self._keys[number]
+            more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+            raise ServerLostError(
+                f"server {number} is gone and with it elements {server.start} to {server.stop - 1}: "
+                f"{', '.join(names[:MOST_NAMED])}{more} ({error}); start the run again"
+            ) from error

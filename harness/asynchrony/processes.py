@@ -1,0 +1,166 @@
+"""Workers and servers as processes on hosts: one rank of a trial whose workers need not wait for each other.
+
+The first ranks train, the `num_servers` last ones serve. A worker computes real gradients; its step lasts at least as
+long as the cluster's disturbances say, so that the same specification slows a virtual worker and a real one.
+
+    result = run_on_host(trial, place, signals)  # the process group is up; it is used to meet, and not afterwards
+"""
+
+from __future__ import annotations
+
+import resource
+import socket
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
+from time import monotonic, perf_counter, sleep
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from fabric.api import FabricKind
+from harness.asynchrony.client import ServerPlace, ServersLink, names_within, parts_of
+from harness.asynchrony.cluster import VirtualCluster
+from harness.asynchrony.parameters import Parameters
+from harness.asynchrony.server import ParameterServer
+from harness.asynchrony.training import Loss, Training
+from harness.asynchrony.wire import TOKEN_BYTES
+from harness.engine.layout import trainable_parameters
+from harness.lab.rank import Place, RankResult, Signals, weights_digest
+from harness.loop import Evaluated
+from harness.trial import Trial
+from models.workload import Workload, open_workload
+from results.record import Phases
+
+_ADDRESS_BYTES, _PORT_BYTES = 4, 2
+
+
+def run_on_host(trial: Trial, place: Place, signals: Signals) -> RankResult:
+    """Serve or train, as the rank is. Raises: ServerLostError, WorkerLostError, StaleReadError."""
+    cluster, job = trial.cluster, trial.jobs[0]
+    assert cluster is not None, "a trial without a cluster has no workers of this kind"
+    workload, strategy = open_workload(job.workload), job.resolve()
+    model = workload.build_model(trial.seed)
+    parameters = trainable_parameters(model)
+    # Every rank builds the model of the trial's seed, so the first parameters need not travel.
+    values = torch.cat([parameter.detach().reshape(-1) for parameter in parameters.values()])
+    parts = parts_of(values.numel(), cluster.num_servers)
+    if place.rank >= cluster.num_workers:
+        number = place.rank - cluster.num_workers
+        start, stop = parts[number]
+        own = Parameters(values[start:stop], cluster.num_workers, strategy.consistency.share)
+        paced_by = cluster if trial.fabric.kind is FabricKind.PACED else None
+        server = ParameterServer(
+            own,
+            place.host.address,
+            exact_reads=strategy.consistency.is_synchronous,
+            on_loss=trial.on_loss,
+            paced_by=paced_by,
+        )
+        _meet(server, place.host.address, cluster, parts)
+        signals.ready()
+        return _served(server, trial, place, model, tells=number == 0)
+    places = _meet(None, place.host.address, cluster, parts)
+    link = ServersLink(place.rank, places, [names_within(parameters, *part) for part in parts])
+    training = Training(
+        model, strategy.optimizer.build, _own_batches(trial, workload, place.rank), cluster.num_workers, seed=trial.seed
+    )
+    signals.ready()
+    return _trained(trial, place, signals, training, link, workload)
+
+
+def _meet(
+    server: ParameterServer | None, address: str, cluster: VirtualCluster, parts: Sequence[tuple[int, int]]
+) -> list[ServerPlace]:
+    """Tell all ranks where the servers are, and their tokens, over the process group."""
+    # Workers have nothing to tell, but a gather takes equal sizes from all ranks.
+    own = torch.zeros(_ADDRESS_BYTES + _PORT_BYTES + TOKEN_BYTES, dtype=torch.uint8)
+    if server is not None:
+        told = socket.inet_aton(socket.gethostbyname(address)) + server.port.to_bytes(_PORT_BYTES, "big") + server.token
+        own = torch.frombuffer(bytearray(told), dtype=torch.uint8)
+    told_by = [torch.zeros_like(own) for _ in range(dist.get_world_size())]
+    dist.all_gather(told_by, own)
+    return [_place_of(bytes(told_by[cluster.num_workers + n].tolist()), *part) for n, part in enumerate(parts)]
+
+
+def _place_of(told: bytes, start: int, stop: int) -> ServerPlace:
+    port_at, token_at = _ADDRESS_BYTES, _ADDRESS_BYTES + _PORT_BYTES
+    port = int.from_bytes(told[port_at:token_at], "big")
+    return ServerPlace(socket.inet_ntoa(told[:port_at]), port, told[token_at:], start, stop)
+
+
+def _own_batches(trial: Trial, workload: Workload, worker: int) -> Loss:
+    assert trial.cluster is not None
+    batches = workload.batches(worker, trial.cluster.num_workers, trial.seed)
+
+    def loss(_: int, model: nn.Module) -> Tensor:
+        return workload.loss(model, next(batches))
+
+    return loss
+
+
+def _trained(
+    trial: Trial, place: Place, signals: Signals, training: Training, link: ServersLink, workload: Workload
+) -> RankResult:
+    cluster, policy = trial.cluster, trial.jobs[0].resolve().consistency
+    assert cluster is not None
+    worker, num_clocks = place.rank, trial.num_warmup + trial.num_steps
+    begun_s, start_s, values = monotonic(), perf_counter(), training.values
+    ends_s = [begun_s]
+    for clock in range(num_clocks):
+        if clock:
+            values = link.pull(policy.must_include(clock))
+        since_s = monotonic() - begun_s
+        update = training.update(worker, clock, values)
+        until_s = begun_s + cluster.computed_at_s(worker, clock, since_s, trial.seed)
+        # Real computing is a part of the time that the cluster gives the step; only what is missing is slept.
+        sleep(max(0.0, until_s - monotonic()))
+        link.push(clock, update)
+        ends_s.append(monotonic())
+        signals.step(clock)
+    # Everybody ends with what the servers hold at last, so that digests of weights can be compared.
+    training.load(link.pull(num_clocks - 1, is_last=True), worker)
+    link.close()
+    end_s, evaluated = perf_counter(), ()
+    # Once, at the end: in between it would slow this worker, and with it whoever waits for it.
+    if worker == 0 and trial.evaluate_every and (found := workload.evaluate(training.model)) is not None:
+        evaluated = (Evaluated(num_clocks, ends_s[-1] - begun_s, found.loss, found.accuracy),)
+    return replace(
+        _result(trial, place, training.model, start_s, end_s),
+        step_times_s=tuple(later - earlier for earlier, later in pairwise(ends_s)),
+        losses=tuple(training.losses[worker]),
+        evaluated=evaluated,
+        wire_bytes={"push and pull": link.num_bytes / num_clocks},
+    )
+
+
+def _served(server: ParameterServer, trial: Trial, place: Place, model: nn.Module, *, tells: bool) -> RankResult:
+    """`tells`: of several servers the first one's counts go into the record, since all see the same updates."""
+    start_s = perf_counter()
+    report = server.serve()
+    facts = report.tally.facts(server.parameters.clocks, report.lost)
+    facts = replace(facts, server_cpu_s_per_mb=report.cpu_s / (report.num_bytes / 1e6))
+    result = _result(trial, place, model, start_s, perf_counter())
+    wire_bytes = {"serve": report.num_bytes / (trial.num_warmup + trial.num_steps)}
+    return replace(result, serves=True, wire_bytes=wire_bytes, consistency=facts if tells else None)
+
+
+def _result(trial: Trial, place: Place, model: nn.Module, start_s: float, end_s: float) -> RankResult:
+    assert trial.cluster is not None
+    return RankResult(
+        job=0,
+        rank=place.rank,
+        step_times_s=(),
+        losses=(),
+        evaluated=(),
+        phases=Phases(),
+        num_messages=2.0 * trial.cluster.num_servers,
+        wire_bytes={},
+        weights_digest=weights_digest(model),
+        num_parameters=sum(parameter.numel() for parameter in model.parameters()),
+        tensor_sizes=tuple(p.numel() for p in model.parameters()) if place.rank == 0 else (),
+        peak_memory_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        start_s=start_s,
+        end_s=end_s,
+    )

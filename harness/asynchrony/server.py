@@ -1,0 +1,267 @@
+"""A server of parameters in a process of its own: it answers each worker by itself, as soon as the policy allows.
+
+One thread and one selector. Nothing that a worker does, or fails to do, keeps the others: sockets never block, and
+what cannot be sent yet waits in the worker's own queue. On the paced fabric the server keeps the time of its link:
+pushes count, and answers leave, when the cluster's link would have carried them.
+"""
+
+from __future__ import annotations
+
+import heapq
+import secrets
+import selectors
+import socket
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from time import monotonic, process_time
+
+import torch
+
+from harness.asynchrony.cluster import OnLoss, VirtualCluster
+from harness.asynchrony.parameters import Parameters
+from harness.asynchrony.virtual import StalenessTally
+from harness.asynchrony.wire import TOKEN_BYTES, Frame, FrameKind, FrameReader, WireError, header_of, raw
+
+
+class WorkerLostError(RuntimeError):
+    """A worker's process has ended before its work."""
+
+
+@dataclass(slots=True)
+class _Seat:
+    """A connection: who is there, what came in part, what is still to be sent."""
+
+    socket: socket.socket
+    reader: FrameReader
+    worker: int | None = None
+    unsent: deque[memoryview] = field(default_factory=deque)
+
+
+@dataclass(slots=True)
+class _Wanted:
+    """A pull that waits since `since_s`."""
+
+    at_least: int
+    since_s: float
+    is_last: bool
+
+
+@dataclass(slots=True)
+class ServerReport:
+    """What a server did: who was lost, bytes both ways, its processor time."""
+
+    tally: StalenessTally
+    lost: list[int] = field(default_factory=list)
+    num_bytes: int = 0
+    cpu_s: float = 0.0
+
+
+class ParameterServer:
+    """Serves `parameters` on `address` until every worker has said goodbye.
+
+    With `paced_by` the link is that cluster's; else it is whatever carries the sockets. Under `exact_reads` an answer
+    holds what was asked for and nothing later: a worker's pull follows its push after a while, and in between another
+    worker may have been answered and have pushed again. BSP needs that to be exact.
+    """
+
+    def __init__(
+        self,
+        parameters: Parameters,
+        address: str,
+        *,
+        exact_reads: bool,
+        on_loss: OnLoss,
+        paced_by: VirtualCluster | None = None,
+    ) -> None:
+        self._exact_reads = exact_reads
+        self.parameters, self.on_loss, self._link = parameters, on_loss, paced_by
+        self.report = ServerReport(StalenessTally.of(parameters.num_workers))
+        self.token = secrets.token_bytes(TOKEN_BYTES)
+        self._listener = socket.create_server((address, 0), backlog=parameters.num_workers)
+        # A connection may be gone again between the selector's word and its acceptance.
+        self._listener.setblocking(False)
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._listener, selectors.EVENT_READ, None)
+        self._seats: dict[int, _Seat] = {}
+        self._wanted: dict[int, _Wanted] = {}
+        self._held = [0] * parameters.num_workers  # pushes that each worker's last read held
+        self._pushed_s = [0.0] * parameters.num_workers
+        self._push_lands_s = [0.0] * parameters.num_workers  # on a modelled link; a pull does not overtake its push
+        self._left: set[int] = set()
+        self._timers: list[tuple[float, int, Callable[[], None]]] = []
+        self._num_timers = 0
+        self._free_s = {FrameKind.PUSH: 0.0, FrameKind.PARAMETERS: 0.0}  # when each way of the link is
+
+    @property
+    def port(self) -> int:
+        """Where it listens."""
+        port: int = self._listener.getsockname()[1]
+        return port
+
+    def serve(self) -> ServerReport:
+        """Raises: WorkerLostError if a worker ends early and losses stop the run."""
+        started_cpu_s = process_time()
+        try:
+            while len(self._left) < self.parameters.num_workers:
+                self._fire()
+                for key, events in self._selector.select(self._pause_s()):
+                    if key.data is None:
+                        self._accept()
+                    else:
+                        self._serve(key.data, events)
+        finally:
+            self.close()
+        self.report.cpu_s = process_time() - started_cpu_s
+        return self.report
+
+    def _pause_s(self) -> float | None:
+        return max(0.0, self._timers[0][0] - monotonic()) if self._timers else None
+
+    def _fire(self) -> None:
+        while self._timers and self._timers[0][0] <= monotonic():
+            heapq.heappop(self._timers)[2]()
+
+    def _accept(self) -> None:
+        connection, _ = self._listener.accept()
+        connection.setblocking(False)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        seat = _Seat(connection, FrameReader(TOKEN_BYTES))  # a stranger's bytes are not waited for
+        self._selector.register(connection, selectors.EVENT_READ, seat)
+
+    def _serve(self, seat: _Seat, events: int) -> None:
+        try:
+            if events & selectors.EVENT_WRITE:
+                self._send(seat)
+            if events & selectors.EVENT_READ and (frame := seat.reader.read(seat.socket)) is not None:
+                self._take(seat, frame)
+        except (ConnectionError, WireError) as error:
+            self._end(seat, error)
+
+    def _take(self, seat: _Seat, frame: Frame) -> None:
+        if seat.worker is None:
+            self._seat(seat, frame)
+        elif frame.kind is FrameKind.PUSH:
+            self.report.num_bytes += frame.payload.numel()
+            self._carry(FrameKind.PUSH, seat.worker, frame.payload.numel(), partial(self._push, seat.worker, frame))
+        elif frame.kind in (FrameKind.PULL, FrameKind.LAST_PULL):
+            self._at(self._push_lands_s[seat.worker], partial(self._pull, seat.worker, frame))
+        elif frame.kind is FrameKind.DONE:
+            self._left.add(seat.worker)
+        else:
+            raise WireError(f"worker {seat.worker} sends a frame of kind {frame.kind.name}, which is a server's")
+
+    def _seat(self, seat: _Seat, frame: Frame) -> None:
+        # In constant time: how long the comparison takes must not tell how much of a guess was right.
+        known = secrets.compare_digest(bytes(frame.payload.numpy()), self.token)
+        if frame.kind is not FrameKind.HELLO or not known or frame.worker >= self.parameters.num_workers:
+            raise WireError("no worker of this run")
+        seat.worker = frame.worker
+        # Only who has shown the token may send as much as a whole update.
+        seat.reader.most_bytes = 4 * self.parameters.values.numel()
+        self._seats[frame.worker] = seat
+        self.report.tally.ahead[0] += 1  # everybody begins with the same parameters, which nobody has to send
+
+    def _carry(self, way: FrameKind, worker: int, num_bytes: int, then: Callable[[], None]) -> None:
+        """Do `then` when the link has carried `num_bytes` for `worker`; at once where the link is a real one."""
+        if self._link is None:
+            then()
+            return
+        until_s = max(monotonic() + self._link.alpha_s, self._free_s[way]) + self._link.transfer_s(worker, num_bytes)
+        self._free_s[way] = until_s
+        if way is FrameKind.PUSH:
+            self._push_lands_s[worker] = until_s
+        self._at(until_s, then)
+
+    def _at(self, time_s: float, then: Callable[[], None]) -> None:
+        """Do `then` at a time of the monotonic clock, in order of what was asked for where times are equal."""
+        if time_s <= 0.0:
+            then()
+            return
+        self._num_timers += 1
+        heapq.heappush(self._timers, (time_s, self._num_timers, then))
+
+    def _push(self, worker: int, frame: Frame) -> None:
+        tally, own = self.report.tally, self.parameters
+        tally.missed_by[worker][own.num_pushed - self._held[worker]] += 1
+        own.push(worker, frame.clock, frame.payload.view(torch.float32))
+        self._pushed_s[worker] = monotonic()
+        self._answer_all()
+
+    def _pull(self, worker: int, frame: Frame) -> None:
+        since_s = self._pushed_s[worker] or monotonic()
+        self._wanted[worker] = _Wanted(frame.clock, since_s, frame.kind is FrameKind.LAST_PULL)
+        self._answer_all()
+
+    def _answer_all(self) -> None:
+        # A copy, since an answer takes its entry out and may end a seat.
+        for worker, wanted in list(self._wanted.items()):
+            if self.parameters.holds_all_up_to(wanted.at_least):
+                del self._wanted[worker]
+                self._answer(worker, wanted)
+
+    def _answer(self, worker: int, wanted: _Wanted) -> None:
+        own, tally = self.parameters, self.report.tally
+        slowest = own.slowest
+        if not wanted.is_last:
+            tally.ahead[own.clocks[worker] - slowest] += 1
+            tally.waited_s[worker] += monotonic() - wanted.since_s
+        self._held[worker] = own.num_pushed
+        values = own.read(wanted.at_least if self._exact_reads else None)
+        payload = raw(values)
+        self.report.num_bytes += len(payload)
+        header = header_of(FrameKind.PARAMETERS, worker, slowest, len(payload))
+        self._carry(FrameKind.PARAMETERS, worker, len(payload), partial(self._queue, worker, header, payload))
+
+    def _queue(self, worker: int, *parts: bytes | memoryview) -> None:
+        seat = self._seats.get(worker)
+        if seat is None:
+            return  # lost while the answer was on its way over a modelled link
+        seat.unsent.extend(memoryview(part) for part in parts)
+        try:
+            self._send(seat)
+        except ConnectionError as error:
+            self._end(seat, error)
+
+    def _send(self, seat: _Seat) -> None:
+        """As much as the socket takes; the rest when it is writable again."""
+        while seat.unsent:
+            try:
+                num_sent = seat.socket.send(seat.unsent[0])
+            except BlockingIOError:
+                break
+            if num_sent < len(seat.unsent[0]):
+                seat.unsent[0] = seat.unsent[0][num_sent:]
+                break
+            seat.unsent.popleft()
+        wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if seat.unsent else 0)
+        self._selector.modify(seat.socket, wanted, seat)
+
+    def _end(self, seat: _Seat, error: Exception) -> None:
+        """A connection is over: a goodbye came before, or a stranger left, or a worker is lost."""
+        self._selector.unregister(seat.socket)
+        seat.socket.close()
+        if seat.worker is None:
+            return
+        self._seats.pop(seat.worker)
+        if seat.worker in self._left:
+            return
+        clock = self.parameters.clocks[seat.worker]
+        if self.on_loss is OnLoss.STOP:
+            raise WorkerLostError(
+                f"worker {seat.worker} is gone after {clock} updates ({error}); "
+                f"the others go on with --on-loss continue"
+            )
+        self.report.lost.append(seat.worker)
+        self._left.add(seat.worker)
+        self._wanted.pop(seat.worker, None)
+        # Others may be waiting for an update that will never come.
+        self.parameters.lose(seat.worker)
+        self._answer_all()
+
+    def close(self) -> None:
+        """Close every socket; `serve` does so when it ends."""
+        for key in list(self._selector.get_map().values()):
+            key.fileobj.close()
+        self._selector.close()

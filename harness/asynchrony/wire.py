@@ -1,0 +1,97 @@
+"""What workers and servers say to each other over TCP: frames of a fixed header and raw float32, nothing pickled.
+
+A worker introduces itself with the run's token, then pushes updates and pulls parameters:
+
+    Push(clock): my update of this clock             Pull(at_least): parameters that hold every update up to a clock
+
+A server answers a pull when it may, each worker by itself. All processes of a run are on machines of one byte order.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+from dataclasses import dataclass
+from enum import IntEnum
+
+import torch
+from torch import Tensor
+
+HEADER = struct.Struct("!BIiQ")  # kind, worker, clock, bytes that follow
+TOKEN_BYTES = 16
+NO_CLOCK = -1
+
+
+class FrameKind(IntEnum):
+    """What a frame is. DONE is a worker's goodbye: an end without it is a loss."""
+
+    HELLO = 0
+    PUSH = 1
+    PULL = 2
+    PARAMETERS = 3
+    DONE = 4
+    LAST_PULL = 5  # the parameters at the end, which is no read of the training
+
+
+class WireError(RuntimeError):
+    """Bytes that are no frame of this run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One message. `clock` is a push's own, a pull's `at_least`, and in an answer the slowest worker's."""
+
+    kind: FrameKind
+    worker: int
+    clock: int
+    payload: Tensor  # [bytes, uint8]
+
+
+def header_of(kind: FrameKind, worker: int, clock: int, num_bytes: int = 0) -> bytes:
+    """The bytes before a payload of `num_bytes`."""
+    return HEADER.pack(kind, worker, clock, num_bytes)
+
+
+def raw(values: Tensor) -> memoryview:
+    """The bytes of `values` [numel, float32], not copied."""
+    return memoryview(values.detach().contiguous().view(torch.uint8).numpy())
+
+
+class FrameReader:
+    """Frames of one socket, put together as bytes come. None may be longer than `most_bytes`."""
+
+    def __init__(self, most_bytes: int) -> None:
+        self.most_bytes = most_bytes
+        self._start()
+
+    def _start(self) -> None:
+        self._payload: Tensor | None = None
+        self._head = bytearray(HEADER.size)
+        self._rest = memoryview(self._head)
+
+    def read(self, source: socket.socket) -> Frame | None:
+        """Take what is there, once; a frame if that completes one.
+
+        Raises: ConnectionError at the end of the stream, WireError for what is no frame.
+        """
+        if self._rest:
+            num_read = source.recv_into(self._rest)
+            if not num_read:
+                raise ConnectionResetError("the other side has closed the connection")
+            self._rest = self._rest[num_read:]
+        if self._rest:
+            return None
+        kind, worker, clock, num_bytes = HEADER.unpack(self._head)
+        if self._payload is None:
+            if num_bytes > self.most_bytes or kind not in set(FrameKind):
+                raise WireError(
+                    f"a frame of kind {kind} with {num_bytes} bytes; at most {self.most_bytes} are expected"
+                )
+            # Received straight into the tensor's memory, so that nothing is copied.
+            self._payload = torch.empty(num_bytes, dtype=torch.uint8)
+            self._rest = memoryview(self._payload.numpy()) if num_bytes else self._rest
+            if num_bytes:
+                return None
+        frame = Frame(FrameKind(kind), worker, clock, self._payload)
+        self._start()
+        return frame

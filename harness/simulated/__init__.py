@@ -1,0 +1,1 @@
+"""Trials on a simulated network: real policies on the virtual clock, messages as flows that share links."""

@@ -1,0 +1,124 @@
+"""Whether a trial counts: limits that are set before anything runs, and what a record holds against them.
+
+A trial beyond a limit is not a slow trial but one of another machine. It is kept as `invalid` with its reason, and run
+again (`suites.runner`). What is exact, in lockstep and on the virtual clock, has no limits: nothing disturbs it.
+
+Differs by evidence, since what can disturb a trial differs (decision 40): real computation needs its core; replayed
+computation on real sockets needs idle processors to wake up on; on the paced fabric waits are slept and the link keeps
+its own time, so only long work on the same core can delay it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from statistics import fmean
+from types import MappingProxyType
+
+from fabric.api import FabricKind
+from models.workload import Device
+from results.facts import ChargeFacts, CheckFacts, MachineFacts
+from results.record import Record, Status
+
+SLOWER = "slower processor"
+STOLEN = "time stolen by the machine's host"
+OTHERS = "processor time of other processes"
+BUSY = "processors in use"
+CODEC = "codec's real work beyond its charge"
+
+
+class Evidence(StrEnum):
+    """What a timed trial computes and sends over, as far as it decides what can disturb it."""
+
+    REAL = "real computation"
+    REPLAYED = "replayed computation on sockets"
+    PACED = "replayed computation on the paced fabric"
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The most of each: how much slower than the run's fastest the probe before or after may be; shares of all
+    processor time; and what codecs may compute beyond their charge, as a share of a step. ∞: no limit."""
+
+    slower: float
+    stolen: float
+    others: float
+    busy: float = math.inf
+    codec: float = math.inf
+
+
+# Decided beforehand, with the reasons in docs/decisions/0040-validity.md.
+LIMITS: Mapping[Evidence, Limits] = MappingProxyType(
+    {
+        Evidence.REAL: Limits(slower=0.15, stolen=0.02, others=0.05),
+        Evidence.REPLAYED: Limits(slower=0.15, stolen=0.02, others=0.10, busy=0.5, codec=0.03),
+        Evidence.PACED: Limits(slower=0.15, stolen=0.05, others=0.6, codec=0.01),
+    }
+)
+
+
+def judged(record: Record, limits: Mapping[Evidence, Limits] = LIMITS) -> Record:
+    """The record with its checks; one that ended well, and fails one of them, is invalid with the reason."""
+    checks = tuple(checks_of(record, limits))
+    failed = [check for check in checks if not check.passes]
+    if record.status is not Status.OK or not failed:
+        return replace(record, checks=checks)
+    reason = "; ".join(f"{one.quantity}: {one.found:.1%}, at most {one.most:.0%} allowed" for one in failed)
+    return replace(record, checks=checks, status=Status.INVALID, reason=reason)
+
+
+def checks_of(record: Record, limits: Mapping[Evidence, Limits] = LIMITS) -> Iterator[CheckFacts]:
+    """What was found against each limit of this record's kind of evidence; nothing where time is exact."""
+    evidence = evidence_of(record)
+    if evidence is None or record.machine is None:
+        return
+    most = limits[evidence]
+    found = {**_disturbances(record.machine), CODEC: codec_overrun(record)}
+    allowed = {SLOWER: most.slower, STOLEN: most.stolen, OTHERS: most.others, BUSY: most.busy, CODEC: most.codec}
+    for quantity, limit in allowed.items():
+        if math.isfinite(limit) and quantity in found:
+            yield CheckFacts(quantity=quantity, found=found[quantity], most=limit)
+
+
+def evidence_of(record: Record) -> Evidence | None:
+    """What can disturb this trial; None where its time is exact."""
+    if not FabricKind(record.fabric.kind).has_processes or any(job.clock != "measured" for job in record.jobs):
+        return None
+    if any(job.device != Device.REPLAY.value for job in record.jobs):
+        return Evidence.REAL
+    return Evidence.PACED if record.fabric.kind == FabricKind.PACED.value else Evidence.REPLAYED
+
+
+def _disturbances(machine: MachineFacts) -> dict[str, float]:
+    found = {STOLEN: machine.stolen_share, BUSY: machine.busy_share}
+    if machine.other_share is not None:
+        found[OTHERS] = machine.other_share
+    if machine.fastest_s:
+        found[SLOWER] = max(machine.before.speed_s, machine.after.speed_s) / machine.fastest_s - 1.0
+    return found
+
+
+def codec_overrun(record: Record) -> float:
+    """By what share of a step a replayed job's codecs worked longer than they were charged for; 0 where nobody can see.
+
+    A small tensor is compressed inside the time that its real one is charged. What takes longer than that is this
+    machine's work in the place of the device's. Jobs that share a device wait for each other in that time, so of them
+    nothing can be told.
+    """
+    if len(record.jobs) != 1:
+        return 0.0
+    job, steps_s = record.jobs[0], record.jobs[0].step_times_s()
+    if job.device != Device.REPLAY.value or job.charge is None or job.phases.compress_s is None or not steps_s:
+        return 0.0
+    num_elements = job.num_parameters * record.fabric.size_scale
+    return max(0.0, job.phases.compress_s - charged_s(job.charge, num_elements)) / fmean(steps_s)
+
+
+def charged_s(charge: ChargeFacts, num_elements: int) -> float:
+    """Seconds that compressing a model of so many real elements is charged a step; 0 where nothing is charged."""
+    if not charge.is_charged:
+        return 0.0
+    num_merges = math.ceil(math.log2(max(1, charge.num_ranks))) if charge.merge_s else 0
+    return num_elements * (sum(charge.stages_s) + num_merges * charge.merge_s)

@@ -1,0 +1,58 @@
+"""The suite `largebatch`: how far a batch can grow at an equal number of epochs.
+
+Every rule at every batch has a rate of its own from a search of equal budget (`largebatch-search`), but the one-hour
+recipe, which is not tuned: it scales the best rate of the base batch. README.md says how to read it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from fabric.api import FabricKind
+from harness.trial import Trial
+from results.facts import Role
+from suites.api import Options, Suite, interleave
+from suites.largebatch.cells import BASE_BATCH, TASKS, LargeBatchTask, cell
+from suites.largebatch.rates import rate_of
+
+NAME = "largebatch"
+REPEATS = 6
+ONE_HOUR = "one-hour recipe"
+
+
+def grid(options: Options) -> Sequence[Trial]:
+    """Every rule and the one-hour recipe at every batch, seeds in turn; `--smoke` keeps the base batch on digits."""
+    cells = [
+        trial
+        for task in (TASKS[:1] if options.smoke else TASKS)
+        for batch in (task.batches[:1] if options.smoke else task.batches)
+        for trial in _cells(task, batch, options)
+    ]
+    return interleave(cells, options.repeats or (1 if options.smoke else REPEATS))
+
+
+def _cells(task: LargeBatchTask, batch: int, options: Options) -> Iterator[Trial]:
+    times, num_steps = batch / BASE_BATCH, task.num_steps(batch)
+    if options.smoke:
+        options = _shortened(options)
+    for rule in task.rules:
+        optimizer = rule.optimizer(rate_of(task, rule, batch), times, num_steps)
+        role = Role.DENSE if rule.name == "sgd" else Role.METHOD
+        yield cell(NAME, task, batch, rule.name, optimizer, options, role=role)
+    if times > 1:
+        sgd = task.rules[0]
+        optimizer = sgd.optimizer(times * rate_of(task, sgd), times, num_steps)
+        yield cell(NAME, task, batch, ONE_HOUR, optimizer, options, role=Role.METHOD)
+
+
+def _shortened(options: Options) -> Options:
+    return replace(options, num_steps=options.num_steps or 12)
+
+
+SUITE = Suite(
+    name=NAME,
+    question="How far can a batch grow at an equal number of epochs, and which rule still learns there?",
+    grid=grid,
+    fabric=FabricKind.LOCKSTEP,
+)

@@ -1,0 +1,200 @@
+"""What the papers on pipelines and partitioned operators claim, judged from the suite's records.
+
+Levels are the papers' headlines as far as this suite can show them; where a paper's own number is of its own cluster,
+the claim is its direction. Four systems place operators and have no trial here: they are told as not measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+from analysis.claims import ClaimRow, Level, Measured, judge, not_measured
+from analysis.pipelines.rows import PipelineRow
+from analysis.sharing.rows import CROSSOVER
+from analysis.stats import Interval, exactly, paired_ratio
+from analysis.study import Evidence, Study
+from suites.parallelism.grid import DAPPLE, NAME, PIPEMARE
+
+Rows = tuple[PipelineRow, ...]
+Ratio = Callable[[PipelineRow, PipelineRow], Interval | None]
+
+UNPLACED = (
+    "Tofu (Wang et al., EuroSys 2019) trains what does not fit one device, faster than placing whole layers",
+    "HyPar (Song et al., HPCA 2019) is faster than data parallelism on 16 devices",
+    "FlexFlow (Jia et al., MLSys 2019) finds plans that are faster than data parallelism's",
+    "Mesh-TensorFlow (Shazeer et al., NeurIPS 2018) scales by splitting named dimensions",
+)
+WHY_UNPLACED = (
+    "Its plans split operators. `plan-parallel` predicts them, tests train them, and no trial of a suite runs a split "
+    "network yet."
+)
+
+
+def claims(evidence: Evidence) -> Iterable[ClaimRow]:
+    """In the order of the systems, then what is claimed of the executor, then of sharing."""
+    if NAME not in evidence.suites:
+        return
+    rows = tuple(row for row in evidence.pipelines if row.suite == NAME)
+    yield from _of_papers(rows, evidence)
+    yield from (not_measured(claim, WHY_UNPLACED) for claim in UNPLACED)
+    yield from _of_executor(rows)
+    yield judge(
+        Level(
+            claim="Two pipelined jobs in turns pass by pass reach 0.95 of the predicted gain",
+            quantity="Measured over predicted gain",
+            low=0.95,
+        ),
+        list(_shares(evidence)),
+    )
+
+
+def _of_papers(rows: Rows, evidence: Evidence) -> Iterator[ClaimRow]:
+    yield judge(
+        Level(
+            claim="GPipe (Huang et al., NeurIPS 2019): idle time is negligible (≤ 5 %) with 4 micro-batches per stage",
+            quantity="Idle share of all ranks' time",
+            high=0.05,
+            scale=100.0,
+            unit=" %",
+        ),
+        [Measured(row.cell, row.bubble) for row in rows if row.group == "clock-16" and row.bubble is not None],
+    )
+    yield judge(
+        _over("PipeDream's plan (Narayanan et al., SOSP 2019) is at least as fast as data parallelism", "samples/s"),
+        list(_against(rows, "planned", "pipedream-planner", "data-parallel", _throughput)),
+    )
+    yield judge(
+        Level(
+            claim="DAPPLE (Fan et al., PPoPP 2021) needs at least 12 % less memory than GPipe without recompute",
+            quantity="Its largest device's memory over GPipe's",
+            high=0.88,
+        ),
+        list(_against(rows, "clock", DAPPLE, "gpipe", _memory)),
+    )
+    yield judge(
+        _over("PipeMare (Yang et al., MLSys 2021) computes more samples per second than GPipe", "samples/s"),
+        list(_against(rows, "clock", PIPEMARE, "gpipe", _throughput)),
+    )
+    yield judge(
+        Level(
+            claim="PipeMare reaches the synchronous target within 5 % more steps, on digits and on text",
+            quantity="Its steps to the target over those with a flush",
+            high=1.05,
+        ),
+        list(_steps_to_target(evidence, PIPEMARE)),
+    )
+    yield judge(
+        _over("Stanza (Wu et al., 2018): VGG's layers in two stages beat data parallelism", "samples/s"),
+        list(_against(rows, "planned", "stanza", "data-parallel", _throughput)),
+    )
+
+
+def _of_executor(rows: Rows) -> Iterator[ClaimRow]:
+    measured = [row for row in rows if row.group == "paced" and row.is_measured]
+    yield judge(
+        Level(
+            claim="On the paced link ranks are busy for the share of time that the virtual clock says, within 2 %",
+            quantity="Busy share measured over the clock's",
+            low=0.98,
+            high=1.02,
+        ),
+        [found for row in measured for found in _busy_ratio(row)],
+    )
+    yield judge(
+        Level(
+            claim="On the paced link a step takes what the virtual clock says, within 5 %",
+            quantity="Measured over predicted step",
+            low=0.95,
+            high=1.05,
+        ),
+        [found for row in measured for found in _step_ratio(row)],
+    )
+    yield judge(
+        Level(
+            claim="Every rank held as many activations as its schedule's formula says",
+            quantity="Cells in which all ranks did",
+            low=1.0,
+        ),
+        [
+            Measured(row.cell, exactly(float(row.facts.peak_stash == row.facts.stash_formula), len(row.steps_s)))
+            for row in rows
+            if row.facts.peak_stash
+        ],
+    )
+    yield judge(
+        Level(
+            claim="Ours takes at most 1.03 times the step of torch.distributed.pipelining by the same schedule",
+            quantity="Our step over torch's",
+            high=1.03,
+        ),
+        list(_against_torch(rows)),
+    )
+
+
+def _over(claim: str, quantity: str) -> Level:
+    return Level(claim=claim, quantity=f"Its {quantity} over the other's", low=1.0)
+
+
+def _against(rows: Rows, group: str, own: str, other: str, ratio: Ratio) -> Iterator[Measured]:
+    """`ratio` of the cells of two labels in each group whose name begins with `group` and a hyphen, or is it."""
+    places = {(row.group, row.workload, row.num_ranks): row for row in rows if row.label == other}
+    for row in rows:
+        rival = places.get((row.group, row.workload, row.num_ranks))
+        in_group = row.group == group or row.group.startswith(f"{group}-")
+        if row.label == own and rival is not None and in_group and (found := ratio(row, rival)) is not None:
+            yield Measured(row.cell, found)
+
+
+def _throughput(row: PipelineRow, rival: PipelineRow) -> Interval:
+    return exactly(row.samples_per_s / rival.samples_per_s, len(row.steps_s))
+
+
+def _memory(row: PipelineRow, rival: PipelineRow) -> Interval:
+    return exactly(max(row.facts.memory_bytes) / max(rival.facts.memory_bytes), len(row.steps_s))
+
+
+def _busy_ratio(row: PipelineRow) -> Iterator[Measured]:
+    if row.bubble is not None and row.facts.bubble_clock is not None:
+        clock = 1 - row.facts.bubble_clock
+        own = row.bubble
+        yield Measured(
+            row.cell, Interval((1 - own.median) / clock, (1 - own.high) / clock, (1 - own.low) / clock, own.n)
+        )
+
+
+def _step_ratio(row: PipelineRow) -> Iterator[Measured]:
+    if row.facts.step_clock_s is not None:
+        predicted_s = [row.facts.step_clock_s] * len(row.steps_s)
+        yield Measured(row.cell, paired_ratio(list(row.steps_s), predicted_s))
+
+
+def _against_torch(rows: Rows) -> Iterator[Measured]:
+    places = {
+        (row.group, row.workload, row.facts.schedule): row for row in rows if row.label.startswith("torch-pipelining, ")
+    }
+    for row in rows:
+        rival = places.get((row.group, row.workload, row.facts.schedule))
+        if row.system == "ours" and rival is not None and len(rival.steps_s) == len(row.steps_s):
+            yield Measured(row.cell, paired_ratio(list(row.steps_s), list(rival.steps_s)))
+
+
+def _steps_to_target(evidence: Evidence, label: str) -> Iterator[Measured]:
+    """Paired by seed; a run that never gets there makes the ratio infinite."""
+    for study in evidence.targets:
+        if study.suite != NAME:
+            continue
+        dense = [price.steps for price in study.dense.prices]
+        for row in study.rows:
+            own = [price.steps for price in row.prices]
+            if row.strategy.startswith(f"{label}(rate_steps") and len(own) == len(dense):
+                yield Measured(f"{row.strategy}, {study.title}", paired_ratio(own, dense))
+
+
+def _shares(evidence: Evidence) -> Iterator[Measured]:
+    for pair in evidence.pairs:
+        row = pair.row(CROSSOVER)
+        if pair.group.startswith("two-jobs") and row is not None and row.share is not None:
+            yield Measured(row.cell, row.share)
+
+
+STUDY = Study(suite=NAME, claims=claims)

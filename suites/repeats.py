@@ -1,0 +1,130 @@
+"""How often a cell is run: until its ratio to its reference is known, or the time is spent.
+
+A cell is known when it has six valid repeats or more and the 95 % interval of its ratio lies within the target around
+the median: ±1 % on the paced fabric, ±3 % elsewhere. What is still unknown gets another repeat, together with the cells
+that it is compared with, since ratios pair neighbours. Whether a cell goes on depends on the records of earlier repeats
+alone, so a run that was interrupted decides as if it had not been.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from analysis.cells import LOCAL, step_time_s
+from analysis.stats import Interval, paired_ratio
+from crossover import Sharing
+from fabric.api import FabricKind
+from harness.trial import Trial, TrialError
+from results.facts import Role
+from results.record import Record, Status
+from suites.api import FEWEST
+
+MOST = 40  # ±3 % of cells that vary by 9 % from repeat to repeat; beyond that time is better spent elsewhere
+TARGET, PACED_TARGET = 0.03, 0.01
+REFERENCE = "torch-ddp"  # where it runs; what reports compare with too
+SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0}
+
+Values = Mapping[int, float]  # seconds by repeat
+
+
+def parse_budget(text: str) -> float:
+    """Seconds of `90s`, `10m` or `2h`. Raises: TrialError."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh])", text.strip())
+    seconds = float(found[1]) * SECONDS[found[2]] if found else 0.0
+    if not 0 < seconds <= 1e6:
+        raise TrialError(f"--budget {text!r} is no time; give seconds, minutes or hours, such as 90s, 10m or 2h")
+    return seconds
+
+
+def timed_cells(trials: Iterable[Trial]) -> list[Trial]:
+    """One trial of each cell whose time is measured, in order. What is exact needs no more than its seeds."""
+    found: dict[str, Trial] = {}
+    for trial in trials:
+        if trial.fabric.kind.has_processes:
+            found.setdefault(trial.cell, trial)
+    return list(found.values())
+
+
+def next_repeat(cells: Sequence[Trial], records: Iterable[Record], repeat: int) -> list[Trial]:
+    """What repeat number `repeat` has to run: cells that the repeats before it leave unknown, and their references.
+
+    `cells` are trials of any repeat, whose seeds count on from the first.
+    """
+    if repeat >= MOST:
+        return []
+    before = [record for record in records if record.repeat < repeat]
+    ended_badly = {r.cell for r in before if r.status not in (Status.OK, Status.INVALID)}
+    values = values_of(before)
+    wanted = set[str]()
+    for place in places([cell for cell in cells if cell.cell not in ended_badly]):
+        reference = reference_of(place)
+        for cell in place:
+            if not is_known(cell, reference, values):
+                wanted |= {cell.cell, reference.cell}
+    return [
+        replace(cell, repeat=repeat, seed=cell.seed - cell.repeat + repeat) for cell in cells if cell.cell in wanted
+    ]
+
+
+def places(cells: Sequence[Trial]) -> Iterator[list[Trial]]:
+    """Cells that are compared with each other: the same group, workloads and fabric."""
+    found: dict[tuple[object, ...], list[Trial]] = {}
+    for cell in cells:
+        found.setdefault((cell.cell.rpartition("/")[0], cell.fabric), []).append(cell)
+    yield from found.values()
+
+
+def reference_of(place: Sequence[Trial]) -> Trial:
+    """What the cells of a place are divided by: jobs one after the other; else torch DDP, a dense job or the first."""
+    ways = (
+        [cell for cell in place if cell.sharing is Sharing.EXCLUSIVE],
+        [cell for cell in place if cell.jobs[0].system.partition("(")[0] == REFERENCE],
+        [cell for cell in place if cell.jobs[0].role is Role.DENSE],
+        [cell for cell in place if cell.jobs[0].system != LOCAL],
+        list(place),
+    )
+    return next(itertools.chain.from_iterable(ways))
+
+
+def values_of(records: Iterable[Record]) -> Mapping[str, Values]:
+    """Seconds of every valid repeat, by cell."""
+    found: dict[str, dict[int, float]] = {}
+    for record in records:
+        seconds = seconds_of(record)
+        if seconds is not None:
+            found.setdefault(record.cell, {})[record.repeat] = seconds
+    return found
+
+
+def seconds_of(record: Record) -> float | None:
+    """What a trial is judged by: from the first job's start to the last one's end where jobs share, else a step."""
+    if record.status is not Status.OK:
+        return None
+    if record.sharing != "none":
+        return record.makespan_s
+    return sum(step_time_s(job) for job in record.jobs if job.step_times_s()) or None
+
+
+def is_known(cell: Trial, reference: Trial, values: Mapping[str, Values]) -> bool:
+    """Whether its ratio to the reference has enough repeats and a narrow interval; of the reference, its time."""
+    own, theirs = values.get(cell.cell, {}), values.get(reference.cell, {})
+    both = sorted(own.keys() & theirs.keys())
+    if len(both) < FEWEST:
+        return False
+    if cell.cell == reference.cell:
+        return True  # a ratio of 1 by definition: it goes on as long as another cell needs it
+    ratio = paired_ratio([own[repeat] for repeat in both], [theirs[repeat] for repeat in both])
+    return half_width(ratio) <= target_of(cell)
+
+
+def half_width(ratio: Interval) -> float:
+    """The farther end of the interval from the median, relative to it."""
+    return max(ratio.high / ratio.median - 1.0, 1.0 - ratio.low / ratio.median)
+
+
+def target_of(cell: Trial) -> float:
+    """How close to the median the ends of the interval have to be."""
+    return PACED_TARGET if cell.fabric.kind is FabricKind.PACED else TARGET

@@ -1,0 +1,96 @@
+"""One rule decides every verdict: by the ends of intervals, never by a range, corrected where cells are many."""
+
+from __future__ import annotations
+
+import statistics
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from analysis.claims import Level, Measured, Outcome, decide, joint_level, judge, out_of_reach, side, text_of
+from analysis.stats import LEVEL, Interval, bootstrap_interval, exactly
+from analysis.wording import factor
+
+repeats = st.lists(st.floats(0.5, 2.0), min_size=1, max_size=14)
+
+
+def spread(middle: float, n: int = 6, width: float = 0.02) -> Interval:
+    """Repeats evenly around a value."""
+    return bootstrap_interval([middle + width * (place / (n - 1) - 0.5) for place in range(n)])
+
+
+@pytest.mark.parametrize(
+    ("middle", "expected"), [(1.05, Outcome.MET), (0.95, Outcome.MISSED), (1.0, Outcome.UNDECIDED)]
+)
+def test_the_whole_interval_must_lie_on_one_side(middle: float, expected: Outcome) -> None:
+    assert side(spread(middle), low=1.0) is expected
+    assert decide([spread(middle)], low=1.0) is expected
+    assert decide([spread(2 - middle)], high=1.0) is expected
+
+
+def test_a_band_is_met_inside_it_and_missed_outside_it() -> None:
+    outcomes = [side(spread(middle), low=0.97, high=1.03) for middle in (1.0, 1.03, 1.1, 0.9)]
+    assert outcomes == [Outcome.MET, Outcome.UNDECIDED, Outcome.MISSED, Outcome.MISSED]
+
+
+def test_five_repeats_are_a_range_that_decides_nothing_and_an_exact_value_decides_alone() -> None:
+    thin = spread(2.0, n=5)
+    assert decide([thin], low=1.0) is Outcome.UNDECIDED
+    assert decide([exactly(2.0, 1)], low=1.0) is Outcome.MET
+    assert (factor(thin), factor(exactly(2.0, 1))) == ("2.00× (1.99 to 2.01)", "2.00×")
+    assert (text_of(thin), text_of(exactly(2.0, 1))) == ("2.00 (1.99 to 2.01) (n = 5)", "2.00 (exact)")
+
+
+def test_every_cell_may_meet_it_at_95_percent_and_one_alone_that_misses_it_needs_more() -> None:
+    good, bad = [spread(1.1)] * 13, spread(0.9)
+    assert decide([*good, spread(1.1)], low=1.0) is Outcome.MET
+    assert decide([*good, bad], low=1.0) is Outcome.UNDECIDED  # six repeats of one cell among fourteen
+    assert decide([*good, spread(0.9, n=10)], low=1.0) is Outcome.MISSED
+    assert decide([bad], low=1.0) is Outcome.MISSED
+
+
+def test_of_some_cell_it_is_the_other_way_round() -> None:
+    bad = [spread(0.9)] * 13
+    assert decide(bad, low=1.0, some=True) is Outcome.MISSED
+    assert decide([*bad, spread(1.1)], low=1.0, some=True) is Outcome.UNDECIDED
+    assert decide([*bad, spread(1.1, n=10)], low=1.0, some=True) is Outcome.MET
+
+
+def test_exact_values_need_no_correction() -> None:
+    assert joint_level([exactly(1.0, 1)] * 100) == LEVEL
+    assert joint_level([spread(1.0), spread(1.0), exactly(1.0, 1)]) == pytest.approx(1 - 0.05 / 2)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(repeats, min_size=1, max_size=4), st.floats(0.6, 1.8), st.booleans())
+def test_a_threshold_and_its_opposite_are_never_both_met(cells: list[list[float]], at: float, some: bool) -> None:
+    values = [bootstrap_interval(values) for values in cells]
+    above, below = decide(values, low=at, some=some), decide(values, high=at, some=not some)
+    assert not (above is below is Outcome.MET) or any(value.low == value.high == at for value in values)
+    assert (above is Outcome.MISSED) <= (below is not Outcome.MISSED)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.floats(0.5, 2.0), min_size=6, max_size=12), st.floats(1.0, 4.0))
+def test_a_busier_machine_widens_and_never_turns_a_verdict_round(values: list[float], factor_of: float) -> None:
+    middle = statistics.median(values)
+    wider = [middle + factor_of * (value - middle) for value in values]
+    verdicts = {decide([bootstrap_interval(sample)], low=1.0) for sample in (values, wider)}
+    assert {Outcome.MET, Outcome.MISSED} != verdicts
+
+
+def test_a_sentence_names_cells_by_side_and_says_what_is_thin() -> None:
+    cells = [Measured("a", spread(1.1, n=10)), Measured("b", spread(0.9, n=10)), Measured("c", spread(1.1, n=3))]
+    row = judge(Level(claim="x", quantity="Gain", low=1.0, unit="×"), cells)
+    assert row.outcome is Outcome.MISSED
+    assert row.rule == "every cell at least 1×"
+    assert [cell.cell for cell in row.cells] == ["b", "a", "c"] or [cell.cell for cell in row.cells] == ["b", "c", "a"]
+    for text in ("1 of 3 cells", "Missed in b.", "Undecided in c.", "1 cell with fewer than 6", "98.33"):
+        assert text in row.sentence
+
+
+def test_without_cells_nothing_is_measured_and_what_cannot_be_had_says_why() -> None:
+    assert judge(Level(claim="x", quantity="Gain", low=1.0), []).outcome is Outcome.NOT_MEASURED
+    far = out_of_reach("512 workers", "No such cluster is here.")
+    assert (far.outcome, far.sentence) == (Outcome.OUT_OF_REACH, "No such cluster is here.")

@@ -1,0 +1,247 @@
+"""Servers and workers over real sockets: no update lost, no read too old, and every loss named.
+
+Workers are forked processes that push numbers in place of gradients, so that a run takes milliseconds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from baselines.api import Consistency
+from baselines.consistency.asp import Asp
+from baselines.consistency.bsp import Bsp
+from baselines.consistency.dynssp import DynSsp
+from baselines.consistency.ssp import Ssp
+from harness.asynchrony.client import ServerLostError, ServerPlace, ServersLink, names_within, parts_of
+from harness.asynchrony.cluster import OnLoss, VirtualCluster
+from harness.asynchrony.parameters import Parameters
+from harness.asynchrony.server import ParameterServer, ServerReport, WorkerLostError
+from harness.asynchrony.virtual import VirtualRun
+from harness.asynchrony.wire import FrameKind, header_of
+
+NUM_WORKERS, NUM_CLOCKS, NUMEL = 3, 8, 5
+ADDRESS = "127.0.0.1"
+
+
+def update_of(worker: int, clock: int, values: Tensor) -> Tensor:
+    """Depends on what was read, so a read of something else ends in other numbers."""
+    return torch.full((NUMEL,), worker + 1.0) + 0.25 * (values - clock)
+
+
+def server_of(policy: Consistency, on_loss: OnLoss = OnLoss.STOP, start: int = 0, stop: int = NUMEL) -> ParameterServer:
+    parameters = Parameters(torch.zeros(stop - start), NUM_WORKERS, policy.share)
+    return ParameterServer(parameters, ADDRESS, exact_reads=policy.is_synchronous, on_loss=on_loss)
+
+
+def place_of(server: ParameterServer, start: int = 0, stop: int = NUMEL) -> ServerPlace:
+    return ServerPlace(ADDRESS, server.port, server.token, start, stop)
+
+
+def work(worker: int, places: list[ServerPlace], policy: Consistency, before: Callable[[int], None]) -> None:
+    """What a worker's process does; `before` comes before each of its clocks."""
+    link, values = ServersLink(worker, places, [["all"]] * len(places)), torch.zeros(NUMEL)
+    for clock in range(NUM_CLOCKS):
+        if clock:
+            values = link.pull(policy.must_include(clock))
+        before(clock)
+        link.push(clock, update_of(worker, clock, values))
+    link.pull(NUM_CLOCKS - 1, is_last=True)
+    link.close()
+
+
+@pytest.fixture
+def forked() -> Iterator[Callable[[Callable[[], None]], int]]:
+    """Run something in a process of its own, which ends with the test."""
+    pids: list[int] = []
+
+    def fork(run: Callable[[], None]) -> int:
+        pid = os.fork()
+        if pid == 0:
+            try:
+                run()
+            finally:
+                os._exit(0)
+        pids.append(pid)
+        return pid
+
+    yield fork
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+
+
+def in_turn(clock: int) -> None:
+    """Nothing in between."""
+
+
+def run(
+    forked: Callable[[Callable[[], None]], int],
+    policy: Consistency,
+    before: Callable[[int, int], None] = lambda worker, clock: None,
+    on_loss: OnLoss = OnLoss.STOP,
+) -> tuple[ParameterServer, ServerReport]:
+    server = server_of(policy, on_loss)
+    for worker in range(NUM_WORKERS):
+        forked(lambda own=worker: work(own, [place_of(server)], policy, lambda clock: before(own, clock)))
+    return server, server.serve()
+
+
+@pytest.mark.parametrize("policy", [Bsp(), Ssp(0), DynSsp(0)], ids=str)
+def test_without_staleness_processes_end_as_the_virtual_clock_does(policy: Consistency, forked) -> None:  # type: ignore[no-untyped-def]
+    """Bit for bit: updates count in order of clock and worker, whoever comes first."""
+    server, report = run(forked, policy)
+    virtual = VirtualRun(
+        VirtualCluster(num_workers=NUM_WORKERS, compute_s=1.0), policy, torch.zeros(NUMEL), update_of, NUM_CLOCKS
+    )
+    list(virtual)
+    assert torch.equal(server.parameters.read(), virtual.parameters.read())
+    assert report.tally.ahead == {0: NUM_WORKERS * NUM_CLOCKS}
+
+
+@pytest.mark.parametrize("policy", [Asp(), Ssp(1), DynSsp(2)], ids=str)
+def test_no_update_is_lost_or_applied_twice_and_none_runs_too_far_ahead(policy: Consistency, forked) -> None:  # type: ignore[no-untyped-def]
+    """The server refuses a clock that is not the worker's next; a worker refuses a read that lacks what is promised."""
+
+    def slow(worker: int, clock: int) -> None:
+        time.sleep(0.01 if worker == 0 else 0.0)
+
+    server, report = run(forked, policy, slow)
+    assert server.parameters.clocks == [NUM_CLOCKS] * NUM_WORKERS
+    assert [sum(own.values()) for own in report.tally.missed_by] == [NUM_CLOCKS] * NUM_WORKERS
+    assert max(report.tally.ahead) <= getattr(policy, "staleness", NUM_CLOCKS)
+    assert sum(report.tally.ahead.values()) == NUM_WORKERS * NUM_CLOCKS
+
+
+def test_a_read_of_bsp_holds_nothing_of_later_clocks() -> None:
+    """A pull comes after its push, and meanwhile a worker that was answered first may have pushed again."""
+    parameters = Parameters(torch.zeros(1), 2, Bsp().share)
+    for worker, clock in ((0, 0), (1, 0), (1, 1)):
+        parameters.push(worker, clock, torch.ones(1))
+    assert parameters.read(up_to=0).tolist() == [1.0]
+    assert parameters.read().tolist() == [1.5]
+
+
+def test_two_servers_hold_the_model_together(forked) -> None:  # type: ignore[no-untyped-def]
+    parts = parts_of(NUMEL, 2)
+    servers = [server_of(Bsp(), start=start, stop=stop) for start, stop in parts]
+    places = [place_of(server, *part) for server, part in zip(servers, parts, strict=True)]
+    for worker in range(NUM_WORKERS):
+        forked(lambda own=worker: work(own, places, Bsp(), in_turn))
+    read_end, write_end = os.pipe()
+
+    def second() -> None:
+        servers[1].serve()
+        os.write(write_end, bytes(servers[1].parameters.read().view(torch.uint8).tolist()))
+
+    forked(second)
+    servers[0].serve()
+    rest = torch.frombuffer(bytearray(os.read(read_end, 1 << 16)), dtype=torch.float32)
+    whole, _ = run(forked, Bsp())
+    assert torch.equal(torch.cat([servers[0].parameters.read(), rest]), whole.parameters.read())
+
+
+def dies(worker: int, clock: int) -> None:
+    if (worker, clock) == (1, 3):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_dead_worker_is_named(forked) -> None:  # type: ignore[no-untyped-def]
+    with pytest.raises(WorkerLostError, match=r"worker 1 is gone after 3 updates.*--on-loss continue"):
+        run(forked, Asp(), dies)
+
+
+@pytest.mark.parametrize("policy", [Asp(), Ssp(1), DynSsp(1)], ids=str)
+def test_the_others_go_on_without_a_dead_worker(policy: Consistency, forked) -> None:  # type: ignore[no-untyped-def]
+    """All of theirs is there, and what the dead one pushed before."""
+    server, report = run(forked, policy, dies, OnLoss.CONTINUE)
+    assert report.lost == [1]
+    assert server.parameters.clocks == [NUM_CLOCKS, 3, NUM_CLOCKS]
+
+
+def test_a_stopped_worker_keeps_the_others_for_as_long_as_it_is_stopped(forked) -> None:  # type: ignore[no-untyped-def]
+    """SIGSTOP in mid-run: nothing breaks and nothing is lost, and the run ends soon after the worker goes on."""
+
+    def stops(worker: int, clock: int) -> None:
+        if (worker, clock) == (2, 4):
+            resumed = os.fork()
+            if resumed == 0:
+                time.sleep(0.5)
+                os.kill(os.getppid(), signal.SIGCONT)
+                os._exit(0)
+            os.kill(os.getpid(), signal.SIGSTOP)
+
+    server, report = run(forked, Ssp(1), stops)
+    assert server.parameters.clocks == [NUM_CLOCKS] * NUM_WORKERS
+    assert max(report.tally.waited_s[:2]) > 0.2  # of the half second: the machine may be late to stop it
+    assert report.lost == []
+
+
+def test_a_dead_server_is_reported_with_the_parameters_that_it_held(forked) -> None:  # type: ignore[no-untyped-def]
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1))  # 4, 2, 2 and 1 elements
+    parameters = dict(model.named_parameters())
+    parts = parts_of(9, 2)
+    keys = [names_within(parameters, *part) for part in parts]
+    assert keys == [["0.weight", "0.bias"], ["0.bias", "1.weight", "1.bias"]]
+    servers = [server_of(Asp(), start=start, stop=stop) for start, stop in parts]
+    pids = [forked(server.serve) for server in servers]
+    link = ServersLink(0, [place_of(server, *part) for server, part in zip(servers, parts, strict=True)], keys)
+    link.push(0, torch.zeros(9))
+    link.pull(-1)
+    os.kill(pids[1], signal.SIGKILL)
+
+    def go_on() -> None:
+        for clock in range(1, 1000):
+            link.push(clock, torch.zeros(9))
+            link.pull(-1)
+
+    with pytest.raises(ServerLostError, match=r"server 1 is gone and with it elements 5 to 8: 0\.bias, 1\.weight"):
+        go_on()
+    for server in servers:
+        server.close()  # this process' copies of their listeners
+
+
+@pytest.mark.parametrize(
+    "greeting",
+    [
+        header_of(FrameKind.HELLO, 0, 0, 16) + b"?" * 16,
+        header_of(FrameKind.HELLO, 0, 0, 1 << 40),
+        b"GET / HTTP/1.1\r\n\r\n" + b" " * 40,
+    ],
+    ids=["a wrong token", "too long", "another protocol"],
+)
+def test_a_stranger_is_turned_away_and_the_run_goes_on(greeting: bytes, forked) -> None:  # type: ignore[no-untyped-def]
+    server = server_of(Bsp())
+    with socket.create_connection((ADDRESS, server.port)) as stranger:
+        stranger.sendall(greeting)
+        for worker in range(NUM_WORKERS):
+            forked(lambda own=worker: work(own, [place_of(server)], Bsp(), in_turn))
+        server.serve()
+        with contextlib.suppress(ConnectionResetError):  # as it is where bytes were left unread
+            assert stranger.recv(1) == b""
+    assert server.parameters.clocks == [NUM_CLOCKS] * NUM_WORKERS
+
+
+def test_a_paced_link_carries_no_faster_than_its_rate(forked) -> None:  # type: ignore[no-untyped-def]
+    """8 pushes of 3 workers with 20 bytes each at 1 ms per byte: half a second on the inbound way alone."""
+    cluster = VirtualCluster(num_workers=NUM_WORKERS, compute_s=1.0, beta_s_per_byte=1e-3)
+    server = ParameterServer(
+        Parameters(torch.zeros(NUMEL), NUM_WORKERS, Asp().share),
+        ADDRESS,
+        exact_reads=False,
+        on_loss=OnLoss.STOP,
+        paced_by=cluster,
+    )
+    start_s = time.monotonic()
+    for worker in range(NUM_WORKERS):
+        forked(lambda own=worker: work(own, [place_of(server)], Asp(), in_turn))
+    server.serve()
+    assert time.monotonic() - start_s >= NUM_WORKERS * NUM_CLOCKS * 4 * NUMEL * 1e-3

@@ -1,0 +1,179 @@
+"""Pipelined jobs as jobs of a trial: in lockstep with times from the virtual clock, and what a trial refuses."""
+
+import itertools
+from dataclasses import replace
+
+import pytest
+import torch
+from one_device import loss_of
+
+from baselines.parallelism.api import ParallelismError
+from baselines.parallelism.plans import balanced_stages
+from crossover import Sharing
+from fabric.api import FabricKind, FabricSpec
+from harness.facts import plugins_of
+from harness.lab.messages import Answer, Ending
+from harness.lab.rank import RankResult, Signals, weights_digest
+from harness.outcome import Background, record_of
+from harness.parallel.placement import Pipelining
+from harness.parallel.trial_clock import run_pipelines_on_clock
+from harness.parallel.trial_job import open_job
+from harness.sharing_settings import with_rules
+from harness.trial import Job, Trial, check
+from models.graph_building import graph_of
+from models.values import Device, WorkloadSpec
+from results.codec import from_jsonable, to_jsonable
+from results.record import Environment, JobCosts, Record
+
+LOCKSTEP = FabricSpec(kind=FabricKind.LOCKSTEP, num_hosts=4, rate_bps=10e9)
+VIRTUAL_PEERS = FabricSpec(kind=FabricKind.PACED, num_hosts=1, num_virtual=3, rate_bps=1e9)
+REPLAYED = WorkloadSpec(network="bert_base", device=Device.REPLAY, batch_size=4, size_scale=50)
+DIGITS = WorkloadSpec(network="resnet20", data="digits", batch_size=8, num_evaluation=60)
+
+
+def trial_of(
+    schedule: str, num_micro_batches: int, workload: WorkloadSpec = REPLAYED, sharing: Sharing | None = None
+) -> Trial:
+    job = Job(
+        name="a",
+        workload=workload,
+        accumulate=num_micro_batches,
+        optimizer="sgd(lr=0.05)",
+        pipelining=Pipelining(schedule=schedule),
+    )
+    jobs = (job,) if sharing is None else (job, replace(job, name="b"))
+    return Trial(suite="x", cell="g/w/l", jobs=jobs, fabric=LOCKSTEP, sharing=sharing, num_warmup=1, num_steps=3)
+
+
+def run(trial: Trial) -> tuple[RankResult, ...]:
+    check(trial)
+    return tuple(run_pipelines_on_clock(trial, Signals(lambda: None)))
+
+
+def record(trial: Trial, costs: tuple[JobCosts, ...] = ()) -> Record:
+    answer = Answer(ending=Ending.DONE, ranks=run(trial))
+    return record_of(trial, answer, Background(Environment(), costs=costs))
+
+
+@pytest.mark.parametrize(
+    ("schedule", "num_micro_batches"), [("gpipe", 8), ("gpipe(recompute=True)", 4), ("dapple", 8), ("interleaved", 8)]
+)
+def test_a_record_says_how_a_replayed_job_went_through_its_stages(schedule: str, num_micro_batches: int) -> None:
+    facts = record(trial_of(schedule, num_micro_batches)).jobs[0].pipeline
+    assert facts is not None
+    assert facts.peak_stash == facts.stash_formula
+    assert facts.bubble == pytest.approx(facts.bubble_clock)
+    assert facts.bubble_formula is not None
+    assert facts.bubble >= facts.bubble_formula - 0.02  # stages of BERT are not quite equal, and messages cost time
+    assert facts.versions == (1, 1, 1, 1)
+    assert facts.staleness == (0, 0, 0, 0)
+    assert min(facts.memory_bytes) > 0
+
+
+@pytest.mark.parametrize(("schedule", "per_step"), [("pipedream", 1), ("pipemare", 4)])
+def test_a_schedule_without_a_flush_tells_its_staleness_and_no_bubble_per_step(schedule: str, per_step: int) -> None:
+    workload = replace(REPLAYED, network="vgg16")
+    facts = record(replace(trial_of(schedule, per_step, workload), num_steps=9)).jobs[0].pipeline
+    assert facts is not None
+    assert facts.bubble_formula is None
+    assert facts.staleness[0] > 0
+    assert facts.staleness[-1] == 0
+    if schedule == "pipedream":
+        assert facts.versions == (4, 3, 2, 1)
+        assert facts.staleness == (3, 2, 1, 0)
+
+
+def test_a_record_with_stages_is_read_back_as_it_was_written() -> None:
+    written = record(trial_of("dapple", 8))
+    assert from_jsonable(Record, to_jsonable(written)) == written
+    assert written.jobs[0].clock == "virtual"
+    assert written.jobs[0].strategy == "dapple"
+    assert [plugin.name for plugin in plugins_of(trial_of("dapple", 8).jobs[0])] == ["dapple"]
+
+
+def test_real_stages_train_to_the_weights_of_one_device() -> None:
+    trial = trial_of("dapple", 4, DIGITS)
+    opened = open_job(trial, 0)
+    alone, steps = opened.workload.build_model(trial.seed), opened.steps(trial.seed)
+    optimizer = trial.jobs[0].resolve().optimizer.build(list(alone.parameters()))
+    losses = []
+    for _ in range(4):
+        optimizer.zero_grad()
+        parts = [loss_of(alone, micro_batch) for micro_batch in next(steps)]
+        torch.stack(parts).sum().backward()
+        losses.append(float(torch.stack(parts).detach().sum()))
+        optimizer.step()
+    found = run(replace(trial, evaluate_every=2))
+    # Sums of four micro-batches in another order, over four steps of float32.
+    assert found[0].losses == pytest.approx(losses, rel=1e-4)
+    assert len({rank.weights_digest for rank in found}) == 1
+    assert found[0].weights_digest != weights_digest(opened.model)
+    assert [entry.step for entry in found[0].evaluated] == [2, 4]
+
+
+def test_two_jobs_fill_each_others_bubbles_on_the_clock() -> None:
+    alone = replace(trial_of("dapple", 8, sharing=Sharing.EXCLUSIVE), num_cost_steps=1, num_steps=20)
+    before = record(alone)
+    costs = tuple(job.costs for job in before.jobs if job.costs is not None)
+    shared = replace(alone, sharing=Sharing.CROSSOVER)
+    shifted = replace(shared, jobs=(shared.jobs[0], replace(shared.jobs[1], start_phase=0.5)))
+    together, apart = (record(with_rules(trial, costs), costs) for trial in (shared, shifted))
+    assert before.makespan_s is not None
+    assert together.makespan_s is not None
+    assert apart.makespan_s is not None
+    assert apart.prediction is not None
+    assert apart.prediction.gain is not None
+    assert before.makespan_s > together.makespan_s > apart.makespan_s
+    # Steps that begin together have their bubbles together; half a step apart, one job's are the other's passes.
+    assert before.makespan_s / apart.makespan_s > 0.93 * apart.prediction.gain
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"schedule": "gpype"}, "unknown schedule 'gpype'"),
+        ({"replicas": (2, 1)}, "are 3 ranks, and there are 4"),
+        ({"cuts": (1,)}, "1 cuts for 4 stages; give 3"),
+        ({"replicas": (3, 1)}, "3 replicas do not divide a micro-batch of 4"),
+        ({"schedule": "pipedream"}, "use accumulate=1"),
+        ({"schedule": "interleaved"}, "use a multiple of 4"),
+    ],
+)
+def test_a_pipeline_that_cannot_be_is_refused_with_the_remedy(change: dict[str, object], says: str) -> None:
+    trial = trial_of("dapple", 6)
+    asked = replace(Pipelining(schedule="dapple"), **change)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=says):
+        check(replace(trial, jobs=(replace(trial.jobs[0], pipelining=asked),)))
+
+
+@pytest.mark.parametrize(
+    ("trial", "says"),
+    [
+        (trial_of("dapple", 4, sharing=Sharing.HOLD), "use crossover"),
+        (trial_of("dapple", 4, sharing=Sharing.NAIVE), "share by exclusive or crossover"),
+        (replace(trial_of("dapple", 4), fabric=VIRTUAL_PEERS), "real neighbour"),
+    ],
+    ids=["hold", "naive", "virtual peers"],
+)
+def test_trials_in_which_pipelines_cannot_run_are_refused(trial: Trial, says: str) -> None:
+    with pytest.raises(ParallelismError, match=says):
+        check(trial)
+
+
+def test_more_stages_than_layers_are_refused() -> None:
+    layers = graph_of("lstm_lm").layers
+    with pytest.raises(ParallelismError, match="5 stages for 4 layers; use 1 to 4"):
+        balanced_stages(layers, (1,) * 5)
+
+
+def test_balanced_stages_are_the_best_of_all_cuts() -> None:
+    layers = graph_of("vgg16").layers
+    own = [layer.forward_s + layer.backward_s for layer in layers]
+
+    def slowest_s(cuts: tuple[int, ...]) -> float:
+        bounds = (0, *cuts, len(own))
+        return max(sum(own[first:stop]) for first, stop in itertools.pairwise(bounds))
+
+    found = balanced_stages(layers, (1,) * 4)
+    best = min(slowest_s(cuts) for cuts in itertools.combinations(range(1, len(own)), 3))
+    assert slowest_s(tuple(stage.first for stage in found[1:])) == pytest.approx(best)
