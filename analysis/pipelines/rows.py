@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from analysis.stats import Interval, bootstrap_interval
+from analysis.stats import Interval, bootstrap_interval, exactly
 from results.facts import PipelineFacts
 from results.record import JobResult, Record, Status
 
@@ -16,7 +16,8 @@ class PipelineRow:
     """One schedule of one workload on one fabric.
 
     `facts` are those of the first repeat: all but its times is alike in every one. `accuracy` is the last one, None
-    where nothing was evaluated; `steps_s` are the mean step times of the repeats, in their order.
+    where nothing was evaluated. `steps_s` are the mean step times of the repeats, in their order, and `bubbles` their
+    idle shares (none where a system does not tell).
     """
 
     suite: str
@@ -30,7 +31,7 @@ class PipelineRow:
     samples_per_step: int
     facts: PipelineFacts
     steps_s: tuple[float, ...]
-    bubble: Interval | None
+    bubbles: tuple[float, ...]
     accuracy: Interval | None = None
     ids: tuple[str, ...] = ()
 
@@ -38,6 +39,13 @@ class PipelineRow:
     def is_measured(self) -> bool:
         """Whether processes ran, rather than a clock."""
         return self.fabric != "lockstep"
+
+    @property
+    def bubble(self) -> Interval | None:
+        """The idle share over repeats, exact on the virtual clock."""
+        if not self.bubbles:
+            return None
+        return bootstrap_interval(self.bubbles) if self.is_measured else exactly(self.bubbles[0], len(self.bubbles))
 
     @property
     def samples_per_s(self) -> float:
@@ -70,7 +78,7 @@ def _row(records: Sequence[Record]) -> Iterator[PipelineRow]:
         samples_per_step=job.batch_size * job.accumulate,
         facts=facts[0],
         steps_s=tuple(_mean_step_s(own) for own in jobs),
-        bubble=bootstrap_interval(bubbles) if len(bubbles) == len(facts) else None,
+        bubbles=tuple(bubbles) if len(bubbles) == len(facts) else (),
         accuracy=bootstrap_interval(accuracies) if len(accuracies) == len(jobs) else None,
         ids=tuple(record.id for record in records),
     )

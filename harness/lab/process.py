@@ -26,6 +26,7 @@ from harness.lab.rank import Place
 from harness.lab.rank_process import fork_rank
 from harness.lab.services import places
 from harness.lab.watch import LauncherGone, Watch
+from harness.parallel.placement import graph_of_workload
 from harness.predict.rows import preload
 from harness.systems import system_of
 from harness.systems.api import Preloads
@@ -107,6 +108,9 @@ class Lab:
             # in its first step.
             if job.system == "ours" and job.resolve().compression.lossy:
                 kernels.warm_up()
+            # Counting a large network's layers takes seconds, and every stage is cut by them.
+            if job.pipelining is not None:
+                graph_of_workload(job.workload)
             if repr(job.workload) not in self._opened:
                 workload = open_workload(job.workload)
                 if job.workload.device is not Device.CUDA:

@@ -10,6 +10,8 @@ from baselines.parallelism.api import Action, Backward, Forward, Update
 from crossover import TurnTaking
 from harness.trace import Recorder
 
+UPDATE = "update"
+
 
 class PipelineMeter:
     """Takes a lease for each pass or update and notes the times; a step ends with every `updates_per_step`-th update.
@@ -59,8 +61,10 @@ class PipelineMeter:
         return [end - start for start, end in zip(starts_s, self.ends_s, strict=False)]
 
     def busy_s(self, num_warmup: int) -> float:
-        """Seconds in passes and updates after the warm-up."""
-        return self._recorder.between(*self.window(num_warmup)).total_s("compute")
+        """Seconds in passes after the warm-up."""
+        measured = self._recorder.between(*self.window(num_warmup))
+        passes = [span for span in measured.spans if span.track == "compute" and not span.name.startswith(UPDATE)]
+        return sum(span.end_s - span.start_s for span in passes)
 
     def window(self, num_warmup: int) -> tuple[float, float]:
         """From the end of the warm-up to the end of the last step, evaluations among them."""
@@ -70,6 +74,6 @@ class PipelineMeter:
 def name_of(action: Action) -> str:
     """As traces show it: `forward 2 of stage 1`."""
     if isinstance(action, Update):
-        return f"update of stage {action.stage}"
+        return f"{UPDATE} of stage {action.stage}"
     kind = {Forward: "forward", Backward: "backward"}.get(type(action), "recompute")
     return f"{kind} {action.micro_batch} of stage {action.stage}"

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from baselines.parallelism.api import ParallelismError, PipelineSchedule
+from baselines.parallelism.api import Backward, Forward, ParallelismError, PipelineSchedule, Recompute
 from baselines.parallelism.catalogue import planners
 from baselines.parallelism.dapple import Dapple
 from baselines.parallelism.operator_costs import OperatorConfig, total_s
@@ -84,9 +84,14 @@ def pipeline_step(
 
 
 def busy_per_step(timeline: PipelineTimeline, schedule: PipelineSchedule) -> tuple[float, ...]:
-    """Of a timeline of `pipeline_step`: seconds in which each pipeline rank computes, per step."""
+    """Of a timeline of `pipeline_step`: seconds in which each pipeline rank is in a pass, per step. Sums of gradients,
+    which the clock counts to the update, are no computation."""
     num_steps = 1 if schedule.synchronous else 2 * _ROUNDS
-    return tuple(busy_s / num_steps for busy_s in timeline.busy_s)
+    busy_s = [0.0] * len(timeline.busy_s)
+    for span in timeline.spans:
+        if isinstance(span.instruction, Forward | Recompute | Backward):
+            busy_s[span.rank] += span.end_s - span.start_s
+    return tuple(total_s / num_steps for total_s in busy_s)
 
 
 def stage_costs(

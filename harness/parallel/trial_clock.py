@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from baselines.parallelism.api import Backward, Forward, ParallelismError, Update
+from baselines.parallelism.api import Backward, Forward, ParallelismError, Recompute, Update
 from baselines.parallelism.programs import PipelineProgram, Receive, Send, peak_stash, peak_versions, program_of
 from crossover import Sharing
 from harness.lab.rank import RankResult, Signals
@@ -94,7 +94,7 @@ def _clocked_job(trial: Trial, number: int) -> ClockedJob:
 def _busy_of(timeline: SharedTimeline, number: int, job: ClockedJob) -> tuple[float, ...]:
     busy_s = [0.0] * job.program.num_ranks
     for span in timeline.spans[number]:
-        if not isinstance(span.instruction, Send | Receive):
+        if isinstance(span.instruction, Forward | Recompute | Backward):
             busy_s[span.rank] += span.end_s - span.start_s
     return tuple(total_s / job.num_steps for total_s in busy_s)
 

@@ -142,7 +142,7 @@ def _against(rows: Rows, group: str, own: str, other: str, ratio: Ratio) -> Iter
         rival = places.get((row.group, row.workload, row.num_ranks))
         in_group = row.group == group or row.group.startswith(f"{group}-")
         if row.label == own and rival is not None and in_group and (found := ratio(row, rival)) is not None:
-            yield Measured(row.cell, found)
+            yield Measured(row.cell, found, (row.ids, rival.ids))
 
 
 def _throughput(row: PipelineRow, rival: PipelineRow) -> Interval:
@@ -154,18 +154,15 @@ def _memory(row: PipelineRow, rival: PipelineRow) -> Interval:
 
 
 def _busy_ratio(row: PipelineRow) -> Iterator[Measured]:
-    if row.bubble is not None and row.facts.bubble_clock is not None:
-        clock = 1 - row.facts.bubble_clock
-        own = row.bubble
-        yield Measured(
-            row.cell, Interval((1 - own.median) / clock, (1 - own.high) / clock, (1 - own.low) / clock, own.n)
-        )
+    if row.bubbles and row.facts.bubble_clock is not None:
+        clock = [1 - row.facts.bubble_clock] * len(row.bubbles)
+        yield Measured(row.cell, paired_ratio([1 - bubble for bubble in row.bubbles], clock), (row.ids,))
 
 
 def _step_ratio(row: PipelineRow) -> Iterator[Measured]:
     if row.facts.step_clock_s is not None:
         predicted_s = [row.facts.step_clock_s] * len(row.steps_s)
-        yield Measured(row.cell, paired_ratio(list(row.steps_s), predicted_s))
+        yield Measured(row.cell, paired_ratio(list(row.steps_s), predicted_s), (row.ids,))
 
 
 def _against_torch(rows: Rows) -> Iterator[Measured]:
@@ -175,7 +172,8 @@ def _against_torch(rows: Rows) -> Iterator[Measured]:
     for row in rows:
         rival = places.get((row.group, row.workload, row.facts.schedule))
         if row.system == "ours" and rival is not None and len(rival.steps_s) == len(row.steps_s):
-            yield Measured(row.cell, paired_ratio(list(row.steps_s), list(rival.steps_s)))
+            ratio = paired_ratio(list(row.steps_s), list(rival.steps_s))
+            yield Measured(row.cell, ratio, (row.ids, rival.ids))
 
 
 def _steps_to_target(evidence: Evidence, label: str) -> Iterator[Measured]:
@@ -187,14 +185,18 @@ def _steps_to_target(evidence: Evidence, label: str) -> Iterator[Measured]:
         for row in study.rows:
             own = [price.steps for price in row.prices]
             if row.strategy.startswith(f"{label}(rate_steps") and len(own) == len(dense):
-                yield Measured(f"{row.strategy}, {study.title}", paired_ratio(own, dense))
+                ids = row.record_ids, study.dense.record_ids
+                yield Measured(f"{row.strategy}, {study.title}", paired_ratio(own, dense), ids)
 
 
 def _shares(evidence: Evidence) -> Iterator[Measured]:
     for pair in evidence.pairs:
         row = pair.row(CROSSOVER)
         if pair.group.startswith("two-jobs") and row is not None and row.share is not None:
-            yield Measured(row.cell, row.share)
+            # Of the virtual clock a repeat is as good as many.
+            on_clock = pair.group.startswith("two-jobs-clock")
+            share = exactly(row.share.median, row.share.n) if on_clock else row.share
+            yield Measured(row.cell, share, (row.record_ids,))
 
 
 STUDY = Study(suite=NAME, claims=claims)

@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from analysis.sharing.rows import Outcome
+from analysis.claims import Outcome
 from analysis.summary import summarise
 from harness.lab.messages import Answer, Ending
 from harness.lab.rank import Signals
