@@ -42,6 +42,10 @@ def check_pipelines(trial: Trial) -> None:
             f"{trial.cell}: {trial.fabric.num_virtual} virtual peers, and a stage needs a real neighbour; use "
             "num_virtual=0"
         )
+    if trial.fabric.kind is FabricKind.SIMULATED:
+        raise ParallelismError(
+            f"{trial.cell}: pipelines on a named network: their clock knows a switch that never blocks; use lockstep"
+        )
     if not trial.fabric.kind.has_processes:
         _check_clock(trial)
     for job in trial.jobs:
