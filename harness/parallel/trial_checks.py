@@ -89,6 +89,7 @@ def _check_job(trial: Trial, job: Job) -> None:
         reason = system.why_unfit_for(asked.schedule) if isinstance(system, RunsPipelines) else "it has no pipelines"
         if reason is not None:
             raise ParallelismError(f"{trial.cell}: {job.system}: {reason}; use the system ours")
+    # What only the executor would find out, minutes later and on every rank.
     schedule, stages = asked.resolve(), asked.stages(spec, trial.world)
     if not schedule.synchronous and len(stages) > 1 and graph_of_workload(spec).layers[-1].tied_bytes:
         raise ParallelismError(
