@@ -9,6 +9,7 @@ TORCH  ?= pinned
 ARGS   ?=
 SUITE  ?= quick
 NET    ?= resnet50
+NS3    ?=
 DEVICE ?= cpu
 
 INPUTS := pyproject.toml constraints.txt $(addprefix scripts/,setup.py steps.py wheels.py horovod_wheel.py deepspeed_wheel.py)
@@ -16,7 +17,7 @@ READY  := .venv/.ready-$(TORCH)-$(shell cat $(INPUTS) | sha256sum | cut -c1-12)
 BIN    := .venv/bin
 BENCH  := $(BIN)/crossover-bench
 
-.PHONY: help setup doctor test faults check report figures regress fuzz benchmark profile clean
+.PHONY: help setup doctor test faults check report figures regress fuzz benchmark oracle-networks profile clean
 
 help:            ## this list
 	@awk -F ':.*## ' '/^[a-z%-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' Makefile
@@ -58,6 +59,10 @@ fuzz: $(READY)     ## bad input, 20,000 of each kind: no traceback, nothing over
 
 benchmark: $(READY) ## hot paths of the engine, pytest-benchmark
 	$(BIN)/python -m pytest benchmarks --benchmark-enable --benchmark-autosave $(ARGS)
+
+oracle-networks: $(READY) ## the flow engine beside SimGrid (Debian: python3-simgrid), TCP beside ns-3 (NS3=program)
+	$(BIN)/python benchmarks/oracle_networks.py $(ARGS)
+	@if [ -n "$(NS3)" ]; then $(BIN)/python benchmarks/oracle_tcp.py $(NS3); else echo "ns-3: not compared; docs/guide/networks.md says how its program is built, then NS3=./ns3_dumbbell"; fi
 
 profile: $(READY) ## record the layer times of NET on DEVICE
 	$(BIN)/python -m models.profile $(NET) --device $(DEVICE) $(ARGS)

@@ -33,7 +33,7 @@ class Outcome(StrEnum):
     NOT_MEASURED = "not measured"
 
 
-class Figure(StrEnum):
+class Formula(StrEnum):
     """Which formula a claim's figures are, of the records of each cell by operand; repeat by repeat unless it says so.
 
     `docs/claims.md` names it, and `scripts/recompute_claims.py` works it out again from the records alone.
@@ -59,7 +59,7 @@ class Figure(StrEnum):
 
 
 class Measured(NamedTuple):
-    """A cell, what was measured there, and the ids of its records, operand by operand of the claim's figure."""
+    """A cell, what was measured there, and the ids of its records, operand by operand of the claim's formula."""
 
     cell: str
     value: Interval
@@ -87,7 +87,7 @@ class ClaimRow:
     outcome: Outcome
     sentence: str
     rule: str = ""
-    figure: Figure = Figure.NONE
+    formula: Formula = Formula.NONE
     unit: str = ""
     cells: tuple[JudgedCell, ...] = ()
     details: tuple[str, ...] = ()
@@ -97,7 +97,7 @@ class ClaimRow:
 class Level:
     """What is claimed: in every cell, or with `some` in one at least, the interval lies between `low` and `high`.
 
-    `quantity` says in words what is measured and `figure` which formula it is; `scale` and `unit` turn it into what
+    `quantity` says in words what is measured and `formula` which one it is; `scale` and `unit` turn it into what
     people read.
     """
 
@@ -106,7 +106,7 @@ class Level:
     low: float | None = None
     high: float | None = None
     some: bool = False
-    figure: Figure = Figure.NONE
+    formula: Formula = Formula.NONE
     scale: float = 1.0
     unit: str = ""
 
@@ -169,7 +169,7 @@ def judge(claim: Level, measured: Sequence[Measured]) -> ClaimRow:
         outcome=outcome,
         sentence=sentence,
         rule=claim.rule,
-        figure=claim.figure,
+        formula=claim.formula,
         unit=claim.unit,
         cells=cells,
     )

@@ -8,8 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from analysis.codes.figures import compression_drawings
-from analysis.drawing import Drawing as Drawing
-from analysis.rows import PairRow, SettingRow, Summary
+from analysis.rows import Drawing, PairRow, SettingRow, Summary
 from analysis.sharing.figures import sharing_drawings
 from analysis.steps.figures import step_drawings
 from analysis.targets.convergence import WINDOW

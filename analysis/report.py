@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from analysis import wording
-from analysis.axes import axis_of
 from analysis.claims import text_of
 from analysis.codes.tables import bits, sooner_text
-from analysis.figures import Drawing, drawings, save
-from analysis.rows import PairRow, Summary
+from analysis.figures import drawings, save
+from analysis.rows import Drawing, PairRow, Summary
+from analysis.sharing.axes import axis_of
 from analysis.stats import FEWEST_FOR_LEVEL
 from analysis.targets.convergence import WINDOW
 from analysis.targets.reached import judged

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
-from analysis.adapting import AdaptedRow
 from analysis.cells import LOCAL, SettingKey
 from analysis.claims import ClaimRow
 from analysis.codes.rows import CompressionStudy
@@ -15,10 +15,14 @@ from analysis.sharing.rows import OptimiserRow, PaperCase, SweepRow
 from analysis.sharing.rows import PairRow as PairRow
 from analysis.sharing.rows import SharingRow as SharingRow
 from analysis.stats import Interval
+from analysis.steps.adapting import AdaptedRow
 from analysis.steps.rows import ErrorRow, StudyRow
 from analysis.steps.wire_bytes import bytes_a_step
 from analysis.targets.rows import TargetStudy
 from results.record import Environment, FabricFacts, Phases, Status
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,3 +205,14 @@ class Summary:
     compression: CompressionStudy = field(default_factory=CompressionStudy)
     outcomes: tuple[OutcomeRow, ...]
     provenance: tuple[ProvenanceRow, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drawing:
+    """A figure with the words and the records that belong to it. `topic` is the report's section."""
+
+    name: str
+    topic: str
+    caption: str
+    figure: Figure
+    record_ids: tuple[str, ...]

@@ -11,7 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from analysis.claims import ClaimRow, Figure, JudgedCell, Outcome
+from analysis.claims import ClaimRow, Formula, JudgedCell, Outcome
 from analysis.stats import FEWEST_FOR_LEVEL
 from analysis.study import Evidence, Study
 from analysis.wording import NOT_KNOWN
@@ -72,7 +72,7 @@ def _overview(by_suite: Mapping[str, Sequence[ClaimRow]], num_records: int | Non
 def _claim(row: ClaimRow) -> Iterator[str]:
     yield f"### {row.claim}"
     yield ""
-    figure = f" · figure: {row.figure.value}" if row.figure is not Figure.NONE else ""
+    figure = f" · figure: {row.formula.value}" if row.formula is not Formula.NONE else ""
     unit = f" · in {row.unit.strip()}" if row.unit.strip() not in ("", "×") else ""
     yield f"**{row.outcome.value}** · rule: {row.rule or NOT_KNOWN}{figure}{unit}"
     if not row.cells:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
-from analysis.adapting import adapted_rows
 from analysis.cells import SIMULATED, cells
 from analysis.claims import ClaimRow
 from analysis.codes.findings import compression_study
@@ -17,6 +16,7 @@ from analysis.sharing.optimisers import optimisers
 from analysis.sharing.rows import PairRow, PaperCase, SweepRow
 from analysis.sharing.sweeps import sweeps
 from analysis.sheet import claims_of
+from analysis.steps.adapting import adapted_rows
 from analysis.steps.times import error_rows, step_rows, step_studies
 from analysis.study import Evidence, Study, suites_with
 from analysis.targets.reached import target_studies

@@ -15,6 +15,8 @@ from typing import Any, ClassVar, Protocol, Self, runtime_checkable
 import torch
 from torch import Tensor
 
+from baselines.memory import blank
+
 
 class Slot(StrEnum):
     """What a plug-in decides; a strategy holds one of each."""
@@ -598,6 +600,13 @@ class Consistency(Protocol):
 
 
 @runtime_checkable
+class SharesMemory(Protocol):
+    """A consistency method whose workers share one host's memory, and have no servers."""
+
+    shares_memory: ClassVar[bool]
+
+
+@runtime_checkable
 class NeedsWorld(Protocol):
     """An exchange that does not go with any number of ranks."""
 
@@ -656,7 +665,9 @@ def as_bytes(payload: Payload) -> Tensor:
     tensor."""
     full = (part.contiguous().view(-1) if part.numel() else torch.zeros(0, device=part.device) for part in payload)
     flat = [part.view(torch.uint8) for part in full]  # an empty tensor of numpy's has stride 0, which has no such view
-    return flat[0] if len(flat) == 1 else torch.cat(flat)
+    if len(flat) == 1:
+        return flat[0]
+    return torch.cat(flat, out=blank(sum(part.numel() for part in flat), torch.uint8, flat[0].device))
 
 
 def from_bytes(data: Tensor, like: Payload) -> Payload:

@@ -27,6 +27,7 @@ from baselines.api import (
     as_bytes,
     servers_of,
 )
+from baselines.memory import zeros
 
 
 @runtime_checkable
@@ -77,7 +78,7 @@ def gathered(codec: Codec, grad: Tensor, ctx: Context) -> Reduction:
 
 def decoded(codec: Codec, data: Tensor, numel: int, ctx: Context) -> Tensor:
     """What `data` stands for [numel]."""
-    values = torch.zeros(numel, dtype=torch.float32, device=data.device)
+    values = zeros(numel, data.device)
     codec.add_decoded(data, values, ctx)
     return values
 

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from baselines.api import Aggregate, Context, How, Message, Reduced, Reduction, Segment
 from baselines.codec import Codec
+from baselines.memory import blank
 from baselines.residuals import report
 
 Share = tuple[int, Segment]  # where a piece of the message begins, and the piece
@@ -37,8 +38,10 @@ def squeezed(codec: Codec, values: Tensor, residuals: Mapping[str, Tensor], ctx:
     own = [replace(ctx, message=Message(ctx.message.index, tuple(s for _, s in share))) for share in shares]
     codes = tuple(codec.encode(_take(values, share), part) for share, part in zip(shares, own, strict=True))
     arrived = yield Aggregate(codes, How.SCATTER, "gradient", equal_sizes=codec.equal_sizes)
-    contributed = torch.empty_like(values) if ctx.wants_contribution else None
-    scratch = values.new_empty(max(_numel(share) for share in shares))  # one for all shares: fresh memory is slow
+    contributed = blank(values.numel(), torch.float32, values.device) if ctx.wants_contribution else None
+    scratch = blank(
+        max(_numel(share) for share in shares), torch.float32, values.device
+    )  # one for all shares: fresh memory is slow
     if contributed is not None:
         for share, part, code in zip(shares, own, codes, strict=True):
             _put(contributed, share, _decoded(codec, code, scratch[: _numel(share)], part))

@@ -23,6 +23,7 @@ from fabric.simulated.routing import PathSet, route
 from fabric.simulated.topologies import FatTree, Torus
 from fabric.simulated.traffic import FlowRound, TrafficJob, all_to_all, ring_all_reduce
 
+AGREES = 1e-3  # relative: what the flow engine owes its oracle
 CHILD = Path(__file__).parent / "oracles" / "simgrid_flows.py"
 
 
@@ -122,6 +123,8 @@ def main() -> None:
         )
     for row in rows:
         print(json.dumps(row) if options.json else "  ".join(f"{key}: {value}" for key, value in row.items()))
+    if apart := [row["case"] for row in rows if float(str(row["largest difference"])) > AGREES]:
+        raise SystemExit(f"more than {AGREES:.1%} apart from SimGrid: {', '.join(map(str, apart))}")
 
 
 if __name__ == "__main__":

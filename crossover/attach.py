@@ -15,6 +15,7 @@ import importlib
 import os
 import sys
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from functools import cache
 from math import inf
 from types import TracebackType
@@ -175,14 +176,26 @@ def attach(
         rest_limit_s=None if team.strict else _rest_limit_s(rest_limit_s),
         is_sole=team.agree is None,
     )
-    place = path if path is not None else default_path()
-    own_device = device if device is not None else team.device
-    turns = Participant(place, name, own_device, settings=settings, agree=team.agree, rounds_ahead=ROUNDS_AHEAD)
+    team = team if device is None else replace(team, device=device)
+    turns = _seat(path if path is not None else default_path(), name, settings, team)
     attachment = Attachment(name, _bound(integration, models, inner, turns, manner), models)
     for wrapper in optimizers:
         show_new_step(wrapper)
     _open_attachments.add(attachment)
     return attachment
+
+
+def _seat(path: str | os.PathLike[str], job: str, settings: Settings | None, team: Team) -> Participant:
+    """This worker's seat among those of its job."""
+    return Participant(
+        path,
+        job,
+        team.device,
+        settings=settings,
+        agree=team.agree,
+        rounds_ahead=ROUNDS_AHEAD,
+        num_local=team.num_local,
+    )
 
 
 def _bound(

@@ -35,6 +35,7 @@ from crossover.protocol import (
     release_of,
 )
 from crossover.settings import Settings
+from crossover.status import excuse
 from crossover.tokens import MAX_AHEAD_ROUNDS
 from crossover.turns import Alone, Lease, TurnTaking
 
@@ -62,6 +63,9 @@ class Participant(TurnTaking):
     back to its seat at its own next round. A turn that was granted by the dead arbiter ends as any other, and nobody
     overtakes it (`crossover.arbiter.roster`). Without, `ArbiterAbsent` and `ArbiterLost` say that it is not there.
 
+    `num_local` is the job's number of workers on this host, each at a device of its own: once all have come, nobody
+    waits for the job at the host's other devices. Without it they wait for as long as the settings' `gather_limit_s`.
+
     With `wait_limit_s` a longer wait for a turn ends in `ArbiterLost`. Raises `Refused` with the arbiter's reason.
     """
 
@@ -77,6 +81,7 @@ class Participant(TurnTaking):
         rounds_ahead: int = 0,
         settings: Settings | None = None,
         wait_limit_s: float | None = None,
+        num_local: int | None = None,
     ) -> None:
         if first_round < 0:
             raise Refused(f"first_round must be 0 or more, not {first_round}")
@@ -86,6 +91,7 @@ class Participant(TurnTaking):
         self._resource = resource
         self._settings = settings
         self._wait_limit_s = wait_limit_s
+        self._num_local = num_local
         # kept here as well as in the arbiter: a second acquire is refused without asking
         self._lease: Lease | None = None
         self._line: Line | None = None
@@ -191,6 +197,8 @@ class Participant(TurnTaking):
         welcome = Reply.unpack(self._line.exchange(self._join_packet(), ReplyKind.WELCOME, self._wait_limit_s))
         self.next_round, self._extent = welcome.round, welcome.extent
         self._generation = max(self._generation, welcome.generation)
+        if self._num_local is not None:
+            excuse(self._path, self.job, num_workers=self._num_local, limit_s=_ANSWER_LIMIT_S)
         if self._is_paused:  # the arbiter that knew is gone
             self._line.exchange(_PAUSE, ReplyKind.PAUSED, self._wait_limit_s)
 

@@ -86,7 +86,8 @@ _NAMED = (RequestKind.JOIN, RequestKind.LOOK, RequestKind.EXCUSE)
 @dataclass(frozen=True, slots=True)
 class Request:
     """Participant to arbiter. `number` is a first round in JOIN, a generation in RELEASE and a number of rounds in
-    SKIP; `generation` counts in JOIN only, names in JOIN, LOOK and EXCUSE (the job's alone)."""
+    SKIP, and in EXCUSE how many workers of the job come to this host (0: it has ended, so none); `generation` counts in
+    JOIN only, names in JOIN, LOOK and EXCUSE (the job's alone)."""
 
     kind: RequestKind
     resource: Resource = Resource.DEVICE

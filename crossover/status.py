@@ -105,12 +105,13 @@ def read_status(path: str | os.PathLike[str], *, limit_s: float = 2.0) -> HostSt
     return HostStatus.from_json(ask_once(path, Request(RequestKind.STATUS), ReplyKind.REPORT, limit_s=limit_s).text)
 
 
-def excuse(path: str | os.PathLike[str], job: str, *, limit_s: float = 2.0) -> int:
-    """Tell the arbiter at `path` that a job's process has ended before it came, so that nobody waits for it to come.
+def excuse(path: str | os.PathLike[str], job: str, *, num_workers: int = 0, limit_s: float = 2.0) -> int:
+    """Tell the arbiter at `path` how many workers of a job come to its host: once they are there, nobody waits for the
+    job at other devices. 0: its process has ended before it came.
 
-    Returns the number of tokens that waited for it. Errors as of `read_status`.
+    Returns the number of tokens that waited for it in vain. Errors as of `read_status`.
     """
-    request = Request(RequestKind.EXCUSE, job=job, device="0")
+    request = Request(RequestKind.EXCUSE, number=num_workers, job=job, device="0")
     return ask_once(path, request, ReplyKind.EXCUSED, limit_s=limit_s).round
 
 

@@ -201,7 +201,7 @@ def _job_result(
 ) -> JobResult:
     job, is_timed = trial.jobs[index], trial.is_timed
     ranks = [rank for rank in answer.ranks if rank.job == index]
-    asked = asked_of(job, trial.num_steps_of(index), trial.world, ranks[0].tensor_sizes if ranks else ())
+    asked = asked_of(job, trial.num_steps_of(index), trial.num_ranks, ranks[0].tensor_sizes if ranks else ())
     if not ranks:
         return asked
     # Synchronous ranks wait for the slowest, so its phases explain the step.

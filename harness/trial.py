@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 import crossover
-from baselines.api import NeedsWorld, UpdatePoint
+from baselines.api import NeedsWorld, SharesMemory, UpdatePoint
 from baselines.strategy import Strategy, parse_strategy, why_not_pushed
 from crossover import ReleasePoint, Sharing
 from fabric.api import FabricKind, FabricSpec, NetworkSpec
@@ -150,6 +150,11 @@ class Trial:
         return self.fabric.num_hosts * self.ranks_per_host
 
     @property
+    def num_ranks(self) -> int:
+        """Ranks of a job as its collectives count them: beside those of `world`, virtual peers too."""
+        return self.fabric.num_ranks * self.ranks_per_host
+
+    @property
     def num_processes(self) -> int:
         """Processes of a job: a rank each, or in lockstep one for all ranks."""
         return self.world if self.fabric.kind.has_processes else 1
@@ -237,7 +242,7 @@ def _check_skipping(trial: Trial, job: Job) -> None:
 
 def _check_exchange(trial: Trial, job: Job) -> None:
     strategy = job.resolve()
-    if isinstance(strategy.exchange, NeedsWorld) and (reason := strategy.exchange.why_unfit(trial.world)):
+    if isinstance(strategy.exchange, NeedsWorld) and (reason := strategy.exchange.why_unfit(trial.num_ranks)):
         raise TrialError(f"{trial.cell}: {job.strategy}: {reason}")
     if strategy.num_workers(trial.world) < trial.world and trial.sharing is not None:
         raise TrialError(
@@ -260,6 +265,11 @@ def _check_consistency(trial: Trial, job: Job) -> None:
         )
     if cluster is None:
         return
+    if isinstance(strategy.consistency, SharesMemory) and trial.world > 1:
+        raise TrialError(
+            f"{trial.cell}: {strategy.consistency.card.name} shares the memory of one host, and the trial has "
+            f"{trial.world}; use asp, or harness.asynchrony.shared_memory"
+        )
     on_hosts = trial.fabric.kind.has_processes
     if cluster.num_workers + (cluster.num_servers if on_hosts else 0) != trial.world:
         servers = f" and {cluster.num_servers} servers" if on_hosts else ""

@@ -15,9 +15,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from analysis.claims import Outcome, side
-from analysis.figures import Drawing, drawings, save
+from analysis.figures import drawings, save
 from analysis.naming import Method, left_out, short_names
-from analysis.rows import CellRow, PairRow, SettingRow, SharingRow, Summary
+from analysis.rows import CellRow, Drawing, PairRow, SettingRow, SharingRow, Summary
 from analysis.stats import FEWEST_FOR_LEVEL
 from analysis.wording import NOT_KNOWN, factor, number, percent, plural
 from results.record import read_records

@@ -11,14 +11,18 @@ from harness.asynchrony.cluster import OnLoss
 from harness.trial import Trial
 from models.workload import Device
 
+ALPHA_S = 20e-6  # a step of a collective on a network card: 5 to 50 µs
 FEWEST = FEWEST_FOR_LEVEL  # repeats at first; more come where that does not suffice (`suites.repeats`)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """Command-line wishes; None and () leave a suite its own choice. `device` is for real compute."""
+    """Command-line wishes; None and () leave a suite its own choice. `device` is for real compute.
 
-    fabric: FabricKind = FabricKind.EMULATED
+    A `fabric` that is given is that of every cell; else what a cell needs decides: sockets, or a link without noise.
+    """
+
+    fabric: FabricKind | None = None
     num_hosts: int | None = None
     rate_bps: float | None = None
     rate_given: bool = False
@@ -38,7 +42,7 @@ class Options:
         return self.repeats or (1 if self.smoke else fewest)
 
     def fabric_spec(self, *, num_hosts: int, rate_bps: float | None) -> FabricSpec:
-        """The fabric of a cell whose suite suggests these hosts and this rate.
+        """The fabric of a cell that computes, or that validates: real ranks on real sockets, so many and at this rate.
 
         The native fabric has no rate of its own, and a simulated network has those it is named with.
         Raises: FabricError.
@@ -47,7 +51,25 @@ class Options:
         if self.fabric in (FabricKind.NATIVE, FabricKind.SIMULATED) and not self.rate_given:
             rate = None
         hosts = num_hosts if self.num_hosts is None else self.num_hosts
-        return FabricSpec(kind=self.fabric, num_hosts=hosts, rate_bps=rate, network=self.network)
+        return FabricSpec(kind=self.fabric or FabricKind.EMULATED, num_hosts=hosts, rate_bps=rate, network=self.network)
+
+    def paced_spec(
+        self, *, num_workers: int, rate_bps: float | None, alpha_s: float = ALPHA_S, virtual: bool = True
+    ) -> FabricSpec:
+        """The fabric of a replayed cell: the modelled link of one real rank among `num_workers`, or of as many real
+        ones where peers must hold something of their own (parameter servers, trees). Raises: FabricError.
+        """
+        if self.fabric not in (None, FabricKind.PACED):
+            return self.fabric_spec(num_hosts=num_workers, rate_bps=rate_bps)
+        workers = self.num_hosts or num_workers
+        peers = workers if virtual and workers > 1 else 0
+        return FabricSpec(
+            kind=FabricKind.PACED,
+            num_hosts=1 if peers else workers,
+            num_virtual=peers,
+            rate_bps=self.rate_bps if self.rate_given else rate_bps,
+            alpha_s=alpha_s,
+        )
 
 
 Grid = Callable[[Options], Sequence[Trial]]

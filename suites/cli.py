@@ -134,9 +134,9 @@ def _add_run(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     run.add_argument("--strategy", action="append", default=[], metavar="TEXT", help="these instead of the suite's own")
     run.add_argument(
         "--fabric",
-        default="emulated",
         metavar="F",
-        help="emulated (default), paced (one machine, no privileges), native (as it is), or simulated with --network",
+        help="of every cell: emulated, paced (one machine, no privileges), native (as it is), or simulated with "
+        "--network (default: each cell's own)",
     )
     run.add_argument("--hosts", type=int, metavar="N", help="hosts, a rank of each job on each")
     run.add_argument("--rate", metavar="RATE", help="line rate such as 200mbit or 1gbit; none: unshaped")

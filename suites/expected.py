@@ -66,7 +66,7 @@ def expected_s(trial: Trial) -> float:
         return _pipelined_s(trial)
     if not trial.fabric.kind.has_processes:
         return START_S + (trial.num_warmup + trial.num_steps) * trial.world * _in_lockstep_s(trial.jobs[0])
-    parts = [step_parts(job, trial.fabric, trial.world) for job in trial.jobs]
+    parts = [step_parts(job, trial.fabric, trial.num_ranks) for job in trial.jobs]
     num_steps = [trial.num_warmup + trial.num_steps_of(place) for place in range(len(parts))]
     run_s = sum(num * part.step_s for num, part in zip(num_steps, parts, strict=True))
     if trial.sharing is not Sharing.EXCLUSIVE:

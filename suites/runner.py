@@ -218,7 +218,7 @@ class _Run:
 
     def _took(self, record: Record) -> None:
         self._records.append(record)
-        if record.started_at and record.machine is not None and record.fabric.kind != FabricKind.LOCKSTEP:
+        if record.started_at and record.machine is not None and FabricKind(record.fabric.kind).has_processes:
             seconds = seconds_between(record.started_at, record.ended_at)
             self._spent_s += seconds
             self._progress.spend(seconds)

@@ -6,9 +6,11 @@ must then be S times smaller too, or one bucket would hold the whole network: gr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from enum import StrEnum
 
+from fabric.api import FabricKind, FabricSpec
 from harness.sizes import scaled
 from harness.trial import Job, Trial
 from models.workload import Device, WorkloadSpec
@@ -16,6 +18,8 @@ from suites.api import Options
 from suites.data import with_data
 from suites.recipes import RATE_BPS, Recipe, trial
 
+MIB = 1024 * 1024
+PACED_SCALE = 500  # of tensors on a modelled link
 NUM_WARMUP = 2  # after those in which a job settles
 
 
@@ -27,7 +31,7 @@ class Standing:
     size_scale: int
 
 
-# By the Gbit/s that it stands for. 1 Gbit/s is the highest rate at which eight emulated hosts keep the line.
+# By the Gbit/s that it stands for, on sockets: what two cores can carry without having much to do.
 LINKS = {
     1.0: Standing(200e6, 5),
     5.0: Standing(200e6, 25),
@@ -37,26 +41,56 @@ LINKS = {
 }
 
 
+class Wire(StrEnum):
+    """What carries a replayed cell's messages, unless the command line names a fabric."""
+
+    MODELLED = "modelled"  # paced, one real rank among virtual peers
+    AMONG_REAL = "among real ranks"  # paced, where peers must hold something of their own
+    SOCKETS = "sockets"  # emulated: what validates, and what systems with a wire of their own need
+
+
+def standing(gbit: float, kind: FabricKind) -> Standing:
+    """What stands for a link of `gbit` Gbit/s. On a modelled link nothing but the tensors' own work sets a limit, so
+    they are as small as keeps that work short: 500 times, at which every tensor's one element still adds less than a
+    per cent of bytes."""
+    return Standing(gbit * 1e9 / PACED_SCALE, PACED_SCALE) if kind is FabricKind.PACED else LINKS[gbit]
+
+
+def replay_place(options: Options, *, num_workers: int, gbit: float, wire: Wire) -> tuple[FabricSpec, int]:
+    """The fabric of a replayed cell on a link that stands for `gbit` Gbit/s, and its size scale.
+
+    Raises: FabricError.
+    """
+    kind = options.fabric or (FabricKind.EMULATED if wire is Wire.SOCKETS else FabricKind.PACED)
+    stands = standing(gbit, kind)
+    if kind is FabricKind.PACED:
+        virtual = wire is Wire.MODELLED
+        fabric = options.paced_spec(num_workers=num_workers, rate_bps=stands.rate_bps, virtual=virtual)
+    else:
+        fabric = options.fabric_spec(num_hosts=num_workers, rate_bps=stands.rate_bps)
+    return fabric, stands.size_scale
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scene:
-    """A replayed network on so many hosts and a link of so many Gbit/s, under strategies and systems in real sizes."""
+    """A replayed network among so many workers on a link of so many Gbit/s, under strategies and systems in real
+    sizes."""
 
     network: str
     batch_size: int
-    num_hosts: int
+    num_workers: int
     gbit: float
     strategies: tuple[str, ...]
     systems: tuple[str, ...] = ()
-    repeats: int = 3
-    num_steps: int = 8
+    num_steps: int = 10
+    wire: Wire = Wire.MODELLED
 
     def cells(self, suite: str, options: Options) -> Iterator[Trial]:
         """One repeat of each strategy and system. Raises: FabricError."""
-        standing = LINKS[self.gbit]
-        fabric = options.fabric_spec(num_hosts=self.num_hosts, rate_bps=standing.rate_bps)
-        gbit = fabric.rate_bps * standing.size_scale / 1e9 if fabric.rate_bps else None
-        group = f"replay-{fabric.num_hosts}" + ("" if gbit is None else f"-{gbit:g}")
-        for job in self._jobs(standing.size_scale, options):
+        fabric, size_scale = replay_place(options, num_workers=self.num_workers, gbit=self.gbit, wire=self.wire)
+        gbit = fabric.rate_bps * size_scale / 1e9 if fabric.rate_bps else None
+        group = f"replay-{fabric.num_ranks}" + ("" if gbit is None else f"-{gbit:g}")
+        for job in self._jobs(size_scale, options):
             yield trial(
                 suite,
                 group,
@@ -80,6 +114,11 @@ class Scene:
             yield replace(job, system=scaled(system, size_scale))
 
 
+def buckets(mib: float, first_mib: float = 1.0) -> str:
+    """Fixed buckets of so many MiB, in real sizes."""
+    return f"fixed-buckets(bucket_bytes={round(mib * MIB)}, first_bucket_bytes={round(first_mib * MIB)})"
+
+
 def trained(
     suite: str, recipe: Recipe, strategies: Sequence[str], systems: Sequence[str], options: Options
 ) -> Iterator[Trial]:
@@ -90,21 +129,6 @@ def trained(
     jobs = [replace(job, strategy=text) for text in strategies] + [replace(job, system=text) for text in systems]
     for job in jobs:
         yield trial(suite, "real", (job,), fabric, options, num_steps=recipe.num_steps, num_warmup=NUM_WARMUP)
-
-
-Source = tuple[Callable[[Options], Iterator[Trial]], int]
-
-
-def by_repeat(sources: Sequence[Source], options: Options) -> list[Trial]:
-    """Repeat r of every source that has so many, then the next: what is compared lies close together in time."""
-    cells = [(distinct(source(options)), options.repeats or repeats) for source, repeats in sources]
-    return distinct(
-        replace(cell, repeat=repeat, seed=cell.seed + repeat)
-        for repeat in range(max(repeats for _, repeats in cells))
-        for own, repeats in cells
-        if repeat < repeats
-        for cell in own
-    )
 
 
 def distinct(cells: Iterable[Trial]) -> list[Trial]:

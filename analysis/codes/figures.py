@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from analysis.codes.findings import gains_of
 from analysis.codes.rows import CompressionStudy, MethodRow
-from analysis.drawing import Drawing
+from analysis.rows import Drawing
 from analysis.stats import Interval, bootstrap_interval
 from analysis.steps.rows import Setting
 

@@ -8,9 +8,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import count
 from typing import TYPE_CHECKING
 
-from analysis.axes import RHO, axis_of
-from analysis.drawing import Drawing
-from analysis.rows import Summary
+from analysis.rows import Drawing, Summary
+from analysis.sharing.axes import RHO, axis_of
 from analysis.sharing.rows import OptimiserRow, PairRow, PaperCase, SweepRow
 
 if TYPE_CHECKING:

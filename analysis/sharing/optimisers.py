@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
-from analysis.axes import RHO
+from analysis.sharing.axes import RHO
 from analysis.sharing.rows import CROSSOVER, OptimisedRow, OptimiserRow, PairRow, SharingRow
 from analysis.stats import Interval, bootstrap_interval
 

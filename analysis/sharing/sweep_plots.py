@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
 
 from analysis import theme
-from analysis.axes import JOBS, Axis, Scale, axis_of
+from analysis.sharing.axes import JOBS, Axis, Scale, axis_of
 from analysis.sharing.rows import CROSSOVER, FAIR, SeriesRow, SweepRow
 from analysis.stats import Interval
 from analysis.theme import Tag

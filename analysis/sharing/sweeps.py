@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 
-from analysis.axes import HOSTS, JOBS, RHO, axis_of, order_of
+from analysis.sharing.axes import HOSTS, JOBS, RHO, axis_of, order_of
 from analysis.sharing.rows import CROSSOVER, PHASE, PairRow, SeriesRow, SharingRow, SweepRow
 
 Located = tuple[float, PairRow]

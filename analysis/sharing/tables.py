@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 from rich.console import Group
 
 from analysis import terminal
-from analysis.axes import axis_of
 from analysis.claims import ClaimRow, Outcome
+from analysis.sharing.axes import axis_of
 from analysis.sharing.rows import OptimiserRow, PairRow, SharingRow, SweepRow
 from analysis.terminal import Column
 from analysis.wording import NOT_KNOWN, duration, factor, number, percent, size

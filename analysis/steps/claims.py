@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from analysis.claims import (
     ClaimRow,
-    Figure,
+    Formula,
     JudgedCell,
     Level,
     Measured,
@@ -32,7 +32,7 @@ class StepClaim(Level):
     """A level that step times have to reach, with the cells that it is about."""
 
     select: Select
-    figure: Figure = Figure.SPEED_UP
+    formula: Formula = Formula.SPEED_UP
 
 
 def step_claims(
@@ -75,7 +75,7 @@ def prediction_errors(errors: Sequence[ErrorRow]) -> ClaimRow:
         outcome=outcome,
         sentence=sentence,
         rule=rule,
-        figure=Figure.ERROR,
+        formula=Formula.ERROR,
         unit=" %",
         cells=cells,
         details=details,
@@ -100,7 +100,7 @@ def prediction_order(errors: Sequence[ErrorRow]) -> ClaimRow:
         outcome=outcome,
         sentence=f"τ = {text_of(tau)} over {plural(every.num_pairs, 'pair')}.{_thin(every)}",
         rule=rule,
-        figure=Figure.ERROR,
+        formula=Formula.ERROR,
         cells=(JudgedCell(cell="all", value=tau, outcome=outcome, of=every.cells),),
         details=details,
     )

@@ -6,8 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from analysis.drawing import Drawing
-from analysis.rows import Summary
+from analysis.rows import Drawing, Summary
 from analysis.steps.rows import StepRow, StudyRow
 
 if TYPE_CHECKING:

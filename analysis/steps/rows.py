@@ -11,18 +11,21 @@ from results.record import Phases
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """What two methods must share to be compared. `gbit` is what the link stands for, None where it has no rate."""
+    """What two methods must share to be compared. `gbit` is what the link stands for, None where it has no rate;
+    `network` a simulated topology with its transport and placement."""
 
     suite: str
     workload: str
     batch_size: int
     num_workers: int
     gbit: float | None
+    network: str = ""
 
     def describe(self) -> str:
         """One line, such as `vgg16-replay, 4 workers, 25 Gbit/s`."""
         link = "" if self.gbit is None else f", {self.gbit:g} Gbit/s"
-        return f"{self.workload}, {self.num_workers} workers{link}"
+        network = f", {self.network}" if self.network else ""
+        return f"{self.workload}, {self.num_workers} workers{link}{network}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 from rich.console import Group
 
 from analysis import terminal
-from analysis.adapting import AdaptedRow
 from analysis.stats import Interval
+from analysis.steps.adapting import AdaptedRow
 from analysis.steps.rows import ErrorRow, StepRow, StudyRow
 from analysis.terminal import Column
 from analysis.wording import NOT_KNOWN, interval, number, percent, size

@@ -15,7 +15,7 @@ from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from analysis import naming
-from analysis.cells import LOCAL, SIMULATED, is_measured, is_shared, num_ranks, step_time_s
+from analysis.cells import LOCAL, SIMULATED, fabric_key, is_measured, is_shared, num_ranks, step_time_s
 from analysis.stats import NOISE, Interval, bootstrap_interval, pairs_interval, quantile_interval
 from analysis.steps.rows import ErrorRow, PaysRow, Setting, StepRow, StudyRow
 from analysis.targets.training import median_phases, visible_phases
@@ -73,6 +73,7 @@ def place_of(record: Record) -> Setting:
         batch_size=job.batch_size,
         num_workers=max(fabric.num_hosts * fabric.ranks_per_host + fabric.num_virtual, num_ranks(record, job)),
         gbit=None if rate is None else float(f"{rate / 1e9:.6g}"),
+        network=fabric_key(fabric).network,
     )
 
 

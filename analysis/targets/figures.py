@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from analysis.drawing import Drawing
+from analysis.rows import Drawing
 from analysis.targets.rows import TargetStudy
 
 if TYPE_CHECKING:

@@ -36,6 +36,7 @@ from torch import Tensor
 
 from baselines.api import Aggregate, Card, Context, How, Reduced, Reduction, Scope, Slot, State
 from baselines.kernels import feedback, select, sparse
+from baselines.memory import zeros
 from baselines.residuals import report
 from baselines.sparsity import (
     add_sparse_code,
@@ -133,7 +134,7 @@ class Dgc:
                 sparse.zero_at(velocity, own)
         answer = yield Aggregate((data,), How.CONCAT, "gradient")
         if ctx.wants_contribution:
-            add_sparse_code(data, contributed := torch.zeros_like(grad))
+            add_sparse_code(data, contributed := zeros(grad.numel(), grad.device))
         grad.zero_()
         for (part,) in answer.parts:
             add_sparse_code(part, grad)

@@ -41,6 +41,7 @@ from torch import Tensor
 from baselines.api import Aggregate, Card, Context, How, Payload, Reduced, Reduction, Scope, Slot, State
 from baselines.codec import joined
 from baselines.kernels import select, sparse
+from baselines.memory import zeros
 from baselines.sparsity import add_sparse_code, check_share, chosen_bits, code_bytes, elements, num_kept, sparse_code
 
 
@@ -88,7 +89,7 @@ class GTopK:
         ((result,),) = answer.parts
         contributed = None
         if ctx.wants_contribution:
-            add_sparse_code(own, contributed := torch.zeros_like(grad))
+            add_sparse_code(own, contributed := zeros(grad.numel(), grad.device))
             _restrict(contributed, dropped, elements(result, numel)[1])
         add_sparse_code(result, grad.zero_())
         return Reduced(grad, contributed)

@@ -27,6 +27,7 @@ from torch import Tensor
 from baselines.api import Aggregate, Card, Context, How, Reduced, Reduction, Scope, Slot, State
 from baselines.codec import Gathered, gathered, split
 from baselines.kernels import sparse
+from baselines.memory import zeros
 from baselines.sparsity import add_sparse_code, check_share, chosen_bits, code_bytes, num_kept, sparse_code
 
 
@@ -83,7 +84,7 @@ class RandomK(Gathered):
         positions, contributed = self._positions(grad, ctx), None
         values = sparse.gather(grad, positions)
         if ctx.wants_contribution:
-            contributed = torch.zeros_like(grad)
+            contributed = zeros(grad.numel(), grad.device)
             sparse.add_at(contributed, positions, values)
         total = yield Aggregate((values,), How.SUM, "gradient")
         sparse.add_at(grad.zero_(), positions, total.parts[0][0])

@@ -31,7 +31,7 @@ from torch import Tensor
 
 from baselines.api import Card, Context, Message, Scope, Slot
 from baselines.codec import Gathered, joined, split
-from baselines.kernels import golomb, select, sparse
+from baselines.kernels import golomb, sides, sparse
 from baselines.sparsity import check_share, num_kept
 
 
@@ -91,16 +91,9 @@ class Sbc(Gathered):
 
     def _binarised(self, values: Tensor) -> tuple[Tensor, Tensor]:
         """The signed mean of the side that is kept, float32 [], and its positions (ascending)."""
-        up, rising = self._largest(values.clamp(min=0.0))
-        down, falling = self._largest(values.neg().clamp_(min=0.0))
+        rising, falling = sides.top_k_sides(values, num_kept(values.numel(), self.density))
+        up, down = _mean(sparse.gather(values, rising)), -_mean(sparse.gather(values, falling))
         return (-down, falling) if bool(down > up) else (up, rising)
-
-    def _largest(self, side: Tensor) -> tuple[Tensor, Tensor]:
-        """The mean of the k largest elements of `side`, which has no negative ones, and their positions; no zeros."""
-        positions = select.top_k(side, num_kept(side.numel(), self.density))
-        values = side[positions]
-        kept = values != 0
-        return values.sum(dtype=torch.float64).div(kept.sum().clamp(min=1)).float(), positions[kept]
 
     @property
     def _parameter(self) -> int:
@@ -114,3 +107,8 @@ class Sbc(Gathered):
     def wire_bytes(self, numel: int, world: int) -> float:
         """Of one tensor with positions at random."""
         return 8.0 + num_kept(numel, self.density) * golomb.bits_per_position(self.density, self._parameter) / 8
+
+
+def _mean(values: Tensor) -> Tensor:
+    """float32 [], 0 of none."""
+    return values.sum(dtype=torch.float64).div(max(1, values.numel())).float()

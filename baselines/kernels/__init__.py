@@ -14,11 +14,12 @@ def warm_up() -> None:
     To be called once before ranks are forked: they then neither compile nor wait for a lock that another thread held
     at the fork. A new kernel is added here; a test names those that this does not reach.
     """
-    from baselines.kernels import feedback, select, sparse
+    from baselines.kernels import feedback, select, sides, sparse
 
     feedback.warm_up()
     select.warm_up()
     sparse.warm_up()
+    sides.warm_up()
     _warm_up_codes()
 
 

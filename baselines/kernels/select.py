@@ -31,6 +31,8 @@ Ints = NDArray[np.signedinteger]
 # Floating-point type: the integer type of its bit pattern, and how many bits its key has.
 _KEYS = {torch.float32: (torch.int32, 31), torch.float16: (torch.int16, 15), torch.bfloat16: (torch.int16, 15)}
 _MIN_SAMPLES = 64
+STRETCH = 64
+"""Elements of which most often none reaches a bound: one look at their largest is faster than one at each."""
 
 
 def top_k(values: Tensor, k: int) -> Tensor:
@@ -228,16 +230,29 @@ def _write_largest(bits: Ints, k: int, key_bits: int, found: Ints) -> None:
 
 
 @compiled()
+def largest_key(stretch: Ints, mask: int) -> int:
+    """Of `STRETCH` elements; in 32 bits and without a branch, so that the compiler takes several at once."""
+    own_mask, most = np.int32(mask), np.int32(0)
+    for i in range(STRETCH):
+        most = max(most, np.int32(stretch[i] & own_mask))
+    return int(most)
+
+
+@compiled()
 def _write_above(bits: Ints, key_bits: int, least: int, found: Ints) -> int:
     """Positions whose key is at least `least`, until `found` is full; returns how many, one too many if it was."""
     mask = (1 << key_bits) - 1
     written = 0
-    for i in range(bits.size):
-        if (bits[i] & mask) >= least:
-            if written == found.size:
-                return written + 1
-            found[written] = i
-            written += 1
+    for start in range(0, bits.size, STRETCH):
+        stop = min(start + STRETCH, bits.size)
+        if stop - start == STRETCH and largest_key(bits[start:stop], mask) < least:
+            continue
+        for i in range(start, stop):
+            if (bits[i] & mask) >= least:
+                if written == found.size:
+                    return written + 1
+                found[written] = i
+                written += 1
     return written
 
 
@@ -283,7 +298,8 @@ def _num_above(bits: Ints, key_bits: int, least: int) -> int:
 
 @compiled()
 def _take_samples(bits: Ints, places: NDArray[np.float32], samples: Ints) -> None:
+    start = 0
     for stretch in range(samples.size):
-        start = stretch * bits.size // samples.size
-        width = (stretch + 1) * bits.size // samples.size - start
-        samples[stretch] = bits[start + int(places[stretch] * np.float64(width))]
+        stop = (stretch + 1) * bits.size // samples.size  # a division each, and no more: they take half of the time
+        samples[stretch] = bits[start + int(places[stretch] * np.float64(stop - start))]
+        start = stop

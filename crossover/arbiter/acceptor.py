@@ -38,8 +38,8 @@ class Admissions(Protocol):
     def entry(self, request: Request) -> bytes:
         """The packet that answers LOOK."""
 
-    def excuse(self, job: str) -> bytes:
-        """The packet that answers EXCUSE: nobody waits any more for the job to come for the first time."""
+    def excuse(self, job: str, num_workers: int) -> bytes:
+        """The packet that answers EXCUSE: nobody waits any more for more than `num_workers` of the job's workers."""
 
 
 @dataclass(slots=True, eq=False)
@@ -64,7 +64,9 @@ class Acceptor:
             RequestKind.JOIN: self._admit,
             RequestKind.STATUS: lambda client, _: self._tell(client, admissions.report()),
             RequestKind.LOOK: lambda client, request: self._tell(client, admissions.entry(request)),
-            RequestKind.EXCUSE: lambda client, request: self._tell(client, admissions.excuse(request.job)),
+            RequestKind.EXCUSE: lambda client, request: self._tell(
+                client, admissions.excuse(request.job, request.number)
+            ),
         }
         loop.watch(listener.fileno(), self._accept, urgent=False)
 

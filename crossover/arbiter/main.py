@@ -15,7 +15,7 @@ import resource
 import signal
 import sys
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from math import inf
 from pathlib import Path
@@ -103,8 +103,10 @@ def _make_ready() -> None:
     gc.freeze()
     gc.disable()  # nothing here makes cycles, and a collection would delay a hand-over
     lock_memory()
-    print(READY, flush=True)
+    # before anybody is told: afterwards there may be no descriptor left
     silence = os.open(os.devnull, os.O_WRONLY)
+    with suppress(BrokenPipeError):  # who started it has died meanwhile: others may come
+        print(READY, flush=True)
     os.dup2(silence, sys.stdout.fileno())  # who waited for it has closed the other end
     os.close(silence)
 
@@ -162,6 +164,8 @@ def _parser() -> argparse.ArgumentParser:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Command line; returns the exit code (2: what was asked cannot be had)."""
     given = _parser().parse_args(arguments)
+    # the kernel sends it where the starter of a stopped arbiter dies (an orphaned group), and no terminal is its own
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         settings = Settings.from_json(given.settings)
         path = given.path.absolute()

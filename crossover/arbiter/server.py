@@ -66,6 +66,7 @@ class Arbiter:
         self._lender = Lender(self.loop, settings, self._see_off, adapt)
         self._tables: dict[tuple[Resource, str], Table] = {}
         self._connections: set[Connection] = set()
+        self._num_workers: dict[str, int] = {}  # of jobs that have said so, on this host
         num_files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         self._max_seats = min(MAX_SEATS, (num_files - RESERVED_FILES - MAX_PENDING) // 2)
         if self._max_seats < 1:
@@ -141,16 +142,30 @@ class Arbiter:
         round_ = 0 if is_new else tokens.entry_round(token, request.job)
         return Reply(ReplyKind.ENTRY, token.generation, round_, self._settings.sharing.extent).pack()
 
-    def excuse(self, job: str) -> bytes:
-        """The packet that answers EXCUSE: the job's process has ended before it came, so nobody waits for it. It may
-        still come, as one that is late."""
-        num_excused = 0
-        for table in tuple(self._tables.values()):
-            if table.token.seat(job).phase is Phase.ABSENT and job not in table.awaited:
-                num_excused += 1
-                _say(f"job {job!r} has ended before it came to {table.name}: the others go on")
-                self._lender.settle(table, tokens.leave(table.token, job))
+    def excuse(self, job: str, num_workers: int) -> bytes:
+        """The packet that answers EXCUSE: no more than `num_workers` of the job's workers come to this host, so nobody
+        waits for others; with 0 it has ended before it came. It may still come, as one that is late."""
+        self._settings.token().seat(job)  # an undeclared job is refused
+        if num_workers:
+            self._num_workers[job] = num_workers
+        is_due = num_workers and not self._have_all_come(job)
+        num_excused = 0 if is_due else sum(self._excuse_at(table, job) for table in tuple(self._tables.values()))
         return Reply(ReplyKind.EXCUSED, round=num_excused).pack()
+
+    def _have_all_come(self, job: str) -> bool:
+        """Whether so many devices have seen the job as it has workers here; False where it has not said how many."""
+        devices = [table for table in self._tables.values() if table.resource is Resource.DEVICE]
+        num_come = sum(table.token.seat(job).phase is not Phase.ABSENT for table in devices)
+        return num_come >= self._num_workers.get(job, len(devices) + 1)
+
+    def _excuse_at(self, table: Table, job: str) -> bool:
+        """Whether the table waited for the job; it does no more."""
+        is_absent = table.token.seat(job).phase is Phase.ABSENT and job not in table.awaited
+        if is_absent:
+            _say(f"no worker of job {job!r} will come to {table.name}: the others go on")
+            self._report_due_s = 0.0  # an old report would have it absent still
+            self._lender.settle(table, tokens.leave(table.token, job))
+        return is_absent
 
     def _welcome(self, connection: Connection, token: Token) -> None:
         """Note the seat in the roster, and only then tell the job that it has one."""
@@ -191,7 +206,10 @@ class Arbiter:
                 isinstance(policy, Timeless),
                 deadline_s,
             )
+            complete = [job for job in self._num_workers if kind is Resource.DEVICE and self._have_all_come(job)]
             self._tables[kind, device] = table
+            for job in complete:
+                self._excuse_at(table, job)
             self.loop.wake_by(deadline_s)
         return self._tables[kind, device]
 

@@ -49,12 +49,13 @@ class Team:
 
     `agree` returns the largest of what all workers give (a collective: all workers attach); None for a sole worker.
     `device` names this worker's device among those of its host, the same for every job. `strict` says why turns must be
-    strict here; empty: they need not.
+    strict here; empty: they need not. `num_local` is how many of the workers are on this host; None: unknown.
     """
 
     agree: Callable[[int], int] | None
     device: str
     strict: str = ""
+    num_local: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -59,8 +59,9 @@ def team(models: tuple[nn.Module, ...], optimizers: tuple[Any, ...]) -> Team:
         latest = hvd.allreduce(latest, name="crossover.round", op=hvd.Max, process_set=optimizer.process_set)
         return int(latest)
 
+    num_local = min(hvd.local_size(), optimizer.process_set.size())
     strict = NCCL_IS_STRICT if device.type == "cuda" and hvd.nccl_built() else ""
-    return Team(agree=agree, device=device_name(device, hvd.local_rank()), strict=strict)
+    return Team(agree=agree, device=device_name(device, hvd.local_rank()), strict=strict, num_local=num_local)
 
 
 def bind(models: tuple[nn.Module, ...], optimizers: tuple[Any, ...], turns: TurnTaking, manner: Manner) -> Bond:

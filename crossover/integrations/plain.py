@@ -23,6 +23,7 @@ from crossover.integrations.workers import (
     device_name,
     device_of,
     idling,
+    num_local_workers,
     process_group_team,
     synchronizing,
 )
@@ -47,7 +48,8 @@ def team(models: tuple[nn.Module, ...], optimizers: tuple[Optimizer, ...]) -> Te
     device = device_of(models[0])
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         return process_group_team(device, None)
-    return Team(agree=None, device=device_name(device, None))
+    # without a launcher it is the job's only worker
+    return Team(agree=None, device=device_name(device, None), num_local=num_local_workers() or 1)
 
 
 def bind(models: tuple[nn.Module, ...], optimizers: tuple[Optimizer, ...], turns: TurnTaking, manner: Manner) -> Bond:

@@ -14,6 +14,7 @@ from crossover.errors import Refused
 from crossover.integrations import ReleasePoint, Team
 
 LOCAL_RANKS = ("LOCAL_RANK", "HOROVOD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID")
+LOCAL_SIZES = ("LOCAL_WORLD_SIZE", "HOROVOD_LOCAL_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE")
 NCCL_IS_STRICT = "NCCL's collectives need the device's own processors, so they must come in one order on every host"
 
 
@@ -34,6 +35,17 @@ def device_name(device: torch.device, rank: int | None) -> str:
         return str(torch.cuda.get_device_properties(device).uuid).replace("-", "")
     place = next((os.environ[name] for name in LOCAL_RANKS if name in os.environ), None)
     return place if place is not None else str(rank or 0)
+
+
+def num_local_workers(world: int | None = None) -> int | None:
+    """How many of the job's `world` workers are on this host, by its launcher; None where none says.
+
+    Never too few: with too few, others would go on without a worker that is still to come.
+    """
+    given = next((os.environ[name] for name in LOCAL_SIZES if name in os.environ), "")
+    if not given.isdecimal() or not int(given):
+        return None
+    return int(given) if world is None else min(int(given), world)
 
 
 def synchronizing(device: torch.device) -> Callable[[], None]:
@@ -60,7 +72,8 @@ def process_group_team(device: torch.device, group: Any) -> Team:
         return int(latest)
 
     strict = NCCL_IS_STRICT if "nccl" in backend else ""
-    return Team(agree=agree, device=device_name(device, dist.get_rank(group)), strict=strict)
+    num_local = num_local_workers(dist.get_world_size(group))
+    return Team(agree=agree, device=device_name(device, dist.get_rank(group)), strict=strict, num_local=num_local)
 
 
 def check_supported(models: tuple[nn.Module, ...], optimizers: tuple[Optimizer, ...]) -> None:

@@ -11,12 +11,13 @@ import numpy as np
 from fabric.network import NetworkSpec
 from fabric.simulated.graph import Floats, Ints, NetworkError, NetworkGraph
 from fabric.simulated.laws import TransportLaw, law_of
-from fabric.simulated.routing import PathSet, route
+from fabric.simulated.routing import Algorithmic, PathSet, route
 from fabric.simulated.topologies import parse_topology
 from fabric.simulated.traffic import FlowRound, place_jobs
 from fabric.simulated.transports import TRANSPORTS
 
 BITS = 8.0
+MOST_CHOICES = 4  # of a flow's routes that are looked at; the direct one is among the first in every topology
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -54,6 +55,8 @@ class PlacedJob:
         if key not in self._routes:
             hosts = np.asarray(self.hosts)
             choices = None if self.hashes else np.zeros(len(sources), np.int64)
+            if is_server_centric(self.graph):
+                choices = shortest_choices(self.graph, hosts[sources], hosts[destinations])
             paths = route(self.graph, hosts[sources], hosts[destinations], choices)
             delays = np.add.reduceat(np.repeat(self.graph.delay_s, 2)[paths.links], paths.offsets[:-1])
             self._routes[key] = paths, float(delays.max())
@@ -90,7 +93,7 @@ def place_network(spec: NetworkSpec, num_ranks: int, num_jobs: int = 1) -> Place
 
 @cache
 def built(topology: str, num_failed: int = 0, seed: int = 1) -> NetworkGraph:
-    """The topology of this text, less some cables drawn by `seed`; no host loses its last one. Raises: NetworkError."""
+    """The topology of this text, less some cables drawn by `seed`, of hosts with several and of switches. Raises: NetworkError."""
     graph = parse_topology(topology).build()
     if not num_failed:
         return graph
@@ -104,6 +107,29 @@ def built(topology: str, num_failed: int = 0, seed: int = 1) -> NetworkGraph:
             f"use 0 to {len(may_fail)}"
         )
     return graph.without(np.random.default_rng(seed).choice(may_fail, num_failed, replace=False).tolist())
+
+
+def is_server_centric(graph: NetworkGraph) -> bool:
+    """Whether servers forward: their algorithms offer detours beside the shortest route."""
+    degree = np.bincount(graph.ends.reshape(-1), minlength=graph.num_nodes)
+    return isinstance(graph.routing, Algorithmic) and bool((degree[: graph.num_hosts] > 1).any())
+
+
+def shortest_choices(graph: NetworkGraph, sources: Ints, destinations: Ints) -> Ints:
+    """The routing choice of each flow that gives it the shortest of its first routes; of equals in turn.
+
+    Parallel routes are for a server that has its ports to itself. In a collective all servers send at once, and a
+    detour takes the place of somebody else's shortest route.
+    """
+    num_flows, num_choices = len(sources), min(graph.routing.num_choices, MOST_CHOICES)
+    lengths = [
+        np.diff(route(graph, sources, destinations, np.full(num_flows, choice)).offsets)
+        for choice in range(num_choices)
+    ]
+    turned = (np.arange(num_flows)[None, :] + np.arange(num_choices)[:, None]) % num_choices
+    best = np.take_along_axis(np.stack(lengths), turned, axis=0).argmin(axis=0)
+    chosen: Ints = np.take_along_axis(turned, best[None, :], axis=0)[0]
+    return chosen
 
 
 def _check_joined(graph: NetworkGraph, hosts: Sequence[int]) -> None:

@@ -240,7 +240,7 @@ def _summary(
 def _compressor(trial: Trial, place: Place, workload: Workload) -> Charged | None:
     """In replay the job's compressor, charged to the virtual device."""
     job = trial.jobs[place.job]
-    charge = charge_of(job, trial.world)
+    charge = charge_of(job, trial.num_ranks)
     if not isinstance(charge, Charge) or not isinstance(workload, ReplayWorkload):
         return None
     return Charged(job.resolve().compression, charge, workload.device)

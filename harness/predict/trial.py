@@ -74,7 +74,7 @@ def foretell(
         return reason
     (job,) = trial.jobs
     try:
-        own = with_charge(costs or _costs(trial, calibration, world), job, world or trial.world)
+        own = with_charge(costs or _costs(trial, calibration, world), job, world or trial.num_ranks)
         return foretell_job(job, layers_of_workload(job.workload), own, slowdown)
     except (PredictError, WorkloadError) as error:
         return str(error)

@@ -149,7 +149,8 @@ def options_from(
             raise TrialError(f"--{name} is {value}; it must be at least 1")
         if value is not None and value > most:
             raise TrialError(f"--{name} is {value:,}; at most {most:,} are run, which takes days already")
-    fabric = only_fabric or _fabric_kind(arguments.fabric)
+    given = _fabric_kind(arguments.fabric) if arguments.fabric is not None else None
+    fabric = only_fabric or given
     if placed is not None:
         _check_placement(placed, fabric, arguments.hosts)
     return Options(
@@ -161,7 +162,7 @@ def options_from(
         num_steps=arguments.steps,
         strategies=tuple(arguments.strategy),
         data_path=arguments.data,
-        device=_device(arguments.device, fabric),
+        device=_device(arguments.device),
         smoke=arguments.smoke,
         trace=arguments.trace,
         seed=arguments.seed,
@@ -178,12 +179,12 @@ def _fabric_kind(text: str) -> FabricKind:
         raise FabricError(f"unknown fabric {text!r}; use one of: {known}") from None
 
 
-def _check_placement(placed: Placement, fabric: FabricKind, num_hosts: int | None) -> None:
+def _check_placement(placed: Placement, fabric: FabricKind | None, num_hosts: int | None) -> None:
     """Raises: LaunchError if the request does not fit the ranks that were started."""
     if fabric is not FabricKind.NATIVE:
         raise LaunchError(
-            f"--fabric {fabric} under {placed.launcher}: its ranks talk over the machines' own network; "
-            f"add --fabric native, or run without {placed.launcher}"
+            f"--fabric {fabric or FabricKind.EMULATED} under {placed.launcher}: its ranks talk over the machines' own "
+            f"network; add --fabric native, or run without {placed.launcher}"
         )
     if num_hosts not in (None, placed.world):
         raise LaunchError(
@@ -192,16 +193,11 @@ def _check_placement(placed: Placement, fabric: FabricKind, num_hosts: int | Non
         )
 
 
-def _device(text: str, fabric: FabricKind) -> Device:
+def _device(text: str) -> Device:
     if text not in (Device.CPU, Device.CUDA):
         raise TrialError(f"unknown device {text!r}; use cpu or cuda")
     if text == Device.CUDA and not torch.cuda.is_available():
         raise TrialError("--device cuda, but torch sees no GPU; use --device cpu, or set up with TORCH=system")
-    if text == Device.CUDA and fabric is FabricKind.EMULATED:
-        raise TrialError(
-            "--device cuda on the emulated fabric: NCCL goes around the emulated links, through the machine's memory; "
-            "add --fabric native, or use --device cpu"
-        )
     return Device(text)
 
 
@@ -218,6 +214,11 @@ def check_used(options: Options, trials: Sequence[Trial], num_local: int | None 
     if options.device is Device.CUDA and not on_gpu:
         raise TrialError(
             "--device cuda, but none of these cells computes on a GPU; choose other cells, or leave it out"
+        )
+    if any(trial.fabric.kind is FabricKind.EMULATED for trial in on_gpu):
+        raise TrialError(
+            "--device cuda on the emulated fabric: NCCL goes around the emulated links, through the machine's memory; "
+            "add --fabric native, or use --device cpu"
         )
     num_ranks = max((num_local or trial.num_processes for trial in on_gpu), default=0)
     if 0 < (num_gpus := torch.cuda.device_count()) < num_ranks:  # without any, each trial says so
@@ -248,7 +249,7 @@ def _show_grid(trials: Sequence[Trial], *, foresees: bool, as_json: bool) -> Non
     rows = [
         {
             "cell": cell,
-            "hosts": trial.world,
+            "hosts": trial.num_ranks,
             "fabric": trial.fabric.kind.value,
             "steps": trial.num_steps,
             "repeats": sum(other.cell == cell for other in trials),

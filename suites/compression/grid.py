@@ -3,8 +3,9 @@
 Three parts. `converge`: real training on 2 hosts at 200 Mbit/s under every method of the table in
 `suites.convergence.grid`, evaluated as it goes, so accuracy stands against time on a clock that holds everything.
 `rate`: the same steps on slower and faster links, unshaped too; the 200 Mbit/s of these curves are the steps of
-`converge`. `replay`: large networks on 4 and 8 hosts, whose compression is charged as device time from a profile of
-codecs (`harness.predict.codecs`), with a wider grid that is predicted only. README.md beside this says how to read it.
+`converge`. `replay`: large networks among 4 to 64 workers on a modelled link, whose compression is charged as device
+time from a profile of codecs (`harness.predict.codecs`), with a wider grid that is predicted only. README.md beside
+this says how to read it.
 """
 
 from __future__ import annotations
@@ -12,21 +13,19 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 from harness.sizes import scaled
 from harness.trial import Job, Trial
 from models.workload import Device, WorkloadSpec
 from results.facts import Role
-from suites.api import Options, Suite
+from suites.api import Options, Suite, interleave
 from suites.convergence.grid import BERT_TINY, DIGITS, LSTM, METHODS, WARM_UP, TrainingMethod, TrainingTask, resolved
 from suites.convergence.grid import skipped_methods as skipped_methods
 from suites.data import with_data
 from suites.recipes import CYCLE, RATE_BPS, trial
-from suites.scaling import LINKS, NUM_WARMUP, by_repeat, distinct, shortened
+from suites.scaling import LINKS, NUM_WARMUP, Wire, distinct, replay_place, shortened
 
 NAME = "compression"
-REPEATS = 3
 NUM_EVALUATIONS = 20
 RATE_STEPS = 8
 OTHER_RATES_BPS: tuple[float | None, ...] = (50e6, 500e6, 1e9, None)  # beside the 200 Mbit/s of training
@@ -94,18 +93,18 @@ class Replay:
 
     network: str
     batch_size: int
-    num_hosts: int
+    num_workers: int
     gbit: float
     methods: tuple[str, ...] = tuple(REPLAYED)
-    num_steps: int = 4
+    num_steps: int = 8
+    wire: Wire = Wire.MODELLED
 
     def cells(self, options: Options) -> Iterator[Trial]:
         """One repeat of each method, and of one host alone. Raises: FabricError."""
-        standing = LINKS[self.gbit]
-        fabric = options.fabric_spec(num_hosts=self.num_hosts, rate_bps=standing.rate_bps)
-        gbit = fabric.rate_bps * standing.size_scale / 1e9 if fabric.rate_bps else None
+        fabric, size_scale = replay_place(options, num_workers=self.num_workers, gbit=self.gbit, wire=self.wire)
+        gbit = fabric.rate_bps * size_scale / 1e9 if fabric.rate_bps else None
         workload = WorkloadSpec(
-            network=self.network, device=Device.REPLAY, batch_size=self.batch_size, size_scale=standing.size_scale
+            network=self.network, device=Device.REPLAY, batch_size=self.batch_size, size_scale=size_scale
         )
         job = Job(name="job", workload=workload, optimizer=SGD)
         roles = {method.name: method.role for method in METHODS}
@@ -115,7 +114,7 @@ class Replay:
         for name, own in (*jobs, ("local", replace(job, system="local"))):
             yield trial(
                 NAME,
-                f"replay-{fabric.num_hosts}" + ("" if gbit is None else f"-{gbit:g}"),
+                f"replay-{fabric.num_ranks}" + ("" if gbit is None else f"-{gbit:g}"),
                 (own,),
                 fabric,
                 options,
@@ -129,18 +128,19 @@ class Replay:
 
 FEW = ("dense", "fp16", "top-k 1 %", "DGC 0.1 %", "QSGD 4 bit")
 SCENES = (
-    Replay(network="resnet50", batch_size=32, num_hosts=4, gbit=5.0),
-    Replay(network="resnet50", batch_size=32, num_hosts=4, gbit=10.0, methods=("dense", "fp16", "DGC 0.1 %")),
-    Replay(
-        network="resnet50", batch_size=32, num_hosts=8, gbit=10.0, methods=("dense", "fp16", "top-k 1 %", "gTop-k 1 %")
+    # Trees and servers hold something of their own, so here all ranks are real.
+    Replay(network="resnet50", batch_size=32, num_workers=4, gbit=5.0, wire=Wire.AMONG_REAL),
+    *(
+        Replay(network=network, batch_size=batch_size, num_workers=8, gbit=10.0, methods=FEW)
+        for network, batch_size in (("resnet50", 32), ("vgg16", 32), ("bert_base", 8))
     ),
-    Replay(network="vgg16", batch_size=32, num_hosts=4, gbit=10.0, methods=FEW[:4]),
-    Replay(
-        network="bert_base", batch_size=8, num_hosts=4, gbit=10.0, methods=("dense", "fp16", "DGC 0.1 %", "1-bit Adam")
+    Replay(network="resnet50", batch_size=32, num_workers=64, gbit=10.0, methods=FEW),
+    Replay(  # real sockets, for validation
+        network="resnet50", batch_size=32, num_workers=2, gbit=5.0, methods=FEW[:2], wire=Wire.SOCKETS
     ),
 )
 PREDICTED_NETWORKS = {"resnet50": 32, "vgg16": 32, "bert_base": 8}
-PREDICTED_HOSTS = 8
+PREDICTED_WORKERS = 8
 PREDICTED_WORLDS = (2, 4, 16, 64, 256)  # beside these
 
 
@@ -150,9 +150,12 @@ def grid(options: Options) -> Sequence[Trial]:
         logging.getLogger(__name__).warning("compression: %s is left out: %s", name, reason)
     if options.smoke:
         return _smoke(options)
-    sources = [(partial(_courses, course), REPEATS) for course in COURSES]
-    rates = [(partial(_rates, RATE_COURSE), REPEATS)]
-    return by_repeat([*sources, *rates, *((scene.cells, REPEATS) for scene in SCENES)], options)
+    cells = [
+        *(cell for course in COURSES for cell in _courses(course, options)),
+        *_rates(RATE_COURSE, options),
+        *(cell for scene in SCENES for cell in scene.cells(options)),
+    ]
+    return interleave(distinct(cells), options.num_repeats())
 
 
 def predicted(options: Options) -> Sequence[Trial]:
@@ -161,7 +164,9 @@ def predicted(options: Options) -> Sequence[Trial]:
         cell
         for network, batch_size in PREDICTED_NETWORKS.items()
         for gbit in LINKS
-        for cell in Replay(network=network, batch_size=batch_size, num_hosts=PREDICTED_HOSTS, gbit=gbit).cells(options)
+        for cell in Replay(network=network, batch_size=batch_size, num_workers=PREDICTED_WORKERS, gbit=gbit).cells(
+            options
+        )
         if cell.jobs[0].system == "ours"
     )
 
@@ -255,7 +260,7 @@ def _real(
 def _smoke(options: Options) -> list[Trial]:
     """A few methods, briefly: trained at 200 Mbit/s, on another link, and replayed."""
     few = Course(DIGITS, 8, ("dense", "fp16", "top-k 1 %", "1-bit SGD", "gTop-k 1 %"), ("torch DDP fp16 hook",))
-    scene = Replay(network="resnet50", batch_size=32, num_hosts=2, gbit=25.0, methods=FEW)
+    scene = Replay(network="resnet50", batch_size=32, num_workers=2, gbit=25.0, methods=FEW)
     rates = (
         cell for cell in _rates(replace(few, methods=few.methods[:3], systems=()), options) if cell.at in (1.0, None)
     )
@@ -269,4 +274,5 @@ SUITE = Suite(
     grid=grid,
     predicted=predicted,
     predicted_worlds=PREDICTED_WORLDS,
+    budget_s=3000.0,
 )

@@ -50,7 +50,7 @@ def grid(options: Options) -> Sequence[Trial]:
         for name in (CLUSTERS[1:2] if options.smoke else CLUSTERS)
         for policy in policies
     ]
-    return interleave(cells, options.repeats or (1 if options.smoke else REPEATS))
+    return interleave(cells, options.num_repeats(REPEATS))
 
 
 def _trial(name: str, policy: str, num_workers: int, options: Options) -> Trial:

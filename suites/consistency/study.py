@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from analysis.claims import ClaimRow, Figure, Level, Measured, judge
+from analysis.claims import ClaimRow, Formula, Level, Measured, judge
 from analysis.stats import paired_ratio
 from analysis.study import Evidence, Study
 from suites.consistency.grid import NAME
@@ -42,7 +42,7 @@ def claims(evidence: Evidence) -> Iterable[ClaimRow]:
             claim=claim,
             quantity="BSP's time to the target over its own",
             low=1.0,
-            figure=Figure.SOONER,
+            formula=Formula.SOONER,
             unit="×",
         )
         yield judge(level, list(_sooner(evidence, policy, cluster)))

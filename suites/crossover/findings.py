@@ -5,9 +5,9 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 
-from analysis.axes import RHO
 from analysis.cells import OURS
-from analysis.claims import ClaimRow, Figure, JudgedCell, Outcome, joint_level, not_measured, outcome_of, text_of
+from analysis.claims import ClaimRow, Formula, JudgedCell, Outcome, joint_level, not_measured, outcome_of, text_of
+from analysis.sharing.axes import RHO
 from analysis.sharing.rows import CROSSOVER, OptimisedRow, OptimiserRow, PairRow, SharingRow, SweepRow
 from analysis.stats import Interval, exactly
 from analysis.wording import percent, plural
@@ -41,7 +41,7 @@ def peak_of_sweeps(sweeps: Sequence[SweepRow]) -> ClaimRow:
     )
     sentence = f"Greatest gain of {'; '.join(told)}."
     return ClaimRow(
-        claim=claim, outcome=outcome, sentence=sentence, rule=rule, figure=Figure.GAIN, unit="×", cells=cells
+        claim=claim, outcome=outcome, sentence=sentence, rule=rule, formula=Formula.GAIN, unit="×", cells=cells
     )
 
 
@@ -109,7 +109,7 @@ def shrinks_with_exposure(optimised: Sequence[OptimiserRow]) -> ClaimRow:
         outcome=outcome,
         sentence=f"{'; '.join(told)}.",
         rule=rule,
-        figure=Figure.GAIN,
+        formula=Formula.GAIN,
         unit="×",
         cells=cells,
     )
@@ -161,7 +161,7 @@ def same_weights(pairs: Sequence[PairRow]) -> ClaimRow:
         outcome=outcome_of(holds),
         sentence=sentence,
         rule="every one equal",
-        figure=Figure.WEIGHTS,
+        formula=Formula.WEIGHTS,
         cells=cells,
         details=differing,
     )

@@ -1,8 +1,8 @@
 """The suite `crossover`: jobs in turns against their bound, their rivals and themselves alone.
 
 Every group asks one question of a sceptical reviewer (README.md beside this file). Within a group the exclusive trial
-comes first: it is the denominator, and the costs c, m, t that it measures predict the others. Groups on which a claim
-rests have five repeats, the others and the rivals fewer; `--repeats` sets one number for all.
+comes first: it is the denominator, and the costs c, m, t that it measures predict the others. Replayed jobs run on the
+modelled link of one rank among 2 to 64; real sockets validate them on 2 and 4 hosts, and carry what computes.
 """
 
 from __future__ import annotations
@@ -11,21 +11,22 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from crossover import Sharing
+from fabric.api import FabricSpec
 from harness.trial import Job, Link, Trial
 from models.workload import Device, WorkloadSpec
-from suites.api import Options, Suite
+from suites.api import ALPHA_S, Options, Suite, interleave
 from suites.recipes import BERT_TINY, RATE_BPS, RESNET20_LARGE, trial
+from suites.scaling import distinct
 
 AFTER_BACKWARD = "single-bucket"
 DURING_BACKWARD = "fixed-buckets(bucket_bytes=262144, first_bucket_bytes=65536)"
-# On eight hosts each message costs fourteen ring steps of two cores: larger buckets are the tuned ones there, and steps
-# are twice as long (twice the batch, half the size scale), so that the processors' part in them is half as large.
-FEW_MESSAGES = "fixed-buckets(bucket_bytes=1048576, first_bucket_bytes=262144)"
 PHASES = (0.0, 0.2, 0.4, 0.6, 0.8)
 RHOS = (0.25, 0.5, 1.0, 2.0, 4.0)
-MANY, FEW = 5, 3
-# ResNet-50's computation is 2.73 ms an image; on 4 hosts at 200 Mbit/s its messages take 6.455 s over the size scale.
-COMPUTE_S, MESSAGES_S = 2.725e-3, 6.455
+WORKERS = (2, 4, 8, 16, 64)
+ALPHAS_S = (5e-6, 100e-6, 300e-6, 1e-3)  # beside a network card's 20 µs, up to that of emulated hosts
+NUM_WORKERS = 8  # unless a group asks for others
+COMPUTE_S = 2.725e-3  # of ResNet-50, forward and backward, an image
+LINE_S = 25_557_032 * 32 / RATE_BPS  # of all its gradients, once
 
 Jobs = tuple[Job, ...]
 Ways = tuple[tuple[Sharing, Link], ...]
@@ -38,22 +39,26 @@ class Group:
     name: str
     jobs: Jobs
     ways: Ways
-    num_hosts: int = 4
+    num_workers: int = NUM_WORKERS
     rate_bps: float | None = RATE_BPS
-    repeats: int = MANY
+    alpha_s: float = ALPHA_S
+    on_sockets: bool = False
     axis: str = ""
     at: float | None = None
     num_steps: int = 8
     num_cost_steps: int = 5
     rivals: Ways = ()
     phases: Sequence[float] = ()
-    repeats_of_rivals: int = FEW
 
-    def trials(self, options: Options, repeat: int = 0) -> Iterator[Trial]:
-        """One repeat, in the order in which it runs; empty beyond the last."""
-        if repeat >= (options.repeats or self.repeats):
-            return
-        fabric = options.fabric_spec(num_hosts=self.num_hosts, rate_bps=self.rate_bps)
+    def fabric(self, options: Options) -> FabricSpec:
+        """Sockets for what computes or validates, else the modelled link. Raises: FabricError."""
+        if self.on_sockets:
+            return options.fabric_spec(num_hosts=self.num_workers, rate_bps=self.rate_bps)
+        return options.paced_spec(num_workers=self.num_workers, rate_bps=self.rate_bps, alpha_s=self.alpha_s)
+
+    def trials(self, options: Options) -> Iterator[Trial]:
+        """One repeat, in the order in which it runs."""
+        fabric = self.fabric(options)
         name = self.name if self.at is None else f"{self.name}-{self.at:g}"
         base = trial(
             "crossover",
@@ -69,13 +74,10 @@ class Group:
             at=self.at,
         )
         yield base
-        for sharing, link in self.ways:
+        for sharing, link in (*self.ways, *self.rivals):
             yield _shared(base, sharing, link)
-        if repeat < (options.repeats or self.repeats_of_rivals):
-            for sharing, link in self.rivals:
-                yield _shared(base, sharing, link)
-            for phase in self.phases:
-                yield _naive_from(base, phase)
+        for phase in self.phases:
+            yield _naive_from(base, phase)
 
 
 def _shared(base: Trial, sharing: Sharing, link: Link = Link.FIFO) -> Trial:
@@ -105,11 +107,12 @@ def named(*jobs: Callable[[str], Job]) -> Jobs:
     return tuple(job(name) for job, name in zip(jobs, "abcdefgh", strict=False))
 
 
-def at_rho(rho: float, strategy: str) -> Callable[[str], Job]:
-    """ResNet-50 whose communication takes `rho` times its computation, on 4 hosts; the longer of the two about 90 ms or
-    more, so that a hand-over is small beside it."""
-    batch_size = 32 if rho <= 1 else 16
-    return replayed("resnet50", batch_size, round(MESSAGES_S / (rho * COMPUTE_S * batch_size)), strategy)
+def at_rho(rho: float, strategy: str, num_workers: int = NUM_WORKERS) -> Callable[[str], Job]:
+    """ResNet-50 whose communication takes `rho` times its computation among so many workers; the longer of the two
+    about 90 ms, so that a hand-over is small beside it."""
+    batch_size = 32 if rho <= 1 else round(32 / rho)
+    messages_s = 2 * (num_workers - 1) / num_workers * LINE_S
+    return replayed("resnet50", batch_size, round(messages_s / (rho * COMPUTE_S * batch_size)), strategy)
 
 
 FIFO, FAIR = (Sharing.CROSSOVER, Link.FIFO), (Sharing.CROSSOVER, Link.FAIR)
@@ -129,24 +132,16 @@ def rho_sweeps() -> Iterator[Group]:
         yield Group(name="rho-overlap", jobs=jobs, ways=ways, axis="ρ", at=rho)
 
 
-COMPUTE_BOUND = replayed("resnet50", 64, 200)
-VGG_BOUND = replayed("vgg16", 8, 200)
-BERT_BOUND = replayed("bert_base", 4, 200)
+COMPUTE_BOUND = replayed("resnet50", 32, 400)
+VGG_BOUND = replayed("vgg16", 8, 400)
+BERT_BOUND = replayed("bert_base", 4, 400)
+VGG, BERT = named(COMPUTE_BOUND, VGG_BOUND), named(COMPUTE_BOUND, BERT_BOUND)
 
 
 def heterogeneous() -> Iterator[Group]:
     """A compute-bound job with a communication-bound one, against every rival."""
-    vgg, bert = named(COMPUTE_BOUND, VGG_BOUND), named(replayed("resnet50", 48, 200), BERT_BOUND)
-    yield Group(name="heterogeneous", jobs=vgg, ways=(FIFO, FAIR, HOLD), rivals=RIVALS, phases=PHASES)
-    yield Group(name="heterogeneous", jobs=bert, ways=(FIFO, FAIR, HOLD, NAIVE))
-    for jobs in (vgg, bert):
-        larger = tuple(_twice_as_long(job) for job in jobs)
-        yield Group(name="heterogeneous-8", jobs=larger, ways=(FIFO, FAIR, NAIVE), num_hosts=8)
-
-
-def _twice_as_long(job: Job) -> Job:
-    workload = replace(job.workload, batch_size=2 * job.workload.batch_size, size_scale=job.workload.size_scale // 2)
-    return replace(job, workload=workload, strategy=FEW_MESSAGES)
+    yield Group(name="heterogeneous", jobs=VGG, ways=(FIFO, FAIR, HOLD), rivals=RIVALS, phases=PHASES)
+    yield Group(name="heterogeneous", jobs=BERT, ways=(FIFO, FAIR, HOLD, NAIVE))
 
 
 def more_jobs() -> Iterator[Group]:
@@ -154,29 +149,54 @@ def more_jobs() -> Iterator[Group]:
     barrier = (Sharing.SLOT_BARRIER, Link.FIFO)
     for k in (2, 3, 4):
         jobs = named(*[at_rho(1.0, AFTER_BACKWARD)] * k)
-        yield Group(name="jobs", jobs=jobs, ways=(FIFO, barrier), axis="jobs", at=k, repeats=FEW)
-    mixed = named(COMPUTE_BOUND, VGG_BOUND, replayed("resnet50", 16, 200))
-    yield Group(name="mixed", jobs=mixed, ways=(FIFO, barrier, (Sharing.MURI, Link.FIFO)), repeats=FEW)
+        yield Group(name="jobs", jobs=jobs, ways=(FIFO, barrier), axis="jobs", at=k)
+    mixed = named(COMPUTE_BOUND, VGG_BOUND, replayed("resnet50", 16, 400))
+    yield Group(name="mixed", jobs=mixed, ways=(FIFO, barrier, (Sharing.MURI, Link.FIFO)))
 
 
 def more_workers() -> Iterator[Group]:
-    """Two to eight workers; four are in the sweep of ρ."""
-    for num_hosts, strategy in ((2, DURING_BACKWARD), (8, FEW_MESSAGES)):
-        jobs = named(*[at_rho(1.0, strategy)] * 2)
-        if num_hosts == 8:
-            jobs = tuple(_twice_as_long(job) for job in jobs)
-        yield Group(name="hosts", jobs=jobs, ways=(FIFO, FAIR), num_hosts=num_hosts, axis="hosts", at=num_hosts)
+    """2 to 64 workers: identical jobs without and with overlap, and mixed ones."""
+    for number in WORKERS:
+        after, during = (named(*[at_rho(1.0, text, number)] * 2) for text in (AFTER_BACKWARD, DURING_BACKWARD))
+        for name, jobs in (("hosts-no-overlap", after), ("hosts", during), ("hosts-mixed", VGG)):
+            yield Group(name=name, jobs=jobs, ways=(FIFO,), num_workers=number, axis="hosts", at=number)
+
+
+def start_up_times() -> Iterator[Group]:
+    """The same jobs while a step of a collective takes from 5 µs to 1 ms."""
+    for alpha_s in ALPHAS_S:
+        jobs = named(*[at_rho(1.0, DURING_BACKWARD)] * 2)
+        yield Group(name="alpha", jobs=jobs, ways=(FIFO,), alpha_s=alpha_s, axis="α in µs", at=1e6 * alpha_s)
+
+
+def validation() -> Iterator[Group]:
+    """The modelled link against sockets, whose own α lies between those of the model."""
+    for number in (2, 4):
+        for name, jobs in (("same", named(*[at_rho(1.0, DURING_BACKWARD, number)] * 2)), ("mixed", VGG)):
+            yield Group(name=f"sockets-{name}-{number}", jobs=jobs, ways=(FIFO,), num_workers=number, on_sockets=True)
+            for alpha_s in ALPHAS_S[2:]:
+                yield Group(
+                    name=f"modelled-{name}-{number}",
+                    jobs=jobs,
+                    ways=(FIFO,),
+                    num_workers=number,
+                    alpha_s=alpha_s,
+                    axis="α in µs",
+                    at=1e6 * alpha_s,
+                )
 
 
 def unsteady() -> Iterator[Group]:
-    """Jitter of every worker's computation, and one worker slower than the others."""
-    steady = at_rho(1.0, AFTER_BACKWARD)("").workload
+    """Jitter of every worker's computation, and one worker slower than the others: real ranks, which differ."""
+    steady = at_rho(1.0, AFTER_BACKWARD, 4)("").workload
     for jitter in (0.1, 0.3):
         jobs = _alike(replace(steady, jitter=jitter))
-        yield Group(name="jitter", jobs=jobs, ways=(FIFO,), axis="jitter", at=jitter, repeats=FEW, num_steps=12)
+        yield Group(name="jitter", jobs=jobs, ways=(FIFO,), num_workers=4, on_sockets=True, axis="jitter", at=jitter)
     for slow in (1.25, 1.5):
         jobs = _alike(replace(steady, slow_worker=slow))
-        yield Group(name="slow-worker", jobs=jobs, ways=(FIFO,), axis="slow worker", at=slow, repeats=FEW, num_steps=12)
+        yield Group(
+            name="slow-worker", jobs=jobs, ways=(FIFO,), num_workers=4, on_sockets=True, axis="slow worker", at=slow
+        )
 
 
 def _alike(workload: WorkloadSpec) -> Jobs:
@@ -185,8 +205,8 @@ def _alike(workload: WorkloadSpec) -> Jobs:
 
 def unequal_lengths() -> Iterator[Group]:
     """One job makes twice as many steps; the rest of its time it is alone."""
-    a, b = named(COMPUTE_BOUND, VGG_BOUND)
-    yield Group(name="unequal-lengths", jobs=(a, replace(b, num_steps=16)), ways=(FIFO, NAIVE), repeats=FEW)
+    a, b = VGG
+    yield Group(name="unequal-lengths", jobs=(a, replace(b, num_steps=16)), ways=(FIFO, NAIVE))
 
 
 def on_top() -> Iterator[Group]:
@@ -198,30 +218,24 @@ def on_top() -> Iterator[Group]:
     }
     for name, strategy in strategies.items():
         jobs = named(*[at_rho(1.0, strategy)] * 2)
-        yield Group(name=f"on-top-{name}", jobs=jobs, ways=(FIFO,), repeats=FEW)
+        yield Group(name=f"on-top-{name}", jobs=jobs, ways=(FIFO,))
 
 
 def papers_case() -> Iterator[Group]:
     """ImageNet classification at several rates; a rate is what the scaled link stands for, in Gbit/s."""
-    cases = (
-        (4, "resnet50", 32, (50, 125)),
-        (4, "vgg16", 16, (125, 500)),
-        (8, "resnet50", 32, (50,)),
-        (8, "vgg16", 16, (500,)),
-    )
-    for num_hosts, network, batch_size, scales in cases:
+    cases = (("resnet50", 32, (50, 125)), ("vgg16", 16, (250, 500)))
+    for network, batch_size, scales in cases:
         for scale in scales:
             jobs = named(*[replayed(network, batch_size, scale)] * 2)
             gbit = scale * RATE_BPS / 1e9
-            name = f"imagenet-{num_hosts}"
-            yield Group(name=name, jobs=jobs, ways=(FIFO,), num_hosts=num_hosts, axis="Gbit/s", at=gbit, repeats=FEW)
+            yield Group(name="imagenet-8", jobs=jobs, ways=(FIFO,), axis="Gbit/s", at=gbit)
 
 
 def null_controls() -> Iterator[Group]:
     """Nothing to hide: a link without a limit and few bytes, or one worker."""
     jobs = named(*[replayed("resnet50", 32, 500)] * 2)
     yield Group(name="null-fast-link", jobs=jobs, ways=(FIFO, FAIR), rate_bps=None)
-    yield Group(name="null-one-worker", jobs=named(*[at_rho(1.0, DURING_BACKWARD)] * 2), ways=(FIFO,), num_hosts=1)
+    yield Group(name="null-one-worker", jobs=named(*[at_rho(1.0, DURING_BACKWARD)] * 2), ways=(FIFO,), num_workers=1)
 
 
 def real_compute() -> Iterator[Group]:
@@ -231,7 +245,7 @@ def real_compute() -> Iterator[Group]:
         alike = tuple(RESNET20_LARGE.job(own, strategy=strategy) for own in "ab")
         mixed = (RESNET20_LARGE.job("resnet", strategy=strategy), BERT_TINY.job("bert", strategy=strategy))
         for jobs in (alike, mixed):
-            yield Group(name=name, jobs=jobs, ways=ways, num_hosts=2, num_steps=14, num_cost_steps=6)
+            yield Group(name=name, jobs=jobs, ways=ways, num_workers=2, on_sockets=True, num_steps=14, num_cost_steps=6)
 
 
 QUESTIONS = (
@@ -239,6 +253,8 @@ QUESTIONS = (
     rho_sweeps,
     heterogeneous,
     more_workers,
+    start_up_times,
+    validation,
     null_controls,
     more_jobs,
     unsteady,
@@ -252,7 +268,7 @@ def doubled_batch(options: Options) -> Iterator[Trial]:
     """The rival that needs no scheduler: one job with the devices to itself and twice the batch."""
     job = at_rho(1.0, DURING_BACKWARD)("a")
     job = replace(job, workload=replace(job.workload, batch_size=2 * job.workload.batch_size))
-    fabric = options.fabric_spec(num_hosts=4, rate_bps=RATE_BPS)
+    fabric = options.paced_spec(num_workers=NUM_WORKERS, rate_bps=RATE_BPS)
     yield trial("crossover", "doubled-batch", (job,), fabric, options, num_steps=10, num_warmup=2)
 
 
@@ -260,25 +276,20 @@ def grid(options: Options) -> Sequence[Trial]:
     """All groups, repeat by repeat, so that what is compared lies close together in time."""
     if options.smoke:
         return [cell for group in _smoke() for cell in group.trials(options)]
-    groups = [group for question in QUESTIONS for group in question()]
-    rival = tuple(doubled_batch(options))
-    return [
-        replace(cell, repeat=repeat, seed=cell.seed + repeat)
-        for repeat in range(options.repeats or MANY)
-        for cells in (*(group.trials(options, repeat) for group in groups), rival if repeat < FEW else ())
-        for cell in cells
-    ]
+    cells = [cell for question in QUESTIONS for group in question() for cell in group.trials(options)]
+    return interleave(distinct([*cells, *doubled_batch(options)]), options.num_repeats())
 
 
 def _smoke() -> Iterator[Group]:
     """One group of each kind, with few steps."""
     jobs = named(*[at_rho(1.0, DURING_BACKWARD)] * 2)
     every: Ways = (FIFO, FAIR, HOLD, NAIVE, *RIVALS, (Sharing.SLOT_BARRIER, Link.FIFO))
-    yield Group(name="smoke", jobs=jobs, ways=every, num_hosts=2, num_steps=4, num_cost_steps=3)
+    yield Group(name="smoke", jobs=jobs, ways=every, num_workers=2, num_steps=4, num_cost_steps=3)
 
 
 SUITE = Suite(
     name="crossover",
     question="Does sharing in turns reach what the theory allows, and where does it beat the alternatives?",
     grid=grid,
+    budget_s=4200.0,
 )

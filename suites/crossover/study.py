@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from analysis.axes import RATE, RHO
 from analysis.cells import REPLAY
-from analysis.claims import ClaimRow, Figure, Level, Measured, Operands, judge
+from analysis.claims import ClaimRow, Formula, Level, Measured, Operands, judge
+from analysis.sharing.axes import RATE, RHO
 from analysis.sharing.rows import CROSSOVER, FAIR, NAIVE, PHASE, PairRow, SharingRow, SweepRow
 from analysis.stats import NOISE, bootstrap_interval
 from analysis.study import Evidence, PaperFigure, Study
@@ -180,42 +180,42 @@ CLAIMS: tuple[Claim, ...] = (
         claim="Paced, 2 to 64 workers: at least 0.97 of the limit that nothing can pass",
         quantity=_LIMIT,
         select=_limit_shares(_paced),
-        figure=Figure.LIMIT_SHARE,
+        formula=Formula.LIMIT_SHARE,
         low=0.97,
     ),
     Claim(
         claim="Replay on 4 and 8 hosts: at least 0.97 of the limit that nothing can pass",
         quantity=_LIMIT,
         select=_limit_shares(_replayed),
-        figure=Figure.LIMIT_SHARE,
+        formula=Formula.LIMIT_SHARE,
         low=0.97,
     ),
     Claim(
         claim="Replay on 4 and 8 hosts, ρ sweeps and mixed pairs: at least 0.96 of the predicted gain",
         quantity=_SHARE,
         select=_shares(_replayed),
-        figure=Figure.FIFO_SHARE,
+        formula=Formula.FIFO_SHARE,
         low=0.96,
     ),
     Claim(
         claim="Real compute on 2 hosts: at least 0.90 of the predicted gain",
         quantity=_SHARE,
         select=_shares(_real),
-        figure=Figure.FIFO_SHARE,
+        formula=Formula.FIFO_SHARE,
         low=0.90,
     ),
     Claim(
         claim="Real Horovod jobs on 2 hosts: at least 0.90 of the predicted gain",
         quantity=_SHARE,
         select=_shares(_horovod),
-        figure=Figure.FIFO_SHARE,
+        formula=Formula.FIFO_SHARE,
         low=0.90,
     ),
     Claim(
         claim="Holding the turn through communication gains nothing: 1.00 ± 0.03",
         quantity="Gain of hold",
         select=_gains(HOLD, lambda _: True),
-        figure=Figure.GAIN,
+        formula=Formula.GAIN,
         low=0.97,
         high=1.03,
     ),
@@ -223,63 +223,63 @@ CLAIMS: tuple[Claim, ...] = (
         claim="With nothing to hide, crossover loses at most 3 %",
         quantity="Gain of crossover in the null controls",
         select=_gains(CROSSOVER, is_null_control),
-        figure=Figure.GAIN,
+        formula=Formula.GAIN,
         low=0.97,
     ),
     Claim(
         claim="Mixed pairs gain over running one after the other",
         quantity="Gain of crossover",
         select=_gains(CROSSOVER, lambda pair: pair.is_mixed),
-        figure=Figure.GAIN,
+        formula=Formula.GAIN,
         low=1.0,
     ),
     Claim(
         claim="Link turns in order are never worse than a fairly shared link",
         quantity="Gain with link turns over gain with a fair link",
         select=_against(FAIR_WAY),
-        figure=Figure.GAIN_RATIO,
+        formula=Formula.GAIN_RATIO,
         low=1.0 - NOISE,
     ),
     Claim(
         claim="Link turns in order beat a fairly shared link where jobs differ",
         quantity="Gain with link turns over gain with a fair link in mixed pairs",
         select=_against(FAIR_WAY, lambda pair: pair.is_mixed),
-        figure=Figure.GAIN_RATIO,
+        formula=Formula.GAIN_RATIO,
         low=1.0,
     ),
     Claim(
         claim=f"Crossover beats the median of naive co-location over {FEWEST_PHASES} or more start offsets",
         quantity="Gain of crossover over that median",
         select=_against_phases,
-        figure=Figure.PHASES,
+        formula=Formula.PHASES,
         low=1.0,
     ),
     Claim(
         claim="The token is never worse than a slot barrier",
         quantity="Gain of crossover over that of the slot barrier",
         select=_against(BARRIER),
-        figure=Figure.GAIN_RATIO,
+        formula=Formula.GAIN_RATIO,
         low=1.0 - NOISE,
     ),
     Claim(
         claim="Two jobs in turns beat one job with twice the batch",
         quantity="Samples/s of crossover over those of the one job",
         select=_against_rival,
-        figure=Figure.RIVAL,
+        formula=Formula.RIVAL,
         low=1.0,
     ),
     Claim(
         claim=f"ImageNet networks gain the {100 * (PAPERS_SPEEDUP - 1):.0f} % of the abstract's claim, at every rate",
         quantity="Gain of crossover",
         select=_gains(CROSSOVER, is_papers_case),
-        figure=Figure.GAIN,
+        formula=Formula.GAIN,
         low=PAPERS_SPEEDUP,
     ),
     Claim(
         claim="Half of the hand-overs in replay take at most 100 µs, on the host where they are slowest",
         quantity="Median hand-over",
         select=_handovers,
-        figure=Figure.HANDOVER,
+        formula=Formula.HANDOVER,
         high=100e-6,
         scale=1e6,
         unit=" µs",

@@ -1,27 +1,19 @@
 """The suite `fusion`: which gradients should travel together, and can that be known beforehand?
 
-Replayed networks on 2, 4 and 8 hosts, on links that stand for 5 to 100 Gbit/s, under every packing and real systems;
-real training on 2 hosts; and a grid of six networks up to 1,024 workers that is predicted only. Sizes are written as
-they are on a real cluster and divided by the size scale of the cell (`suites.scaling`, README.md beside this file).
+Replayed networks among 8 to 64 workers on modelled links of 5 to 100 Gbit/s, under every packing, torch DDP and
+DeepSpeed; Horovod and validation on 2 and 4 emulated hosts; real training on 2 hosts; and a grid of six networks up to
+1,024 workers that is predicted only. Sizes are written as they are on a real cluster and divided by the size scale of
+the cell (`suites.scaling`, README.md beside this file).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import partial
 
 from harness.trial import Trial
-from suites.api import Options, Suite
+from suites.api import Options, Suite, interleave
 from suites.recipes import BERT_TINY, CYCLE, RESNET20_LARGE
-from suites.scaling import LINKS, Scene, by_repeat, distinct, shortened, trained
-
-MIB = 1024 * 1024
-MANY, FEW = 5, 3  # repeats: where a claim rests on the cell, and elsewhere
-
-
-def buckets(mib: float, first_mib: float = 1.0) -> str:
-    """Fixed buckets of so many MiB."""
-    return f"fixed-buckets(bucket_bytes={round(mib * MIB)}, first_bucket_bytes={round(first_mib * MIB)})"
+from suites.scaling import LINKS, MIB, Scene, Wire, buckets, distinct, shortened, trained
 
 
 def fusion(mib: int = 128) -> str:
@@ -40,27 +32,72 @@ HOROVOD = (
 )
 DEEPSPEED = "deepspeed(zero=0, bucket_mb=25)"
 SYSTEMS = (*DDP, *HOROVOD, DEEPSPEED, "local")
+ON_SOCKETS = (DEFAULT, fusion(), "mg-wfbp")
 SCENES = (
-    # A batch of 128, since eight ranks share two cores: at 64 these, and not the link, decided the step.
-    Scene(network="resnet50", batch_size=128, num_hosts=8, gbit=10.0, strategies=EVERY, systems=SYSTEMS, repeats=MANY),
-    *(
-        Scene(network="resnet50", batch_size=128, num_hosts=4, gbit=gbit, strategies=strategies, systems=("local",))
-        for gbit, strategies in ((5.0, ("unfused", *MERGED)), (25.0, MERGED), (100.0, MERGED))
-    ),
-    Scene(network="vgg16", batch_size=32, num_hosts=4, gbit=25.0, strategies=MERGED, systems=(HOROVOD[0], "local")),
     Scene(
-        network="bert_base",
-        batch_size=8,
-        num_hosts=2,
+        network="resnet50",
+        batch_size=64,
+        num_workers=8,
         gbit=10.0,
-        strategies=(*MERGED, "optimal-merge"),
-        systems=("local",),
+        strategies=EVERY,
+        systems=(*DDP, DEEPSPEED, "local"),
     ),
-    Scene(network="gpt2", batch_size=8, num_hosts=8, gbit=25.0, strategies=MERGED, systems=("local",)),
+    *(
+        Scene(
+            network="resnet50",
+            batch_size=64,
+            num_workers=8,
+            gbit=gbit,
+            strategies=("unfused", *MERGED),
+            systems=("local",),
+        )
+        for gbit in (5.0, 25.0, 100.0)
+    ),
+    *(
+        Scene(
+            network="resnet50",
+            batch_size=64,
+            num_workers=number,
+            gbit=25.0,
+            strategies=("unfused", *MERGED),
+            systems=(DDP[2], "local"),
+        )
+        for number in (16, 64)
+    ),
+    *(
+        Scene(
+            network=network,
+            batch_size=batch_size,
+            num_workers=8,
+            gbit=25.0,
+            strategies=(*MERGED, "optimal-merge"),
+            systems=(DDP[2], "local"),
+        )
+        for network, batch_size in (("vgg16", 32), ("bert_base", 8), ("gpt2", 8))
+    ),
+    # Real sockets: what Horovod needs, and what the modelled link and the predictor are validated with.
+    Scene(
+        network="resnet50",
+        batch_size=64,
+        num_workers=4,
+        gbit=10.0,
+        strategies=ON_SOCKETS,
+        systems=(*DDP[1:3], *HOROVOD, "local"),
+        wire=Wire.SOCKETS,
+    ),
+    Scene(
+        network="resnet50",
+        batch_size=64,
+        num_workers=2,
+        gbit=10.0,
+        strategies=ON_SOCKETS,
+        systems=(HOROVOD[0], "local"),
+        wire=Wire.SOCKETS,
+    ),
 )
 PREDICTED_NETWORKS = {
-    "resnet50": 128,
-    "resnet101": 128,
+    "resnet50": 64,
+    "resnet101": 64,
     "vgg16": 32,
     "bert_base": 8,
     "bert_large": 8,
@@ -78,8 +115,8 @@ def grid(options: Options) -> Sequence[Trial]:
     if options.smoke:
         cells = [*_smoke().cells("fusion", options), *trained("fusion", RESNET20_LARGE, ("mg-wfbp",), (), options)]
         return [shortened(cell) for cell in cells]
-    replayed = [(partial(scene.cells, "fusion"), scene.repeats) for scene in SCENES]
-    return by_repeat([*replayed, (_real_cells, FEW)], options)
+    replayed = (cell for scene in SCENES for cell in scene.cells("fusion", options))
+    return interleave(distinct([*replayed, *_real_cells(options)]), options.num_repeats())
 
 
 def predicted(options: Options) -> Sequence[Trial]:
@@ -89,14 +126,14 @@ def predicted(options: Options) -> Sequence[Trial]:
         for network, batch_size in PREDICTED_NETWORKS.items()
         for gbit in LINKS
         for cell in Scene(
-            network=network, batch_size=batch_size, num_hosts=PREDICTED_HOSTS, gbit=gbit, strategies=EVERY
+            network=network, batch_size=batch_size, num_workers=PREDICTED_HOSTS, gbit=gbit, strategies=EVERY
         ).cells("fusion", options)
     )
 
 
 def _smoke() -> Scene:
     systems = (DDP[1], HOROVOD[0], "local")
-    return Scene(network="resnet50", batch_size=128, num_hosts=2, gbit=25.0, strategies=EVERY, systems=systems)
+    return Scene(network="resnet50", batch_size=64, num_workers=2, gbit=25.0, strategies=EVERY, systems=systems)
 
 
 def _real_cells(options: Options) -> Iterator[Trial]:
@@ -110,4 +147,5 @@ SUITE = Suite(
     grid=grid,
     predicted=predicted,
     predicted_worlds=PREDICTED_WORLDS,
+    budget_s=2700.0,
 )

@@ -20,7 +20,6 @@ from suites.recipes import trial
 
 NUM_RANKS = 8
 ALPHA_S = 20e-6
-REPEATS = 5
 PRECISIONS = (Precision.FLOAT32, Precision.BFLOAT16)
 SHARINGS = {
     ReleasePoint.EVENT: (Sharing.HOLD, Sharing.NAIVE, Sharing.CROSSOVER),
@@ -95,7 +94,7 @@ def grid(options: Options) -> Sequence[Trial]:
     cells = [
         cell for precision in PRECISIONS for rate in scene.rates_bps for cell in _cells(scene, precision, rate, options)
     ]
-    return interleave(cells, options.repeats or (1 if options.smoke else REPEATS))
+    return interleave(cells, options.num_repeats())
 
 
 def _cells(scene: GpuScene, precision: Precision, rate_bps: float | None, options: Options) -> Iterator[Trial]:

@@ -1,22 +1,20 @@
 """The suite `ordering`: which message should go first, and where does that pay?
 
-Replayed networks on 2 to 8 hosts under each ordering, on all-reduce and on parameter servers, with updates after all
-messages or just before a layer needs its own; real training on 2 hosts; and a grid up to 1,024 workers that is
+Replayed networks among 2 to 64 workers under each ordering, on all-reduce and on parameter servers, with updates after
+all messages or just before a layer needs its own; real training on 2 hosts; and a grid up to 1,024 workers that is
 predicted only. Sizes are those of a real cluster, divided by the size scale (`suites.scaling`, README.md beside this).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import partial
 
 from harness.trial import Trial
-from suites.api import Options, Suite
+from suites.api import Options, Suite, interleave
 from suites.recipes import BERT_TINY, RESNET20_LARGE
-from suites.scaling import LINKS, Scene, by_repeat, distinct, shortened, trained
+from suites.scaling import LINKS, Scene, Wire, distinct, shortened, trained
+from suites.scaling import buckets as buckets_of
 
-MIB = 1024 * 1024
-MANY, FEW = 5, 3  # repeats: where a claim rests on the cell, and elsewhere
 OVERLAP = "at-pre-hook"
 SERVERS = "parameter-server"
 LARGE = 2_000_000  # elements of a slice: 8 MB, the smallest partition that ByteScheduler searches
@@ -36,7 +34,7 @@ def slices(elements: int) -> str:
 
 def buckets(mib: int) -> str:
     """Fixed buckets of so many MiB, the first one too."""
-    return f"fixed-buckets(bucket_bytes={mib * MIB}, first_bucket_bytes={mib * MIB})"
+    return buckets_of(mib, mib)
 
 
 def bytescheduler(elements: int, *rest: str) -> str:
@@ -76,7 +74,8 @@ SCENES = (
     Scene(  # where order can help: communication takes somewhat longer than computation, forward included
         network="vgg16",
         batch_size=VGG_BATCH,
-        num_hosts=4,
+        num_steps=6,
+        num_workers=4,
         gbit=10.0,
         strategies=(
             "unfused",
@@ -86,57 +85,91 @@ SCENES = (
             *essential(VAST),
             TUNED,
         ),
-        systems=("local",),
-        repeats=MANY,
+        systems=("torch-ddp(bucket_mb=25)", "local"),
+    ),
+    Scene(  # likewise among eight, on a network of many small tensors
+        network="resnet50",
+        batch_size=32,
+        num_workers=8,
+        gbit=10.0,
+        strategies=(
+            "unfused",
+            joined("unfused", OVERLAP),
+            joined(buckets(2), OVERLAP),
+            joined(buckets(2), "p3", OVERLAP),
+            *essential(SMALL),
+            joined(slices(PAPERS), OVERLAP),
+            joined(slices(PAPERS), "p3", OVERLAP),
+        ),
+        systems=("torch-ddp(bucket_mb=25)", "local"),
     ),
     Scene(  # where none can: everything fits behind backward. TicTac's FIFO sends whole tensors, as it does
         network="vgg16",
         batch_size=VGG_BATCH,
-        num_hosts=2,
+        num_steps=6,
+        num_workers=2,
         gbit=100.0,
         strategies=(joined("unfused", OVERLAP), *essential(VAST)),
         systems=("local",),
-        repeats=MANY,
     ),
     Scene(  # P3's: four machines, parameter servers and few Gbit/s
         network="vgg16",
         batch_size=VGG_BATCH,
-        num_hosts=4,
+        num_steps=6,
+        num_workers=4,
         gbit=10.0,
         strategies=essential(VAST, SERVERS),
-        systems=("local",),
+        wire=Wire.AMONG_REAL,
     ),
     Scene(
         network="resnet50",
         batch_size=64,
-        num_hosts=4,
+        num_workers=4,
         gbit=5.0,
         strategies=(joined(slices(SMALL), OVERLAP, SERVERS), joined(slices(SMALL), "p3", OVERLAP, SERVERS)),
         systems=("local",),
-    ),
-    Scene(  # its own slices: 769 messages, the one cell whose step may take longer than a second
-        network="resnet50",
-        batch_size=64,
-        num_hosts=2,
-        gbit=10.0,
-        strategies=(joined(slices(PAPERS), "p3", OVERLAP),),
-        systems=("local",),
-        num_steps=4,
+        wire=Wire.AMONG_REAL,
     ),
     Scene(
         network="gpt2",
         batch_size=8,
-        num_hosts=2,
-        gbit=10.0,
+        num_workers=8,
+        gbit=25.0,
         strategies=(joined(slices(LARGE), OVERLAP), joined(slices(LARGE), "p3", OVERLAP), COMBINED[2]),
         systems=("local",),
     ),
-    Scene(  # few messages: α is dear among eight
-        network="bert_base", batch_size=8, num_hosts=8, gbit=25.0, strategies=COMBINED[:2], systems=("local",)
+    Scene(network="bert_base", batch_size=8, num_workers=8, gbit=25.0, strategies=COMBINED[:2], systems=("local",)),
+    *(
+        Scene(
+            network="vgg16",
+            batch_size=32,
+            num_workers=number,
+            gbit=25.0,
+            strategies=essential(LARGE),
+            systems=("local",),
+        )
+        for number in (16, 64)
+    ),
+    Scene(  # real sockets, for validation
+        network="vgg16",
+        batch_size=VGG_BATCH,
+        num_steps=6,
+        num_workers=2,
+        gbit=10.0,
+        strategies=(joined("unfused", OVERLAP), joined(buckets(12), OVERLAP), joined(buckets(12), "p3", OVERLAP)),
+        systems=("local",),
+        wire=Wire.SOCKETS,
     ),
 )
 PREDICTED = (*orderings(LARGE), *orderings(LARGE, SERVERS))
-PREDICTED_NETWORKS = {"resnet50": 64, "vgg16": VGG_BATCH, "bert_base": 8, "gpt2": 8}
+PREDICTED_NETWORKS = (
+    ("resnet50", 64),
+    ("resnet50", 32),
+    ("vgg16", VGG_BATCH),
+    ("vgg16", 32),
+    ("bert_base", 8),
+    ("gpt2", 8),
+)
 PREDICTED_HOSTS = 8
 PREDICTED_WORLDS = (2, 4, 16, 64, 256, 512, 1024)  # beside these
 REAL_SLICES = 65_536
@@ -156,33 +189,33 @@ def grid(options: Options) -> Sequence[Trial]:
         smoke = Scene(
             network="resnet50",
             batch_size=64,
-            num_hosts=2,
+            num_workers=2,
             gbit=25.0,
             strategies=(*orderings(LARGE), *orderings(LARGE, SERVERS), *COMBINED),
             systems=("local",),
         )
         cells = [*smoke.cells("ordering", options), *trained("ordering", RESNET20_LARGE, REAL[3:4], (), options)]
         return [shortened(cell) for cell in cells]
-    replayed = [(partial(scene.cells, "ordering"), scene.repeats) for scene in SCENES]
-    return by_repeat([*replayed, (_real_cells, FEW)], options)
+    replayed = (cell for scene in SCENES for cell in scene.cells("ordering", options))
+    return interleave(distinct([*replayed, *_real_cells(options)]), options.num_repeats())
 
 
 def predicted(options: Options) -> Sequence[Trial]:
     """The whole grid, for the predictor alone: every network and link under every ordering, on eight
     hosts, and wherever a network is measured what is measured there."""
-    own: dict[tuple[str, float], list[str]] = {}
+    own: dict[tuple[str, int, float], list[str]] = {}
     for scene in SCENES:
-        own.setdefault((scene.network, scene.gbit), []).extend(scene.strategies)
+        own.setdefault((scene.network, scene.batch_size, scene.gbit), []).extend(scene.strategies)
     return distinct(
         cell
-        for network, batch_size in PREDICTED_NETWORKS.items()
+        for network, batch_size in PREDICTED_NETWORKS
         for gbit in LINKS
         for cell in Scene(
             network=network,
             batch_size=batch_size,
-            num_hosts=PREDICTED_HOSTS,
+            num_workers=PREDICTED_HOSTS,
             gbit=gbit,
-            strategies=tuple(dict.fromkeys((*PREDICTED, *own.get((network, gbit), ())))),
+            strategies=tuple(dict.fromkeys((*PREDICTED, *own.get((network, batch_size, gbit), ())))),
         ).cells("ordering", options)
     )
 
@@ -198,4 +231,5 @@ SUITE = Suite(
     grid=grid,
     predicted=predicted,
     predicted_worlds=PREDICTED_WORLDS,
+    budget_s=2700.0,
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from analysis.claims import ClaimRow, Figure, Measured
+from analysis.claims import ClaimRow, Formula, Measured
 from analysis.stats import bootstrap_interval
 from analysis.steps.claims import Select, StepClaim, by_place, fastest, over, step_claims
 from analysis.steps.rows import StepRow
@@ -109,7 +109,7 @@ CLAIMS: tuple[StepClaim, ...] = (
         claim="Where order can help (VGG-16, all-reduce), the best one takes 90 % of what the bound leaves to gain",
         quantity="Share of the way from the plain step to the bound",
         select=_of_bound,
-        figure=Figure.OF_BOUND,
+        formula=Formula.OF_BOUND,
         low=OF_BOUND,
     ),
 )

@@ -30,7 +30,7 @@ def grid(options: Options) -> Sequence[Trial]:
         for recipe in (RESNET20, BERT_TINY)[: 1 if options.smoke else 2]:
             for settings in PAIRS:
                 cells.append(trial("parity", group, (recipe.job(**settings),), fabric, options, num_steps=20))
-    return interleave(cells, options.repeats or (1 if options.smoke else 10))
+    return interleave(cells, options.num_repeats(10))
 
 
 SUITE = Suite(

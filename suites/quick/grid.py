@@ -1,9 +1,10 @@
-"""The suite `quick`: which optimisation pays at 200 Mbit/s, and does taking turns pay beside it?
+"""The suite `quick`: which optimisation pays, and does taking turns pay beside it?
 
-Three groups of cells (README.md says how to read them):
-real     2 hosts, real compute, ResNet-20 on digits and BERT-tiny on text, every strategy and system
-replay   4 hosts, replayed ResNet-50 and BERT-base, links that stand for 10 Gbit/s
-sharing  2 hosts, two jobs a host: exclusive, naive, crossover; one pair identical, one not
+Three groups of cells (README.md says how to read them), six repeats and more within five minutes:
+real     2 emulated hosts at 200 Mbit/s, real compute, ResNet-20 on digits and BERT-tiny on text
+replay   8 workers on a modelled link of 25 or 100 Gbit/s, replayed ResNet-50 and BERT-base
+sharing  two jobs a host: exclusive, naive, crossover; one pair computes on 2 emulated hosts, one is replayed among 8
+Ours and torch DDP have the same sizes of buckets to choose from, and every size is a cell: an equal search, recorded.
 """
 
 from __future__ import annotations
@@ -12,34 +13,53 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from crossover import Sharing
+from fabric.api import FabricSpec
+from harness.sizes import scaled
 from harness.trial import Job, Trial
-from models.workload import Device
+from models.workload import Device, WorkloadSpec
 from suites.api import Options, Suite, interleave
 from suites.data import with_data
-from suites.recipes import BERT_TINY, CYCLE, RATE_BPS, RESNET20, RESNET20_LARGE, Recipe, replayed, trial
+from suites.recipes import BERT_TINY, CYCLE, RATE_BPS, RESNET20, RESNET20_LARGE, Recipe, trial
+from suites.scaling import Scene, Wire, buckets, replay_place
 
-STRATEGIES = (
-    "fixed-buckets",
-    "unfused",
-    f"tensor-fusion({CYCLE})",
-    f"tensor-fusion({CYCLE})+half",
+# Buckets in MiB, of ours and of torch DDP alike; the first is torch DDP's default
+REAL_BUCKETS = (25.0, 0.25)
+REPLAY_BUCKETS = (25.0, 6.0)
+REAL = (
+    *(buckets(mib, min(mib, 1.0)) for mib in REAL_BUCKETS),
+    f"{buckets(0.25, 0.25)}+half",
     "fixed-buckets+topk(density=0.01)+error-feedback",
 )
-SYSTEMS = (
-    "torch-ddp",
-    f"horovod({CYCLE})",
-    f"horovod({CYCLE}, fusion_threshold_bytes=0)",
-    f"horovod({CYCLE}, fp16=True)",
-    "local",
+REAL_SYSTEMS = (*(f"torch-ddp(bucket_mb={mib:g})" for mib in REAL_BUCKETS), f"horovod({CYCLE})", "local")
+SMALL_BERT = replace(BERT_TINY, workload=replace(BERT_TINY.workload, batch_size=8))
+FEW, FEW_SYSTEMS = ("fixed-buckets",), ("torch-ddp",)  # of the second network, to see whether the first misleads
+DDP = tuple(f"torch-ddp(bucket_mb={mib:g})" for mib in REPLAY_BUCKETS)
+OURS = tuple(buckets(mib) for mib in REPLAY_BUCKETS)
+SCENES = (
+    Scene(
+        network="resnet50",
+        batch_size=16,
+        num_workers=8,
+        gbit=25.0,
+        strategies=(*OURS, f"{OURS[1]}+half"),
+        systems=(*DDP, "local"),
+        num_steps=20,
+    ),
+    Scene(
+        network="bert_base",
+        batch_size=4,
+        num_workers=8,
+        gbit=100.0,
+        strategies=OURS[1:],
+        systems=DDP[1:],
+        num_steps=20,
+    ),
 )
-REPLAYED = (  # BERT-base unfused takes 1.5 s a step and says what ResNet-50 unfused says
-    (replayed("resnet50", num_steps=5), STRATEGIES),
-    (replayed("bert_base", num_steps=3), tuple(strategy for strategy in STRATEGIES if strategy != "unfused")),
-)
-REPLAY_SYSTEMS = ("torch-ddp", f"horovod({CYCLE})", "local")
 SHARINGS = (Sharing.EXCLUSIVE, Sharing.NAIVE, Sharing.CROSSOVER)
-REPEATS = 3
-WARMUP = 2
+PAIR = (("resnet50", 32), ("vgg16", 8))  # one computes for longer than it sends, the other sends for longer
+PAIR_GBIT, PAIR_WORKERS = 100.0, 8
+WARMUP, NUM_STEPS, SHARED_STEPS, COST_STEPS = 2, 20, 8, 4
+BUDGET_S = 285.0  # five minutes with start-up and report
 
 
 def grid(options: Options) -> Sequence[Trial]:
@@ -47,56 +67,68 @@ def grid(options: Options) -> Sequence[Trial]:
     cells = [*_real(options), *_replay(options), *_sharing(options)]
     if options.smoke:
         cells = [_shortened(cell) for cell in cells if _in_smoke(cell, options)]
-    return interleave(cells, options.repeats or (1 if options.smoke else REPEATS))
+    return interleave(cells, options.num_repeats())
 
 
 def _real(options: Options) -> Iterator[Trial]:
     fabric = options.fabric_spec(num_hosts=2, rate_bps=RATE_BPS)
-    for recipe in (RESNET20, BERT_TINY):
-        for job in _jobs(recipe, options, STRATEGIES, SYSTEMS):
-            evaluate_every = (recipe.num_steps + WARMUP) // 2
+    for recipe, strategies, systems in ((RESNET20, REAL, REAL_SYSTEMS), (SMALL_BERT, FEW, FEW_SYSTEMS)):
+        for job in _jobs(recipe, options, strategies, systems):
             yield trial(
                 "quick",
                 "real",
                 (job,),
                 fabric,
                 options,
-                num_steps=recipe.num_steps,
+                num_steps=NUM_STEPS,
                 num_warmup=WARMUP,
-                evaluate_every=evaluate_every,
-            )
-
-
-def _replay(options: Options) -> Iterator[Trial]:
-    fabric = options.fabric_spec(num_hosts=4, rate_bps=RATE_BPS)
-    for recipe, strategies in REPLAYED:
-        for job in _jobs(recipe, options, strategies, REPLAY_SYSTEMS):
-            yield trial("quick", "replay", (job,), fabric, options, num_steps=recipe.num_steps, num_warmup=WARMUP)
-
-
-def _sharing(options: Options) -> Iterator[Trial]:
-    fabric = options.fabric_spec(num_hosts=2, rate_bps=RATE_BPS)
-    pairs = (
-        (RESNET20_LARGE.job("a"), RESNET20_LARGE.job("b")),
-        (RESNET20_LARGE.job("resnet"), BERT_TINY.job("bert")),
-    )
-    for jobs in pairs:
-        for sharing in SHARINGS:
-            costs = 6 if sharing is Sharing.EXCLUSIVE else 0
-            steps = RESNET20_LARGE.num_steps
-            yield trial(
-                "quick", "sharing", jobs, fabric, options, num_steps=steps, sharing=sharing, num_cost_steps=costs
+                evaluate_every=(NUM_STEPS + WARMUP) // 2,
             )
 
 
 def _jobs(recipe: Recipe, options: Options, strategies: Sequence[str], systems: Sequence[str]) -> Iterator[Job]:
-    if recipe.workload.device is not Device.REPLAY:
-        on_data = with_data(recipe.workload, options.data_path)
-        recipe = replace(recipe, workload=replace(on_data, device=options.device))
+    on_data = with_data(recipe.workload, options.data_path)
+    recipe = replace(recipe, workload=replace(on_data, device=options.device))
     for strategy in options.strategies or strategies:
         yield recipe.job(strategy=strategy)
     for system in systems:
         yield recipe.job(system=system)
+
+
+def _replay(options: Options) -> Iterator[Trial]:
+    for scene in SCENES:
+        yield from scene.cells("quick", options)
+
+
+def _sharing(options: Options) -> Iterator[Trial]:
+    real = (RESNET20_LARGE.job("a"), RESNET20_LARGE.job("b"))
+    fabric = options.fabric_spec(num_hosts=2, rate_bps=RATE_BPS)
+    yield from _ways(real, fabric, options)
+    modelled, size_scale = replay_place(options, num_workers=PAIR_WORKERS, gbit=PAIR_GBIT, wire=Wire.MODELLED)
+    replayed = tuple(
+        Job(
+            name=network,
+            workload=WorkloadSpec(network=network, device=Device.REPLAY, batch_size=batch_size, size_scale=size_scale),
+            strategy=scaled(buckets(6.0), size_scale),
+            optimizer="sgd(lr=0.1)",
+        )
+        for network, batch_size in PAIR
+    )
+    yield from _ways(replayed, modelled, options)
+
+
+def _ways(jobs: tuple[Job, ...], fabric: FabricSpec, options: Options) -> Iterator[Trial]:
+    for sharing in SHARINGS:
+        yield trial(
+            "quick",
+            "sharing",
+            jobs,
+            fabric,
+            options,
+            num_steps=SHARED_STEPS,
+            sharing=sharing,
+            num_cost_steps=COST_STEPS if sharing is Sharing.EXCLUSIVE else 0,
+        )
 
 
 def _in_smoke(cell: Trial, options: Options) -> bool:
@@ -106,8 +138,9 @@ def _in_smoke(cell: Trial, options: Options) -> bool:
         return workload == "resnet20-digits+resnet20-digits"
     if options.strategies and cell.jobs[0].strategy in options.strategies:
         return workload.startswith("resnet20-")
-    chosen = ("fixed-buckets", f"tensor-fusion({CYCLE})+half", "torch-ddp", f"horovod({CYCLE})")
-    return label in (chosen if workload.startswith("resnet20-") else chosen[:1])
+    if workload.startswith("resnet20-"):
+        return label in (REAL[0], REAL[2], REAL_SYSTEMS[0], f"horovod({CYCLE})")
+    return workload.startswith("resnet50-") and cell.jobs[0].system == "ours" and label.startswith("fixed-buckets")
 
 
 def _shortened(cell: Trial) -> Trial:
@@ -118,4 +151,5 @@ SUITE = Suite(
     name="quick",
     question="Which communication optimisation pays on a slow link, and does sharing in turns pay beside it?",
     grid=grid,
+    budget_s=BUDGET_S,
 )

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from synthetic_sharing import Group, Work, crossover_suite, record
 
-from analysis.axes import AXES, RHO, axis_of, ideal_gain
 from analysis.rows import Summary
+from analysis.sharing.axes import AXES, RHO, axis_of, ideal_gain
 from analysis.sharing.metrics import jain_index
 from analysis.sharing.rows import CROSSOVER, PHASE, Paired, PairRow, SweepRow
 from analysis.sharing.steady import steady_step_time_s

@@ -3,6 +3,8 @@
 import fcntl
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -21,6 +23,7 @@ from crossover.arbiter.roster import (
     RosterFile,
     birth_ticks,
     open_process,
+    process_state,
 )
 from crossover.arbiter.server import GENERATIONS_AN_ARBITER
 from crossover.process import ensure
@@ -351,3 +354,36 @@ def test_a_number_that_is_used_again_is_another_process() -> None:
     os.close(fd)
     stranger = RosterEntry(Resource.DEVICE, "0", "a", stint=0, is_here=True, pid=os.getpid(), birth_ticks=1)
     assert open_process(stranger) is None
+
+
+def test_an_arbiter_whose_starter_dies_before_it_listens_serves_others(path: Path) -> None:
+    """The kernel tells a stopped process with SIGHUP that its group is orphaned, and nobody reads its `ready`."""
+    with locked_folder(path.parent) as folder:
+        fd = os.dup(folder.fd)
+        words = [sys.executable, "-c", STARTS, str(fd), str(path), SETTINGS.to_json()]
+        with subprocess.Popen(words, pass_fds=[fd], stdout=subprocess.PIPE, text=True) as starter:
+            assert starter.stdout is not None
+            pid = int(starter.stdout.readline())
+        os.close(fd)
+        eventually(lambda: process_state(pid) == "T")
+        os.kill(pid, signal.SIGHUP)
+        os.kill(pid, signal.SIGCONT)
+    eventually(lambda: path.exists())
+    assert read_status(path, limit_s=SOON_S).pid == pid
+    os.kill(pid, signal.SIGTERM)
+    eventually(lambda: not path.exists())
+
+
+STARTS = """
+import os, signal, sys
+from crossover.arbiter import main as arbiter
+source, sink = os.pipe()
+def stop_first():
+    print(os.getpid(), flush=True)
+    os.dup2(sink, 1)
+    os.close(source)
+    os.kill(os.getpid(), signal.SIGSTOP)
+arbiter._raise_file_limit = stop_first
+arbiter._detach = lambda: os._exit(0) if os.fork() else os.setsid()
+sys.exit(arbiter.main(["--linger=60", f"--folder-fd={sys.argv[1]}", "--", *sys.argv[2:]]))
+"""

@@ -12,8 +12,10 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from patience import patience_s
+
 TOKEN = "CROSSOVER_FAULT_TOKEN"
-SOON_S = 90.0  # a bound against hanging, not a speed: the machine may be busy
+SOON_S = patience_s(60.0)  # a bound against hanging, not a speed: the machine may be busy
 SIGNALS = (signal.SIGKILL, signal.SIGSTOP, signal.SIGHUP, signal.SIGINT)
 
 

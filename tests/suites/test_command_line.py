@@ -82,12 +82,12 @@ def test_dry_run_as_json_gives_memory_and_time_of_every_cell(command: Command) -
     ended = command("run", "quick", "--dry-run", "--json", "--only", "replay/")
     rows = json.loads(ended.out)
     assert rows
-    assert all(row["memory_gb"] > 0 and row["expected_s"] > 0 and row["hosts"] == 4 for row in rows)
+    assert all(row["memory_gb"] > 0 and row["expected_s"] > 0 and row["hosts"] == 8 for row in rows)
 
 
 def test_only_keeps_the_cells_whose_name_contains_it(command: Command) -> None:
-    rows = json.loads(command("run", "quick", "--dry-run", "--json", "--only", "replay/resnet50").out)
-    assert {row["cell"].rpartition("/")[0] for row in rows} == {"replay/resnet50-replay"}
+    rows = json.loads(command("run", "quick", "--dry-run", "--json", "--only", "replay-8-25/resnet50").out)
+    assert {row["cell"].rpartition("/")[0] for row in rows} == {"replay-8-25/resnet50-replay"}
 
 
 def test_a_defect_is_not_disguised_as_a_wrong_request(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:

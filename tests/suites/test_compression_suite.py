@@ -10,13 +10,12 @@ from baselines.strategy import parse_strategy
 from harness.predict.codecs import Charge, charge_of
 from harness.trial import Trial, check
 from models.workload import Device
-from suites.api import Options
+from suites.api import FEWEST, Options
 from suites.compression.grid import (
     BUCKETS,
     COURSES,
     NOT_HERE,
     OTHER_RATES_BPS,
-    REPEATS,
     REPLAYED,
     RIVALS,
     SUITE,
@@ -27,7 +26,7 @@ from suites.compression.grid import (
 from suites.convergence.grid import METHODS
 from suites.expected import expected_each_s
 
-LONGEST_RUN_S, LONGEST_SMOKE_S = 20 * 60.0, 100.0
+LONGEST_SMOKE_S = 100.0
 
 
 @pytest.fixture(scope="module")
@@ -62,8 +61,7 @@ def test_every_cell_can_be_run_has_a_name_of_its_own_and_as_many_repeats_as_seed
     for trial in trials:
         if trial.repeat == 0:
             check(trial)
-    assert set(Counter(trial.cell for trial in trials).values()) == {REPEATS}
-    assert REPEATS >= 3
+    assert set(Counter(trial.cell for trial in trials).values()) == {FEWEST}
     assert {trial.seed - trial.repeat for trial in trials} == {1}
 
 
@@ -108,10 +106,10 @@ def test_every_method_has_one_packing_and_what_it_has_to_beat_a_second_one(cells
 def test_all_compression_in_replay_is_charged_for(cells: dict[str, Trial]) -> None:
     replayed = [trial for trial in cells.values() if trial.jobs[0].workload.device is Device.REPLAY]
     assert {trial.jobs[0].workload.network for trial in replayed} == {"resnet50", "vgg16", "bert_base"}
-    assert {trial.world for trial in replayed} == {4, 8}
+    assert {trial.num_ranks for trial in replayed} == {2, 4, 8, 64}
     for trial in replayed:
         if name(trial) not in ("dense", "local"):
-            assert isinstance(charge_of(trial.jobs[0], trial.world), Charge), trial.cell
+            assert isinstance(charge_of(trial.jobs[0], trial.num_ranks), Charge), trial.cell
 
 
 def test_every_replayed_place_has_float32_half_and_one_host_alone(cells: dict[str, Trial]) -> None:
@@ -120,7 +118,7 @@ def test_every_replayed_place_has_float32_half_and_one_host_alone(cells: dict[st
         if group(trial).startswith("replay"):
             places.setdefault((group(trial), trial.jobs[0].workload.network), set()).add(name(trial))
     assert places
-    assert all({"dense", "fp16", "local"} < names for names in places.values())
+    assert all({"dense", "fp16", "local"} <= names for names in places.values())
 
 
 def test_the_predicted_grid_holds_every_method_on_every_link() -> None:
@@ -130,8 +128,8 @@ def test_the_predicted_grid_holds_every_method_on_every_link() -> None:
     assert set(found.values()) == {15}
 
 
-def test_the_run_is_expected_to_take_less_than_twenty_minutes_and_smoke_less_than_two(trials: list[Trial]) -> None:
-    assert sum(expected_each_s(trials, foresees=True)) <= LONGEST_RUN_S
+def test_six_repeats_are_expected_to_fit_the_budget_and_smoke_takes_less_than_two_minutes(trials: list[Trial]) -> None:
+    assert sum(expected_each_s(trials, foresees=True)) <= SUITE.budget_s
     smoke = list(SUITE.grid(Options(smoke=True)))
     for trial in smoke:
         check(trial)

@@ -23,7 +23,7 @@ from suites.convergence import grid as convergence
 from suites.convergence.grid import METHODS, SUITE, TrainingMethod, skipped_methods
 from suites.expected import expected_s
 
-LONGEST_RUN_S = 45 * 60.0
+LONGEST_RUN_S = 75 * 60.0
 
 
 def test_every_method_of_the_table_can_be_read_and_every_cell_be_run() -> None:
@@ -44,10 +44,10 @@ def test_a_method_that_is_not_there_is_left_out_with_the_reason(monkeypatch: pyt
     assert not any("to come" in trial.cell for trial in SUITE.grid(Options()))
 
 
-def test_three_seeds_and_a_batch_that_does_not_depend_on_the_number_of_ranks() -> None:
+def test_ten_seeds_and_a_batch_that_does_not_depend_on_the_number_of_ranks() -> None:
     trials = SUITE.grid(Options())
-    assert set(Counter(trial.cell for trial in trials).values()) == {3}
-    assert {trial.seed for trial in trials} == {1, 2, 3}
+    assert set(Counter(trial.cell for trial in trials).values()) == {10}
+    assert {trial.seed for trial in trials} == set(range(1, 11))
     assert {trial.world for trial in trials} == {2, 4, 8}
     batches: dict[str, set[int]] = {}
     for trial in trials:
@@ -57,7 +57,7 @@ def test_three_seeds_and_a_batch_that_does_not_depend_on_the_number_of_ranks() -
     assert set(batches) == {"resnet20", "lstm_lm", "bert_tiny"}
 
 
-def test_two_cores_are_done_within_three_quarters_of_an_hour() -> None:
+def test_two_cores_are_done_within_an_hour_and_a_quarter() -> None:
     assert sum(map(expected_s, SUITE.grid(Options()))) / 2 <= LONGEST_RUN_S
     assert sum(map(expected_s, SUITE.grid(Options(smoke=True)))) < 60
 

@@ -130,7 +130,7 @@ def test_a_trial_that_fails_is_recorded_and_the_others_go_on(command: Command, t
     images = make_images(tmp_path / "images")
     broken = image_of_step(images, step=1)
     broken.write_bytes(b"no image")
-    cells = ("--only", "real/resnet20-imagefolder/fixed", "--only", "replay/resnet50-replay/fixed", "--hosts", "2")
+    cells = ("--only", "real/resnet20-imagefolder/fixed", "--only", "resnet50-replay/fixed", "--hosts", "2")
     ended = command(*ONE_TRIAL, *cells, "--data", images, "--out", "records")
     failed, good = sorted(records_in(tmp_path / "records"), key=lambda record: record.cell)
     assert ended.code == 1

@@ -1,0 +1,532 @@
+"""Work out every number on docs/claims.md again from the raw JSON of the records, without the code that wrote it.
+
+    .venv/bin/python -m scripts.recompute_claims                    # docs/claims.md against results/reference
+    .venv/bin/python -m scripts.recompute_claims PAGE RECORDS
+
+Needs numpy and nothing of this project. The page says which formula a claim's figures are and which records each
+operand holds; the formulas are written down here a second time. Exit code 1 with the differences where a number, a
+cell's kind, a claim's verdict or a count in the overview does not agree.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import re
+import statistics
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+ROOT = Path(__file__).resolve().parent.parent
+SEED, RESAMPLES, LEVEL = 20210314, 4000, 0.95
+PAYLOAD_SHARE = 0.957
+Json = Mapping[str, Any]
+Operand = Sequence[Json]
+Figures = Sequence[float]
+UNITS = {"points": 100.0, "µs": 1e6, "%": 100.0}
+
+
+@dataclass(frozen=True, slots=True)
+class ShownCell:
+    """One row of a table on the page."""
+
+    cell: str
+    median: str
+    low: str
+    high: str
+    n: int
+    kind: str
+    says: str
+    operands: tuple[Operand, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ShownClaim:
+    """One claim on the page."""
+
+    title: str
+    says: str
+    rule: str
+    figure: str
+    scale: float
+    lines: tuple[ShownCell, ...]
+
+
+# ---- the page
+
+
+def read_page(text: str, records: Mapping[str, Json]) -> Iterator[ShownClaim]:
+    """The claims of the page, with their records."""
+    for block in re.split(r"^### ", text, flags=re.MULTILINE)[1:]:
+        title, _, body = block.partition("\n")
+        said = re.search(r"^\*\*(?P<says>[^*]+)\*\* · rule: (?P<rule>.*)$", body, re.MULTILINE)
+        if said is None:
+            raise ValueError(f"no verdict under {title!r}")
+        parts = dict(part.split(": ", 1) for part in said["rule"].split(" · ")[1:] if ": " in part)
+        unit = next((part[3:] for part in said["rule"].split(" · ")[1:] if part.startswith("in ")), "")
+        rows = [line for line in body.splitlines() if line.startswith("| ")][1:]
+        lines = tuple(_line(row, records) for row in rows)
+        rule = said["rule"].split(" · ")[0]
+        yield ShownClaim(title, said["says"], rule, parts.get("figure", ""), UNITS.get(unit, 1.0), lines)
+
+
+def _line(row: str, records: Mapping[str, Json]) -> ShownCell:
+    cells = [cell.strip().replace("\\|", "|") for cell in re.split(r"(?<!\\)\|", row)[1:-1]]
+    operands = tuple(tuple(_named(text, records)) for text in cells[7].split("; "))
+    return ShownCell(cells[0], cells[1], cells[2], cells[3], int(cells[4]), cells[5], cells[6], operands)
+
+
+def _named(text: str, records: Mapping[str, Json]) -> Iterator[Json]:
+    for quoted in re.findall(r"`([^`]+)`", text):
+        found = re.fullmatch(r"(.*\.r)\{([\d,]+)\}", quoted)
+        names = [found[1] + repeat for repeat in found[2].split(",")] if found else [quoted]
+        yield from (records[name] for name in names)
+
+
+def read_records(folder: Path) -> dict[str, Json]:
+    """Every record below the folder by its id."""
+    found = (json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.rglob("*.json")))
+    return {one["id"]: one for one in found if isinstance(one, dict) and "jobs" in one and "id" in one}
+
+
+# ---- statistics
+
+
+def fewest_for(level: float) -> int:
+    """Below so many repeats their span does not cover the median with this probability."""
+    return math.ceil(1 - math.log2(1 - level))
+
+
+def bounds(drawn: Any, level: float) -> tuple[float, float]:
+    """Outer order statistics of resampled values."""
+    ordered, tail = np.sort(drawn), (1.0 - level) / 2.0
+    last = len(ordered) - 1
+    return float(ordered[math.floor(tail * last)]), float(ordered[math.ceil((1.0 - tail) * last)])
+
+
+def picks(n: int) -> Any:
+    """Which of `n` repeats each resample holds."""
+    return np.random.default_rng([SEED, n, 0]).integers(0, n, size=(RESAMPLES, n))
+
+
+def interval(values: Figures, level: float = LEVEL, quantile: float = 0.5) -> tuple[float, float, float]:
+    """Median, or another quantile, with its percentile bootstrap interval."""
+    sample = np.asarray(values, dtype=float)
+
+    def middle(of: Any, axis: int | None = None) -> Any:
+        return np.median(of, axis=axis) if quantile == 0.5 else np.quantile(of, quantile, axis=axis)
+
+    if len(sample) < 2:
+        return float(middle(sample)), math.nan, math.nan
+    return (float(middle(sample)), *bounds(middle(sample[picks(len(sample))], axis=1), level))
+
+
+# ---- records
+
+
+def steps(job: Json) -> list[float]:
+    """Step by step on the slowest rank."""
+    return [max(times) for times in zip(*(rank["steps_s"] for rank in job["ranks"]), strict=False)]
+
+
+def step_s(job: Json) -> float:
+    """Their mean."""
+    return statistics.fmean(steps(job))
+
+
+def is_timed(one: Json) -> bool:
+    """Whether it ended well, was run, and no codec took longer than it was charged."""
+    ended = one["status"] == "ok" and bool(one["jobs"]) and one["fabric"]["label"] != "simulated"
+    return ended and all(steps(job) and not _overran(one, job) for job in one["jobs"])
+
+
+def _overran(one: Json, job: Json) -> bool:
+    charge, spent_s = job.get("charge"), job["phases"].get("compress_s")
+    note = re.search(
+        r"charged: .* takes (\S+) ns an element", (job.get("notes") or {}).get("compression in replay", "")
+    )
+    seconds = float(note[1]) * 1e-9 if note else sum(charge["stages_s"]) if charge and not charge["reason"] else None
+    if seconds is None or spent_s is None:
+        return False
+    return bool(spent_s - seconds * job["num_parameters"] * one["fabric"]["size_scale"] > 0.03 * step_s(job))
+
+
+def by_repeat(operand: Operand) -> dict[int, float]:
+    """Step of the first job by repeat."""
+    return {one["repeat"]: step_s(one["jobs"][0]) for one in operand if is_timed(one)}
+
+
+def wire_bytes(job: Json) -> float:
+    """Bytes of a step without what is sent once, by the engine, else by the interface."""
+    counted = job["wire_bytes"]
+    if counted:
+        return float(sum(size for tag, size in counted.items() if tag != "probe"))
+    return float(job["interface_bytes"] or 0.0)
+
+
+def steady_s(one: Json, job: Json) -> float:
+    """Mean step while all jobs of the record ran."""
+    own = steps(job)
+    if one["sharing"] == "exclusive":
+        return statistics.fmean(own)
+    begin, end = max(j["start_s"] for j in one["jobs"]), min(j["end_s"] for j in one["jobs"])
+    length = job["end_s"] - job["start_s"]
+    if length > 0 and end <= begin and one["makespan_s"]:
+        return float(one["makespan_s"] / (len(own) + len(job["ranks"][0]["warmup_s"])))
+    if length <= 0 or end <= begin:
+        return statistics.fmean(own)
+    warm = sum(max(times) for times in zip(*(rank["warmup_s"] for rank in job["ranks"]), strict=False))
+    scale, passed, kept = length / (warm + sum(own)), 0.0, []
+    for step in own:
+        first, passed = job["start_s"] + scale * (warm + passed), passed + step
+        if begin <= first and job["start_s"] + scale * (warm + passed) <= end:
+            kept.append(step)
+    return statistics.fmean(kept or own)
+
+
+def pairs(alone: Operand, here: Operand) -> list[tuple[Json, Json]]:
+    """Records of equal repeats, those that ended well, and that do not pass the hard limit."""
+    solo = {one["repeat"]: one for one in alone if is_timed(one)}
+    both = [(solo[one["repeat"]], one) for one in here if is_timed(one) and one["repeat"] in solo]
+    return [(a, b) for a, b in both if (limit(a, b) or 0.0) <= 1.01]
+
+
+def gain(alone: Json, here: Json) -> float:
+    """Σ step alone over step here."""
+    both = zip(alone["jobs"], here["jobs"], strict=True)
+    return sum(step_s(solo) / steady_s(here, job) for solo, job in both)
+
+
+def gains(alone: Operand, here: Operand) -> dict[int, float]:
+    """By repeat."""
+    return {b["repeat"]: gain(a, b) for a, b in pairs(alone, here)}
+
+
+def _shares(alone: Json, here: Json, key: str) -> list[float]:
+    return [solo["costs"][key] / steady_s(here, job) for solo, job in zip(alone["jobs"], here["jobs"], strict=True)]
+
+
+def limit(alone: Json, here: Json) -> float | None:
+    """How busy the tightest of device, link and chains is; None where costs were not measured."""
+    if any(job.get("costs") is None for job in alone["jobs"]):
+        return None
+    rate, device = here["fabric"]["rate_bps"], _shares(alone, here, "compute_s")
+    link = [8 * wire_bytes(job) / rate / steady_s(here, job) if rate else 0.0 for job in here["jobs"]]
+    alike = zip(device, link, here["jobs"], strict=True)
+    return max(sum(device), sum(link), *(c + w * (job["num_messages"] == 1) for c, w, job in alike))
+
+
+def fifo(alone: Json, here: Json) -> float:
+    """T* over the period; where a longer one is expected, that."""
+    device, link = sum(_shares(alone, here, "compute_s")), sum(_shares(alone, here, "communication_s"))
+    told = here["prediction"] or {}
+    later = told["gain"] / told["expected_gain"] if told.get("expected_gain") and told.get("gain") else 1.0
+    return max(device, link, *_shares(alone, here, "solo_s")) * later
+
+
+# ---- figures: one formula each, from operands to a value per repeat (or one exact value)
+
+
+def speed_up(*operands: Operand) -> Figures:
+    """The step of the fastest rival over one's own."""
+    own, rivals = by_repeat(operands[-1]), [rival for one in operands[:-1] if (rival := by_repeat(one))]
+    return [min(rival[r] for rival in rivals) / own[r] for r in own if all(r in rival for rival in rivals)]
+
+
+def of_bound(plain: Operand, best: Operand, alone: Operand) -> Figures:
+    """The share of the way from the plain step to the bound that the best one goes."""
+    first = next(one for one in best if is_timed(one))
+    job, fabric, world = first["jobs"][0], first["fabric"], len(first["jobs"][0]["ranks"])
+    line_s = 2 * (world - 1) / world * 8 / (PAYLOAD_SHARE * fabric["rate_bps"])
+    groups: dict[str, list[Json]] = {}
+    for one in alone:
+        groups.setdefault(one["cell"], []).append(one)
+    timed = [list(by_repeat(own).values()) for own in groups.values() if by_repeat(own)]
+    bound_s = max(statistics.median(map(statistics.median, timed)), 4 * job["num_parameters"] * line_s)
+    theirs, own = by_repeat(plain), by_repeat(best)
+    both = [(theirs[r], own[r]) for r in theirs if r in own]
+    return [(a - b) / (a - bound_s) for a, b in both if a - bound_s > 0.05 * a]
+
+
+def predicted_efficiency(dense: Operand, own: Operand) -> Figures:
+    """Computation over the predicted step."""
+    known = [one for one in dense if one["fabric"]["label"] != "simulated"] or dense
+    compute_s = statistics.median(one["jobs"][0]["phases"]["compute_s"] for one in known)
+    return [min(1.0, compute_s / (predicted_s(own) or math.nan))]
+
+
+def predicted_s(operand: Operand) -> float | None:
+    """What measured records carry, else what simulated ones are."""
+    ran = [one for one in operand if one["fabric"]["label"] != "simulated"]
+    told = [p["step_time_s"] for one in ran if (p := one["prediction"]) and p["step_time_s"] is not None]
+    if not told:
+        simulated = [one for one in operand if one["fabric"]["label"] == "simulated"]
+        told = [(one["prediction"] or {}).get("step_time_s") or step_s(one["jobs"][0]) for one in simulated]
+    return statistics.median(told) if told else None
+
+
+def gain_ratio(alone: Operand, own: Operand, other: Operand) -> Figures:
+    """One's own gain over another's."""
+    mine, theirs = gains(alone, own), gains(alone, other)
+    return [mine[r] / theirs[r] for r in mine if r in theirs]
+
+
+def phases(alone: Operand, own: Operand, *offsets: Operand) -> Figures:
+    """The gain over the median gain of all start offsets."""
+    mine, each = gains(alone, own), [gains(alone, one) for one in offsets]
+    return [mine[r] / statistics.median(one[r] for one in each) for r in mine if all(r in one for one in each)]
+
+
+def rival(alone: Operand, own: Operand, big: Operand) -> Figures:
+    """The gain over that of one job with all batches."""
+    mine, steps_s = gains(alone, own), by_repeat(big)
+    solo = {one["repeat"]: (len(one["jobs"]), step_s(one["jobs"][0])) for one in alone if is_timed(one)}
+    return [mine[r] / (solo[r][0] * solo[r][1] / steps_s[r]) for r in mine if r in steps_s]
+
+
+def handover(own: Operand) -> Figures:
+    """Each repeat's median hand-over."""
+    facts = [one["sharing_facts"] for one in own if one["status"] == "ok"]
+    return [fact["handover_p50_s"] for fact in facts if fact and fact["handover_p50_s"] is not None]
+
+
+def mean_bits(operand: Operand) -> float:
+    """Bits a parameter and step of one rank."""
+    ran = [one["jobs"][0] for one in operand if one["status"] == "ok" and one["fabric"]["label"] != "simulated"]
+    return 8 * statistics.median(map(wire_bytes, ran)) / float(ran[0]["num_parameters"])
+
+
+def bits(own: Operand) -> Figures:
+    """Every rank's code goes to every other one in the records that a claim is about."""
+    first = next(one for one in own if one["fabric"]["label"] != "simulated")["jobs"][0]
+    code = first.get("code") or {}
+    if code.get("combine", "concat") != "concat" or code.get("dense_steps"):
+        raise ValueError(f"{own[0]['id']}: only codes that are gathered, without a dense warm-up, are worked out here")
+    return [32.0 * (len(first["ranks"]) - 1) / mean_bits(own)]
+
+
+def held_out(one: Json) -> list[Json]:
+    """Points that evaluation took."""
+    return [point for point in one["jobs"][0]["curve"] if point["accuracy"] is not None]
+
+
+def shortfall(dense: Operand, own: Operand) -> Figures:
+    """How much less accurate it ends than the dense run."""
+    ends = [
+        {one["repeat"]: held_out(one)[-1]["accuracy"] for one in side if one["status"] == "ok"} for side in (dense, own)
+    ]
+    return [ends[0][repeat] - last for repeat, last in ends[1].items() if repeat in ends[0]]
+
+
+def reached(dense: Operand) -> Callable[[Json], bool]:
+    """Whether a point stands at the target that the dense run sets."""
+    ended = [one for one in dense if one["status"] == "ok" and len(held_out(one)) >= 3]
+    ends = [held_out(one)[-1] for one in ended]
+    accuracy = statistics.fmean(point["accuracy"] for point in ends)
+    if accuracy > 0.5:
+        return lambda point: bool(point["accuracy"] >= 0.95 * accuracy)
+    starts = [one["jobs"][0]["curve"][0]["loss"] for one in ended]
+    first, last = statistics.fmean(starts), statistics.fmean(point["loss"] for point in ends)
+    return lambda point: bool(point["loss"] <= first - 0.95 * (first - last))
+
+
+def sooner(*operands: Operand) -> Figures:
+    """The soonest dense time to the target over one's own; 0 where it was never reached."""
+    is_met = reached(operands[0])
+
+    def times_s(operand: Operand) -> list[float]:
+        ended = [one for one in operand if one["status"] == "ok"]
+        found = [next((p["time_s"] for p in held_out(one) if is_met(p)), math.inf) for one in ended]
+        return found + [math.inf] * (len(operand) - len(ended))
+
+    own, dense = times_s(operands[-1]), [times_s(one) for one in operands[:-1]]
+    return [min(pair) / mine for *pair, mine in zip(*dense, own, strict=False)]
+
+
+def volume(dense: Operand, own: Operand) -> Figures:
+    """Bytes of all steps, the dense run's over one's own."""
+    return [mean_bits(dense) / mean_bits(own)]
+
+
+def weights(alone: Operand, here: Operand) -> Figures:
+    """The share of jobs that ended with the weights of their run alone."""
+    same = [
+        solo["weights_digest"] == job["weights_digest"]
+        for a, b in pairs(alone, here)
+        if a["seed"] == b["seed"]
+        for solo, job in zip(a["jobs"], b["jobs"], strict=True)
+        if solo["num_steps"] == job["num_steps"] and solo["weights_digest"] and job["weights_digest"]
+    ]
+    return [sum(same) / len(same)]
+
+
+EXACT: Mapping[str, Callable[..., Figures]] = {
+    "computation of 1 over the predicted step of 2, at most 1": predicted_efficiency,
+    "float32 over the code of 1": bits,
+    "bytes of 1 over bytes of 2": volume,
+    "share of jobs of 2 with the weights of 1": weights,
+}
+SAMPLED: Mapping[str, Callable[..., Figures]] = {
+    "step of 1 over step of 2": speed_up,
+    "(step of 1 − step of 2) over (step of 1 − bound), the bound from 2 and one worker alone 3": of_bound,
+    "Σ step of 1 over step of 2": lambda a, b: list(gains(a, b).values()),
+    "T* from the costs of 1 over the period of 2": lambda a, b: [fifo(x, y) for x, y in pairs(a, b)],
+    "hard limit from the costs of 1 over the period of 2": lambda a, b: [limit(x, y) or 0.0 for x, y in pairs(a, b)],
+    "gain of 2 over gain of 3, each over 1": gain_ratio,
+    "gain of 2 over the median gain of 3 and on, each over 1": phases,
+    "gain of 2 over that of the one job 3, each over 1": rival,
+    "median hand-over of 1": handover,
+    "final accuracy of 1 less that of 2": shortfall,
+    "time to the target of 1 over that of the last": sooner,
+}
+ERROR = "predicted over measured step, less one"
+
+
+def error_figures(operands: Sequence[Operand]) -> tuple[list[float], dict[tuple[int, int], float]]:
+    """|error| of each cell, and for pairs in one place with disjoint intervals whether their order is as predicted."""
+    rows = [(list(by_repeat(one).values()), predicted_s(one), _place(one)) for one in operands]
+    middle = [statistics.median(times) for times, *_ in rows]
+    sizes = [abs((told or math.nan) / own - 1) for (_, told, _), own in zip(rows, middle, strict=True)]
+    ends = [interval(times)[1:] for times, *_ in rows]
+    signs = {
+        (i, j): math.copysign(1, (middle[i] - middle[j]) * (rows[i][1] - rows[j][1]))  # type: ignore[operator]
+        for i in range(len(rows))
+        for j in range(i + 1, len(rows))
+        if rows[i][2] == rows[j][2] and (ends[i][1] < ends[j][0] or ends[j][1] < ends[i][0])
+    }
+    return sizes, signs
+
+
+def _place(operand: Operand) -> tuple[Any, ...]:
+    one = next(one for one in operand if is_timed(one))
+    fabric, job = one["fabric"], one["jobs"][0]
+    rate = fabric["equivalent_rate_bps"] or fabric["rate_bps"]
+    hosts = fabric["num_hosts"] * fabric.get("ranks_per_host", 1) + fabric.get("num_virtual", 0)
+    workers = max(hosts, len(job["ranks"]))
+    return one["suite"], job["workload"], job["batch_size"], workers, None if rate is None else f"{rate / 1e9:.6g}"
+
+
+def tau_interval(signs: Mapping[tuple[int, int], float], n: int) -> tuple[float, float, float]:
+    """The mean sign, resampled by cells."""
+    places, values = np.array(list(signs)), np.array(list(signs.values()))
+    counts = np.stack([np.bincount(pick, minlength=n) for pick in picks(n)])
+    drawn = counts[:, places[:, 0]] * counts[:, places[:, 1]]
+    total = drawn.sum(axis=1)
+    return (float(values.mean()), *bounds((drawn @ values)[total > 0] / total[total > 0], LEVEL))
+
+
+def figures_of(claim: ShownClaim, line: ShownCell) -> tuple[tuple[float, float, float], int, Figures]:
+    """Median and ends, n, and the repeats, in the units of the records."""
+    if claim.figure == ERROR:
+        sizes, signs = error_figures(line.operands)
+        if line.cell == "all":
+            return tau_interval(signs, len(sizes)), len(sizes), ()
+        return interval(sizes, quantile=0.95 if line.cell.startswith("95th") else 0.5), len(sizes), ()
+    if claim.figure in EXACT:
+        (value,) = EXACT[claim.figure](*line.operands)
+        return (value, value, value), line.n, ()
+    values = SAMPLED[claim.figure](*line.operands)
+    return interval(values), len(values), values
+
+
+# ---- verdicts
+
+
+def limits_of(rule: str) -> tuple[float, float, bool] | None:
+    """The level of a plain rule, and whether some cell is enough; None for rules in words."""
+    if not re.match("(every|some) cell at ", rule):
+        return None
+    low, high = (re.search(rf"at {end} ([\d.e+-]+)", rule) for end in ("least", "most"))
+    return float(low[1]) if low else -math.inf, float(high[1]) if high else math.inf, rule.startswith("some")
+
+
+def side(ends: tuple[float, float], low: float, high: float) -> str:
+    """Met, missed or undecided."""
+    if ends[0] >= low and ends[1] <= high:
+        return "met"
+    return "missed" if ends[1] < low or ends[0] > high else "undecided"
+
+
+def verdict(claim: ShownClaim, found: Sequence[tuple[tuple[float, float, float], Figures]]) -> str | None:
+    """The claim's verdict anew, where its rule is a level."""
+    asked = limits_of(claim.rule)
+    if asked is None or not found:
+        return None
+    low, high, some = asked
+    level = 1 - (1 - LEVEL) / max(1, sum(bool(len(values)) for _, values in found))
+    alone, jointly = [], []
+    for ends, values in found:
+        scaled = [claim.scale * value for value in values]
+        exact = side((claim.scale * ends[1], claim.scale * ends[2]), low, high)
+        known = not scaled or len(scaled) >= fewest_for(LEVEL)
+        alone.append(exact if known else "undecided")
+        sure = not scaled or len(scaled) >= fewest_for(level)
+        wide = interval(scaled, level)[1:] if scaled and sure else (0.0, 0.0)
+        jointly.append("undecided" if not sure else side(wide, low, high) if scaled else exact)
+    enough, needed = ("met", "missed") if some else ("missed", "met")
+    return enough if enough in jointly else needed if all(one == needed for one in alone) else "undecided"
+
+
+# ---- the whole page
+
+
+def differences(text: str, records: Mapping[str, Json]) -> Iterator[str]:
+    """Every number and verdict on the page that the records do not give."""
+    counts: Counter[str] = Counter()
+    for claim in read_page(text, records):
+        counts[claim.says] += 1
+        found = []
+        for line in claim.lines:
+            ends, n, values = figures_of(claim, line)
+            found.append((ends, values))
+            shown = [plain(claim.scale * end) for end in ends]
+            if shown != [line.median, line.low, line.high] or n != line.n:
+                page = f"{line.median} [{line.low}, {line.high}], n = {line.n}"
+                yield f"{claim.title}: {line.cell}: page {page}; records {shown[0]} [{shown[1]}, {shown[2]}], n = {n}"
+            kind = "exact" if claim.figure in EXACT else "range" if n < fewest_for(LEVEL) else "interval"
+            if kind != line.kind:
+                yield f"{claim.title}: {line.cell}: page {line.kind}; records {kind}"
+        anew = verdict(claim, found)
+        if anew is not None and anew != claim.says:
+            yield f"{claim.title}: page {claim.says}; records {anew}"
+    yield from _miscounted(text, counts)
+
+
+def _miscounted(text: str, counts: Mapping[str, int]) -> Iterator[str]:
+    head = re.search(r"^\| suite \| claims \| (.*) \|$", text, re.MULTILINE)
+    total = re.search(r"^\| \*\*all\*\* \| (\d+) \| (.*) \|$", text, re.MULTILINE)
+    if head is None or total is None:
+        yield "the page has no overview"
+        return
+    shown = dict(zip(head[1].split(" | "), map(int, total[2].split(" | ")), strict=True))
+    if int(total[1]) != sum(counts.values()) or shown != {name: counts[name] for name in shown}:
+        yield f"overview: page {shown}; its claims {dict(counts)}"
+
+
+def plain(value: float) -> str:
+    """As the page writes a number."""
+    return "" if math.isnan(value) else f"{value:.5g}"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """0 if all agrees, else 1 with the differences."""
+    parser = argparse.ArgumentParser(description="work out docs/claims.md again from raw records")
+    parser.add_argument("page", nargs="?", type=Path, default=ROOT / "docs" / "claims.md")
+    parser.add_argument("records", nargs="?", type=Path, default=ROOT / "results" / "reference")
+    chosen = parser.parse_args(argv)
+    found = list(differences(chosen.page.read_text(encoding="utf-8"), read_records(chosen.records)))
+    for line in found:
+        print(line)
+    print(f"{len(found)} differences" if found else "every number agrees")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""The suite `networks`: what a training step costs on each data-centre network."""

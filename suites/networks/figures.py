@@ -1,0 +1,177 @@
+"""Figures of simulated networks: topologies, link use, queues and pauses, completion times, incast.
+
+    python -m suites.networks.figures --out figures
+
+They come from the engines and not from records: a record holds step times, and these show what makes them. PNG and PDF.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from analysis import theme
+from fabric.api import HostChoice, NetworkSpec
+from fabric.simulated.flow import simulate_flows
+from fabric.simulated.graph import Floats, NetworkGraph
+from fabric.simulated.placed import place_network
+from fabric.simulated.topologies import parse_topology
+from fabric.simulated.traffic import TrafficJob, ring_all_reduce
+from suites.networks.experiments import completion_slowdowns, incast_goodput_bps, queue_trace
+
+DRAWN = ("fat-tree(k=4)", "leaf-spine(leaves=4, spines=2, hosts_per_leaf=4)", "bcube(n=4, k=1)", "torus(sides=(4, 4))")
+QUEUED = ("roce-v2", "dcqcn", "hpcc", "dctcp")
+MIXED = ("roce-v2", "irn", "dcqcn", "hpcc", "dctcp")
+SENDERS = (1, 2, 4, 8, 16, 32)
+TIMEOUTS_S = (0.2, 200e-6)
+
+
+def draw_all(folder: Path) -> list[Path]:
+    """Write every figure to `folder`; return the files."""
+    folder.mkdir(parents=True, exist_ok=True)
+    made: Mapping[str, Callable[[], Figure]] = {
+        "topologies": topologies,
+        "link-use": link_use,
+        "queue-and-pauses": queues,
+        "completion-times": completions,
+        "incast": incast,
+    }
+    written = []
+    for name, draw in made.items():
+        with theme.style():
+            figure = draw()
+            for suffix in ("png", "pdf"):
+                written.append(folder / f"networks-{name}.{suffix}")
+                figure.savefig(written[-1], dpi=200)
+    return written
+
+
+def topologies() -> Figure:
+    """Four networks of 16 servers (circles) and their switches (squares)."""
+    figure = Figure(figsize=(2 * theme.WIDTH_IN, 1.5 * theme.WIDTH_IN), layout="constrained")
+    for axes, text in zip(figure.subplots(2, 2).flat, DRAWN, strict=True):
+        graph = parse_topology(text).build()
+        places = _places(graph)
+        for a, b in graph.ends:
+            axes.plot(*places[[a, b]].T, color=theme.GRID, linewidth=0.6, zorder=1)
+        hosts, switches = places[: graph.num_hosts], places[graph.num_hosts :]
+        axes.scatter(*hosts.T, s=16, color=theme.palette()[0], zorder=2)
+        axes.scatter(*switches.T, s=20, marker="s", color=theme.palette()[1], zorder=2)
+        axes.set_title(text)
+        axes.set_axis_off()
+    return figure
+
+
+def _places(graph: NetworkGraph) -> Floats:
+    """A row per distance from the servers; where servers join each other directly, a square grid of them."""
+    if not graph.num_switches:
+        side = int(np.ceil(np.sqrt(graph.num_hosts)))
+        # a little skewed, so that the cables which close the rings do not cover the others
+        rows, columns = np.divmod(np.arange(graph.num_hosts), side)
+        return np.stack([columns + 0.12 * rows**1.7, rows + 0.12 * columns**1.7], axis=1)
+    level = np.where(np.arange(graph.num_nodes) < graph.num_hosts, 0, -1)
+    while (level < 0).any():
+        for a, b in np.concatenate([graph.ends, graph.ends[:, ::-1]]):
+            if level[a] >= 0 and level[b] < 0:
+                level[b] = -2 - level[a]
+        level = np.where(level < -1, -level - 1, level)
+    places = np.zeros((graph.num_nodes, 2))
+    for own in range(level.max() + 1):
+        (members,) = np.nonzero(level == own)
+        places[members] = np.stack([(np.arange(len(members)) + 0.5) / len(members), np.full(len(members), own)], axis=1)
+    return places
+
+
+def link_use() -> Figure:
+    """How busy each switch's links are during a ring of 32 on a 4:1 leaf-spine, packed and spread."""
+    figure = Figure(figsize=(2 * theme.WIDTH_IN, 0.8 * theme.WIDTH_IN), layout="constrained")
+    image = None
+    for axes, choice in zip(figure.subplots(1, 2), (HostChoice.PACKED, HostChoice.SPREAD), strict=True):
+        topology = "leaf-spine(leaves=8, spines=4, hosts_per_leaf=16, gbit=25)"
+        placed = place_network(NetworkSpec(topology=topology, placement=choice), 32)
+        job = TrafficJob(placed.jobs[0].hosts, ring_all_reduce(32, 100e6))
+        result = simulate_flows(placed.graph, [job])
+        busy = result.link_bytes * 8 / (placed.graph.link_rate_bps * result.finish_s[0])
+        image = axes.imshow(_leaves_and_spines(placed.graph, busy), vmin=0, vmax=1, cmap="viridis", aspect="auto")
+        axes.set_title(f"{choice}: {result.finish_s[0] * 1e3:.0f} ms for 100 MB")
+        axes.set_xlabel("host port, then spine port")
+        axes.set_ylabel("leaf")
+        axes.grid(visible=False)
+    figure.colorbar(image, label="busy share of time")
+    return figure
+
+
+def _leaves_and_spines(graph: NetworkGraph, busy: Floats) -> Floats:
+    """A row per leaf: use of the links from its hosts, then of those to its spines."""
+    leaves = sorted({int(graph.ends[cable].max()) for cable in range(graph.num_cables) if graph.ends[cable].min() == 0})
+    first = leaves[0]
+    rows: dict[int, list[float]] = {}
+    for cable, (a, b) in enumerate(graph.ends):
+        rows.setdefault(int(b if a < graph.num_hosts else a) - first, []).append(float(busy[2 * cable]))
+    return np.array([rows[row] for row in sorted(rows)])
+
+
+def queues() -> Figure:
+    """The queue of the port that eight senders share, and the pause frames so far."""
+    figure = Figure(figsize=(2 * theme.WIDTH_IN, 0.8 * theme.WIDTH_IN), layout="constrained")
+    queue, pauses = figure.subplots(1, 2)
+    for colour, transport in zip(theme.palette(), QUEUED, strict=False):
+        trace = queue_trace(transport)
+        name = f"{transport}, {trace.goodput_bps / 1e9:.1f} Gbit/s"
+        queue.plot(trace.times_s * 1e3, trace.queue_bytes / 1e3, color=colour, label=name)
+        pauses.plot(trace.times_s * 1e3, trace.num_pauses, color=colour)
+    _titled(queue, "Eight into one, 40 Gbit/s", "ms")
+    _titled(pauses, "Pause frames so far", "ms")
+    queue.set_ylabel("queue, kB")
+    queue.legend(frameon=False)
+    return figure
+
+
+def completions() -> Figure:
+    """Completion times under a mixed load of 60 %, over those alone."""
+    figure, axes = theme.canvas(2.4)
+    for colour, transport in zip(theme.palette(), MIXED, strict=False):
+        slowdowns = completion_slowdowns(transport)
+        share = np.arange(1, len(slowdowns) + 1) / len(slowdowns)
+        axes.plot(slowdowns, share, color=colour, label=f"{transport}, mean {np.mean(slowdowns):.1f}")
+    axes.set_xscale("log")
+    axes.set_ylabel("share of flows")
+    _titled(axes, "Fat-tree of 16, load 60 %", "completion over time alone")
+    axes.legend(frameon=False)
+    return figure
+
+
+def incast() -> Figure:
+    """Goodput of striped blocks over the number of senders, with long and short timeouts."""
+    figure, axes = theme.canvas(2.2)
+    for colour, timeout_s in zip(theme.palette(), TIMEOUTS_S, strict=False):
+        rates = [incast_goodput_bps(number, timeout_s) / 1e6 for number in SENDERS]
+        axes.plot(SENDERS, rates, color=colour, marker="o", markersize=3, label=f"least timeout {timeout_s * 1e3:g} ms")
+    axes.set_xscale("log", base=2)
+    axes.set_ylim(0, 1000)
+    axes.set_ylabel("goodput, Mbit/s")
+    _titled(axes, "Incast behind a 32 kB port of 1 Gbit/s", "senders")
+    axes.legend(frameon=False)
+    return figure
+
+
+def _titled(axes: Axes, title: str, x_label: str) -> None:
+    axes.set_title(title, loc="left")
+    axes.set_xlabel(x_label)
+
+
+def main() -> None:
+    """Draw all figures into a folder."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--out", type=Path, default=Path("figures"))
+    for path in draw_all(parser.parse_args().out):
+        print(path)
+
+
+if __name__ == "__main__":
+    main()

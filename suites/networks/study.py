@@ -1,0 +1,160 @@
+"""What papers claim of networks for training traffic, judged from the records of simulated steps.
+
+Every number is exact: the virtual clock repeats to the last digit, so one record per cell is enough. `missed` says that
+the claim's order or ratio does not show for ring all-reduce steps here; it says nothing more of the paper.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from analysis.cells import SIMULATED
+from analysis.claims import Level, Measured, judge
+from analysis.sharing.rows import ClaimRow, PairRow
+from analysis.stats import exactly
+from analysis.steps.rows import StepRow
+from analysis.study import Evidence, Study
+from suites.networks.grid import NAME
+from suites.networks.places import FAMILIES, SIZES
+
+Steps = dict[tuple[str, int, str], float]  # seconds by workload, ranks, and network with transport and placement
+ONCE = 1  # the virtual clock repeats exactly
+AT_MIDDLE = SIZES.index(128)
+
+
+def steps_of(rows: Sequence[StepRow]) -> Steps:
+    """The suite's one-job steps with the default exchange."""
+    found: Steps = {}
+    for row in rows:
+        place = row.place
+        plain = row.evidence == SIMULATED and "+" not in row.method
+        if place.suite == NAME and plain and row.predicted_s is not None:
+            found.setdefault((place.workload, place.num_workers, place.network), row.predicted_s)
+    return found
+
+
+def _where(family: str, size: int, *, transport: str = "fluid", placement: str = "packed", failed: int = 0) -> str:
+    less = f" less {failed} cables" if failed else ""
+    return f"{FAMILIES[family][size]}{less}, {transport}, {placement}"
+
+
+def _over(steps: Steps, workload: str, ranks: int, other: str, reference: str, name: str) -> Iterator[Measured]:
+    """The step there over the step on the reference."""
+    own, base = steps.get((workload, ranks, other)), steps.get((workload, ranks, reference))
+    if own is not None and base is not None:
+        yield name, exactly(own / base, ONCE)
+
+
+def _placed(steps: Steps, family: str) -> Iterator[Measured]:
+    """Spread and random placements over the packed one."""
+    packed = _where(family, AT_MIDDLE)
+    for placement in ("spread", "random"):
+        other = _where(family, AT_MIDDLE, placement=placement)
+        yield from _over(steps, "vgg16-replay", 32, other, packed, f"{family}, {placement}")
+
+
+def _of_families(steps: Steps, families: Sequence[str]) -> Iterator[Measured]:
+    """Steps on these networks over those on the fat-tree, all workloads and sizes."""
+    workloads = sorted({workload for workload, *_ in steps})
+    for size, ranks in enumerate(SIZES):
+        for family in families:
+            for workload in workloads:
+                name = f"{family}, {workload}, {ranks} ranks"
+                yield from _over(steps, workload, ranks, _where(family, size), _where("fat-tree", size), name)
+
+
+def _failed(steps: Steps, family: str, num_failed: int) -> Iterator[Measured]:
+    """The step with failed cables over the step with none."""
+    other = _where(family, AT_MIDDLE, failed=num_failed)
+    name = f"{family}, {num_failed} cables"
+    yield from _over(steps, "vgg16-replay", 128, other, _where(family, AT_MIDDLE), name)
+
+
+def _transported(steps: Steps, transport: str) -> Iterator[Measured]:
+    other = _where("fat-tree", AT_MIDDLE, transport=transport)
+    yield from _over(steps, "vgg16-replay", 128, other, _where("fat-tree", AT_MIDDLE), transport)
+
+
+def _gain_over(pairs: Sequence[PairRow], group: str, way: str, other: str) -> Iterator[Measured]:
+    """Throughput of one sharing over another's, jobs of one group."""
+    for pair in pairs:
+        own, base = pair.row(way), pair.row(other)
+        if pair.group == group and own is not None and base is not None and own.throughput and base.throughput:
+            yield f"{group}, {way}", exactly(own.throughput.median / base.throughput.median, ONCE)
+
+
+def claims(evidence: Evidence) -> Iterable[ClaimRow]:
+    """Every claim with its verdict; none where the suite was not run."""
+    if NAME not in evidence.suites:
+        return
+    steps = steps_of(evidence.steps)
+    for claim, quantity, low, high, measured in _asked(steps, evidence.pairs):
+        yield judge(Level(claim=claim, quantity=quantity, low=low, high=high, fewest=ONCE, unit="×"), list(measured))
+
+
+def _asked(
+    steps: Steps, pairs: Sequence[PairRow]
+) -> Iterator[tuple[str, str, float | None, float | None, Iterator[Measured]]]:
+    """Claim, quantity, bounds, and what was found."""
+    packed = "Step over that of the packed placement"
+    yield (
+        "Fat-Tree (SIGCOMM 2008): with full bisection placement costs at most 5 %",
+        packed,
+        None,
+        1.05,
+        _placed(steps, "fat-tree"),
+    )
+    yield "VL2 (SIGCOMM 2009): uniform capacity, placement costs at most 5 %", packed, None, 1.05, _placed(steps, "vl2")
+    yield (
+        "A 4:1 oversubscribed leaf-spine: placement costs 20 % or more",
+        packed,
+        1.2,
+        None,
+        _placed(steps, "leaf-spine-4to1"),
+    )
+    equal = ("leaf-spine", "vl2", "bcube", "torus")
+    beside = "Step over that on the fat-tree"
+    yield (
+        "A ring needs no bisection: packed, these are within 2 % of a fat-tree",
+        beside,
+        None,
+        1.02,
+        _of_families(steps, equal),
+    )
+    relayed = ("dcell", "ficonn", "mdcube")
+    yield (
+        "Where servers relay on the ports that the ring uses, steps are longer",
+        beside,
+        1.001,
+        None,
+        _of_families(steps, relayed),
+    )
+    for family, paper in (("bcube", "BCube (SIGCOMM 2009)"), ("dcell", "DCell (SIGCOMM 2008)")):
+        claim = f"{paper}: degrades gracefully, 16 failed cables cost no more than half a step"
+        yield claim, "Step over that without failures", None, 1.5, _failed(steps, family, 16)
+    yield (
+        "DCQCN (SIGCOMM 2015) costs a ring at most 10 %",
+        "Step over that of fluids",
+        None,
+        1.1,
+        _transported(steps, "dcqcn"),
+    )
+    yield (
+        "HPCC (SIGCOMM 2019): its 95 % target costs long flows more than DCQCN",
+        "Step over that of fluids",
+        1.1,
+        None,
+        (_transported(steps, "hpcc")),
+    )
+    naive = "Throughput over naive sharing"
+    yield (
+        "CASSINI (NSDI 2024): time shifts part jobs on shared links",
+        naive,
+        1.0,
+        None,
+        _gain_over(pairs, "own-hosts", "cassini", "naive"),
+    )
+    yield "Link turns part jobs on shared links", naive, 1.0, None, _gain_over(pairs, "own-hosts", "crossover", "naive")
+
+
+STUDY = Study(suite=NAME, curves=True, claims=claims)

@@ -1,0 +1,93 @@
+"""The sheet of claims: the committed page is what the command writes, and a script without our code agrees with it."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+from synthetic_compression import compression_suite
+from synthetic_sharing import crossover_suite
+from synthetic_steps import Cell, alone, measured, predicted
+
+from analysis.claims import Outcome
+from analysis.sheet import operand
+from analysis.summary import every_claim
+from results.codec import to_jsonable
+from results.record import Record, read_records
+from scripts.recompute_claims import differences, read_page
+from scripts.recompute_claims import read_records as raw_records
+from suites.catalogue import all_studies
+from suites.reports import sheet_of
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE, RECORDS = ROOT / "docs" / "claims.md", ROOT / "results" / "reference"
+
+
+@pytest.fixture(scope="module")
+def page() -> str:
+    return PAGE.read_text(encoding="utf-8")
+
+
+def test_the_committed_page_is_what_the_command_writes(page: str) -> None:
+    assert sheet_of(read_records([RECORDS])) == page, "run crossover-bench claims"
+
+
+def test_an_independent_script_agrees_with_every_number_of_the_page_and_finds_what_was_changed(page: str) -> None:
+    raw = raw_records(RECORDS)
+    assert list(differences(page, raw)) == []
+    line = next(line for line in page.splitlines() if " | interval | " in line or " | range | " in line)
+    cell, median, rest = line.split(" | ", 2)
+    changed = page.replace(line, f"{cell} | {float(median) * 1.001 + 0.001:.5g} | {rest}")
+    assert len(list(differences(changed, raw))) == 1
+    claim = re.search(r"\*\*undecided\*\* · rule: every", page)
+    assert claim is not None
+    turned = page[: claim.start()] + "**met** · rule: every" + page[claim.end() :]
+    assert len(list(differences(turned, raw))) == 2  # the verdict, and the overview's count
+
+
+def test_the_script_imports_nothing_of_this_project() -> None:
+    tree = ast.parse((ROOT / "scripts" / "recompute_claims.py").read_text(encoding="utf-8"))
+    found = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
+    found |= {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    own = {path.name for path in ROOT.iterdir() if (path / "__init__.py").exists()} | {"scripts"}
+    assert not {name.partition(".")[0] for name in found} & own
+
+
+def steps() -> list[Record]:
+    cells = [Cell("fusion", "resnet50", method, 4, gbit) for method in ("unfused", "mg-wfbp") for gbit in (5.0, 25.0)]
+    names = ("unfused", "slices(slice_elements=2000000)+p3+at-pre-hook")
+    ordered = [Cell("ordering", "vgg16", method, 4, 25.0) for method in names]
+    far = Cell("fusion", "vgg16", "tensor-fusion(threshold_bytes=134217728, cycle_s=0.005)", 512, 25.0)
+    return [*(one for cell in (*cells, *ordered) for one in measured(cell)), *alone(ordered[0]), predicted(far)]
+
+
+@pytest.mark.parametrize(
+    "records",
+    [
+        pytest.param(lambda: crossover_suite(only=("null", "rho-overlap")), id="sharing"),
+        pytest.param(compression_suite, id="compression"),
+        pytest.param(steps, id="steps"),
+    ],
+)
+def test_the_script_agrees_on_records_with_decided_claims(records: object) -> None:
+    assert callable(records)
+    made: list[Record] = records()
+    text = sheet_of(made)
+    raw = {record.id: to_jsonable(record) for record in made}
+    assert list(differences(text, raw)) == []
+    says = {claim.says for claim in read_page(text, raw)}
+    assert {"met", "missed"} <= says
+
+
+def test_every_claim_of_every_suite_stands_on_the_page_once_whatever_was_measured(page: str) -> None:
+    claims = every_claim(compression_suite(1)[:2], all_studies())
+    titles = [row.claim for rows in claims.values() for row in rows]
+    assert len(set(titles)) == len(titles)
+    assert re.findall(r"^### (.*)$", page, re.MULTILINE) == titles
+    assert {row.outcome for row in claims["crossover"]} == {Outcome.NOT_MEASURED}
+
+
+def test_records_of_an_operand_are_told_together_where_they_differ_in_their_repeat() -> None:
+    assert operand(("a.b.r00", "a.b.r01", "c")) == "`a.b.r{00,01}` + `c`"
