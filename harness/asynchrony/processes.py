@@ -122,7 +122,7 @@ def _trained(
     # Everybody ends with what the servers hold at last, so that digests of weights can be compared.
     training.load(link.pull(num_clocks - 1, is_last=True), worker)
     link.close()
-    end_s, evaluated = perf_counter(), ()
+    end_s, evaluated = perf_counter(), tuple[Evaluated, ...]()
     # Once, at the end: in between it would slow this worker, and with it whoever waits for it.
     if worker == 0 and trial.evaluate_every and (found := workload.evaluate(training.model)) is not None:
         evaluated = (Evaluated(num_clocks, ends_s[-1] - begun_s, found.loss, found.accuracy),)

@@ -262,6 +262,7 @@ class ParameterServerProcess:
 
     def close(self) -> None:
         """Close every socket; `serve` does so when it ends."""
-        for key in list(self._selector.get_map().values()):
-            key.fileobj.close()
+        sockets = [self._listener, *(key.data.socket for key in self._selector.get_map().values() if key.data)]
+        for own in sockets:
+            own.close()
         self._selector.close()

@@ -61,7 +61,7 @@ class SharedTimeline:
             min(span.end_s, until_s) - span.start_s
             for spans in self.spans
             for span in spans
-            if span.start_s < until_s and not isinstance(span.instruction, Send | Receive)
+            if span.start_s < until_s and not isinstance(span.instruction, Send | Receive | Update)
         )
         return busy_s / (until_s * num_devices)
 
@@ -145,6 +145,9 @@ class _SharedClock:
                     return
             elif isinstance(instruction, Send):
                 self._send(seat, instruction.crossing, now_s)
+            elif isinstance(instruction, Update):
+                self._update(seat, instruction, now_s)
+                return
             else:
                 self._ask(seat, now_s)
                 return
@@ -186,6 +189,17 @@ class _SharedClock:
 
         self._at(left_s + self._machine.alpha_s, arrive)
 
+    def _update(self, seat: _JobRank, instruction: Update, now_s: float) -> None:
+        """Sums of gradients are messages: they hold up the job, and the device is free meanwhile."""
+        end_s = now_s + self._jobs[seat.job].stages[instruction.stage].update_s
+        self._spans[seat.job].append(TimedInstruction(seat.rank, instruction, now_s, end_s))
+
+        def done(then_s: float) -> None:
+            self._advance(seat, then_s)
+            self._go_on(seat, then_s)
+
+        self._at(end_s, done)
+
     def _ask(self, seat: _JobRank, now_s: float) -> None:
         self._devices[seat.rank].waiting.append(seat)
         # at the same moment others may ask too: who gets it is decided when all of them have
@@ -200,12 +214,9 @@ class _SharedClock:
         # Where turns go round, the next one is due whoever asks first.
         device.is_busy, device.turn = True, (seat.job + 1) % len(self._jobs)
         instruction = seat.instructions[seat.place]
-        assert not isinstance(instruction, Send | Receive)
+        assert not isinstance(instruction, Send | Receive | Update)
         stage = self._jobs[seat.job].stages[instruction.stage]
-        if isinstance(instruction, Update):
-            end_s = now_s + stage.update_s
-        else:
-            end_s = now_s + (stage.backward_s if isinstance(instruction, Backward) else stage.forward_s)
+        end_s = now_s + (stage.backward_s if isinstance(instruction, Backward) else stage.forward_s)
         self._spans[seat.job].append(TimedInstruction(rank, instruction, now_s, end_s))
 
         def done(then_s: float) -> None:
