@@ -12,7 +12,7 @@ from fabric.api import FabricError, FabricKind, FabricSpec, HostChoice, NetworkS
 from fabric.collectives import Collective
 from fabric.simulated.flow import simulate_flows
 from fabric.simulated.graph import NetworkError
-from fabric.simulated.placed import place_network
+from fabric.simulated.placed import is_server_centric, place_network, shortest_choices
 from fabric.simulated.traffic import TrafficJob
 from harness.bench import Bench
 from harness.lab.messages import Ending
@@ -53,8 +53,11 @@ def step_s(asked: Trial, job: int = 0) -> float:
 def test_a_collective_alone_takes_what_the_flow_engine_says(topology: str, collective: Collective) -> None:
     placed = place_network(NetworkSpec(topology=f"{topology}, delay_us=0.0)", placement=HostChoice.SPREAD), 8)
     rounds = tuple(collective_rounds(collective, 8, 4e6))
-    hashed = np.concatenate([np.arange(len(own.sources)) for own in rounds])  # in each round anew, as here
-    flows = simulate_flows(placed.graph, [TrafficJob(placed.jobs[0].hosts, rounds)], choices=[hashed])
+    hosts = np.array(placed.jobs[0].hosts)
+    choices = [np.arange(len(own.sources)) for own in rounds]  # hashed in each round anew, as here
+    if is_server_centric(placed.graph):
+        choices = [shortest_choices(placed.graph, hosts[own.sources], hosts[own.destinations]) for own in rounds]
+    flows = simulate_flows(placed.graph, [TrafficJob(tuple(hosts), rounds)], choices=[np.concatenate(choices)])
     assert sum(alone_s(placed, 0, collective, 4e6)) == pytest.approx(flows.finish_s[0], rel=1e-9)
 
 
