@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from analysis.cells import SIMULATED
-from analysis.claims import Level, Measured, judge
-from analysis.sharing.rows import ClaimRow, PairRow
+from analysis.claims import ClaimRow, Level, Measured, judge
+from analysis.sharing.rows import PairRow
 from analysis.stats import exactly
 from analysis.steps.rows import StepRow
 from analysis.study import Evidence, Study
