@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from analysis.cells import SIMULATED
-from analysis.claims import Level, Measured, judge
-from analysis.sharing.rows import ClaimRow, PairRow
+from analysis.claims import CellValue, ClaimRow, Level, judge
+from analysis.sharing.rows import PairRow
 from analysis.stats import exactly
 from analysis.steps.rows import StepRow
 from analysis.study import Evidence, Study
@@ -38,14 +38,14 @@ def _where(family: str, size: int, *, transport: str = "fluid", placement: str =
     return f"{FAMILIES[family][size]}{less}, {transport}, {placement}"
 
 
-def _over(steps: Steps, workload: str, ranks: int, other: str, reference: str, name: str) -> Iterator[Measured]:
+def _over(steps: Steps, workload: str, ranks: int, other: str, reference: str, name: str) -> Iterator[CellValue]:
     """The step there over the step on the reference."""
     own, base = steps.get((workload, ranks, other)), steps.get((workload, ranks, reference))
     if own is not None and base is not None:
-        yield name, exactly(own / base, ONCE)
+        yield CellValue(name, exactly(own / base, ONCE))
 
 
-def _placed(steps: Steps, family: str) -> Iterator[Measured]:
+def _placed(steps: Steps, family: str) -> Iterator[CellValue]:
     """Spread and random placements over the packed one."""
     packed = _where(family, AT_MIDDLE)
     for placement in ("spread", "random"):
@@ -53,7 +53,7 @@ def _placed(steps: Steps, family: str) -> Iterator[Measured]:
         yield from _over(steps, "vgg16-replay", 32, other, packed, f"{family}, {placement}")
 
 
-def _of_families(steps: Steps, families: Sequence[str]) -> Iterator[Measured]:
+def _of_families(steps: Steps, families: Sequence[str]) -> Iterator[CellValue]:
     """Steps on these networks over those on the fat-tree, all workloads and sizes."""
     workloads = sorted({workload for workload, *_ in steps})
     for size, ranks in enumerate(SIZES):
@@ -63,33 +63,33 @@ def _of_families(steps: Steps, families: Sequence[str]) -> Iterator[Measured]:
                 yield from _over(steps, workload, ranks, _where(family, size), _where("fat-tree", size), name)
 
 
-def _failed(steps: Steps, family: str, num_failed: int) -> Iterator[Measured]:
+def _failed(steps: Steps, family: str, num_failed: int) -> Iterator[CellValue]:
     """The step with failed cables over the step with none."""
     other = _where(family, AT_MIDDLE, failed=num_failed)
     name = f"{family}, {num_failed} cables"
     yield from _over(steps, "vgg16-replay", 128, other, _where(family, AT_MIDDLE), name)
 
 
-def _transported(steps: Steps, transport: str) -> Iterator[Measured]:
+def _transported(steps: Steps, transport: str) -> Iterator[CellValue]:
     other = _where("fat-tree", AT_MIDDLE, transport=transport)
     yield from _over(steps, "vgg16-replay", 128, other, _where("fat-tree", AT_MIDDLE), transport)
 
 
-def _scaling_factor(rows: Sequence[StepRow], gbit: int) -> Iterator[Measured]:
+def _scaling_factor(rows: Sequence[StepRow], gbit: int) -> Iterator[CellValue]:
     """Computation over step, of eight servers behind one switch."""
     for row in rows:
         place, compute_s = row.place, row.phases.compute_s
         behind_one = f"hosts_per_leaf=8, gbit={gbit})" in place.network
         if place.suite == NAME and behind_one and "+" not in row.method and row.predicted_s and compute_s:
-            yield f"{place.workload}, {gbit} Gbit/s", exactly(compute_s / row.predicted_s, ONCE)
+            yield CellValue(f"{place.workload}, {gbit} Gbit/s", exactly(compute_s / row.predicted_s, ONCE))
 
 
-def _gain_over(pairs: Sequence[PairRow], group: str, way: str, other: str) -> Iterator[Measured]:
+def _gain_over(pairs: Sequence[PairRow], group: str, way: str, other: str) -> Iterator[CellValue]:
     """Throughput of one sharing over another's, jobs of one group."""
     for pair in pairs:
         own, base = pair.row(way), pair.row(other)
         if pair.group == group and own is not None and base is not None and own.throughput and base.throughput:
-            yield f"{group}, {way}", exactly(own.throughput.median / base.throughput.median, ONCE)
+            yield CellValue(f"{group}, {way}", exactly(own.throughput.median / base.throughput.median, ONCE))
 
 
 def claims(evidence: Evidence) -> Iterable[ClaimRow]:
@@ -98,12 +98,12 @@ def claims(evidence: Evidence) -> Iterable[ClaimRow]:
         return
     steps = steps_of(evidence.steps)
     for claim, quantity, low, high, measured in _asked(steps, evidence):
-        yield judge(Level(claim=claim, quantity=quantity, low=low, high=high, fewest=ONCE, unit="×"), list(measured))
+        yield judge(Level(claim=claim, quantity=quantity, low=low, high=high, unit="×"), list(measured))
 
 
 def _asked(
     steps: Steps, evidence: Evidence
-) -> Iterator[tuple[str, str, float | None, float | None, Iterator[Measured]]]:
+) -> Iterator[tuple[str, str, float | None, float | None, Iterator[CellValue]]]:
     """Claim, quantity, bounds, and what was found."""
     pairs = evidence.pairs
     packed = "Step over that of the packed placement"
