@@ -18,6 +18,7 @@ from suites.networks.grid import NAME
 from suites.networks.places import FAMILIES, SIZES
 
 Steps = dict[tuple[str, int, str], float]  # seconds by workload, ranks, and network with transport and placement
+Asked = tuple[str, str, float | None, float | None, Iterator[CellValue]]
 ONCE = 1  # the virtual clock repeats exactly
 AT_MIDDLE = SIZES.index(128)
 
@@ -101,9 +102,7 @@ def claims(evidence: Evidence) -> Iterable[ClaimRow]:
         yield judge(Level(claim=claim, quantity=quantity, low=low, high=high, unit="×"), list(measured))
 
 
-def _asked(
-    steps: Steps, evidence: Evidence
-) -> Iterator[tuple[str, str, float | None, float | None, Iterator[CellValue]]]:
+def _asked(steps: Steps, evidence: Evidence) -> Iterator[Asked]:
     """Claim, quantity, bounds, and what was found."""
     pairs = evidence.pairs
     packed = "Step over that of the packed placement"
