@@ -23,7 +23,7 @@ from fabric.api import FabricKind
 from harness.asynchrony.client import ServerPlace, ServersLink, names_within, parts_of
 from harness.asynchrony.cluster import VirtualCluster
 from harness.asynchrony.parameters import Parameters
-from harness.asynchrony.server import ParameterServer
+from harness.asynchrony.server import WorkersServer
 from harness.asynchrony.training import Loss, Training
 from harness.asynchrony.wire import TOKEN_BYTES
 from harness.engine.layout import trainable_parameters
@@ -51,7 +51,7 @@ def run_on_host(trial: Trial, place: Place, signals: Signals) -> RankResult:
         start, stop = parts[number]
         own = Parameters(values[start:stop], cluster.num_workers, strategy.consistency.share)
         paced_by = cluster if trial.fabric.kind is FabricKind.PACED else None
-        server = ParameterServer(
+        server = WorkersServer(
             own,
             place.host.address,
             exact_reads=strategy.consistency.is_synchronous,
@@ -71,7 +71,7 @@ def run_on_host(trial: Trial, place: Place, signals: Signals) -> RankResult:
 
 
 def _meet(
-    server: ParameterServer | None, address: str, cluster: VirtualCluster, parts: Sequence[tuple[int, int]]
+    server: WorkersServer | None, address: str, cluster: VirtualCluster, parts: Sequence[tuple[int, int]]
 ) -> list[ServerPlace]:
     """Tell all ranks where the servers are, and their tokens, over the process group."""
     # Workers have nothing to tell, but a gather takes equal sizes from all ranks.
@@ -115,11 +115,13 @@ def _trained(
         update = training.update(worker, clock, values)
         until_s = begun_s + cluster.computed_at_s(worker, clock, since_s, trial.seed)
         # Real computing is a part of the time that the cluster gives the step; only what is missing is slept.
+        # The update is there already; what is left of the step is waited for, as a slower machine would take it.
         sleep(max(0.0, until_s - monotonic()))
         link.push(clock, update)
         ends_s.append(monotonic())
         signals.step(clock)
     # Everybody ends with what the servers hold at last, so that digests of weights can be compared.
+    # All workers' updates, so that every worker reports the same weights.
     training.load(link.pull(num_clocks - 1, is_last=True), worker)
     link.close()
     end_s, evaluated = perf_counter(), tuple[Evaluated, ...]()
@@ -135,7 +137,7 @@ def _trained(
     )
 
 
-def _served(server: ParameterServer, trial: Trial, place: Place, model: nn.Module, *, tells: bool) -> RankResult:
+def _served(server: WorkersServer, trial: Trial, place: Place, model: nn.Module, *, tells: bool) -> RankResult:
     """`tells`: of several servers the first one's counts go into the record, since all see the same updates."""
     start_s = perf_counter()
     report = server.serve()

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from analysis.claims import ClaimRow, Figure, Level, Measured, judge
+from analysis.claims import ClaimRow, Formula, Level, Measured, judge
 from analysis.stats import bootstrap_interval, paired_ratio
 from analysis.study import Evidence, Study
 from analysis.targets.rows import HeldOutEnd, TargetRow, TargetStudy
@@ -68,7 +68,7 @@ def _level(own: BatchClaim) -> Level:
             claim=own.claim,
             quantity=f"accuracy of {against} less that of {own.rule}",
             high=own.limit,
-            figure=Figure.SHORTFALL,
+            formula=Formula.SHORTFALL,
             scale=100.0,
             unit=" points",
         )
