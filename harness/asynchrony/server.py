@@ -58,7 +58,7 @@ class ServerReport:
     cpu_s: float = 0.0
 
 
-class WorkersServer:
+class ParameterServerProcess:
     """Serves `parameters` on `address` until every worker has said goodbye.
 
     With `paced_by` the link is that cluster's; else it is whatever carries the sockets. Under `exact_reads` an answer

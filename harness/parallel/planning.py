@@ -105,6 +105,7 @@ def _with_tied_sums(
     costs: Sequence[StageCosts], stages: Sequence[PlannedStage], graph: LayerGraph, machine: Machine
 ) -> tuple[StageCosts, ...]:
     """A weight that an earlier stage owns too has its gradient summed between the two before they update."""
+    # Both holders wait for the sum before they update, as the executor does.
     found = list(costs)
     for index, stage in enumerate(stages):
         shared = sum(layer.tied_bytes for layer in graph.layers[stage.first : stage.stop])

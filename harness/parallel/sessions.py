@@ -78,4 +78,5 @@ class RunsPipelines(Protocol):
 
 def open_ours(seat: PipelineSeat) -> PipelineSession:
     """Our executor's rank. Raises: ParallelismError."""
+    # The engine's systems of data parallelism are no sessions of this kind, so ours is a function and no class.
     return PipelineProcess(seat.job, seat.model, seat.data, seat.meter, recorder=seat.recorder, paused=seat.paused)

@@ -61,7 +61,7 @@ class SharedTimeline:
             min(span.end_s, until_s) - span.start_s
             for spans in self.spans
             for span in spans
-            if span.start_s < until_s and not isinstance(span.instruction, Send | Receive)
+            if span.start_s < until_s and not isinstance(span.instruction, Send | Receive | Update)
         )
         return busy_s / (until_s * num_devices)
 
@@ -109,6 +109,7 @@ class _SharedClock:
         ]
         self._devices = [_Device() for _ in jobs[0].program.ranks]
         self._events: list[tuple[float, int, Callable[[float], None]]] = []
+        # Equal times go in the order in which they were noted, so that a run repeats exactly.
         self._numbers = count()
         self._spans: list[list[TimedInstruction]] = [[] for _ in jobs]
         self._ends_s = [[0.0] * job.num_steps for job in jobs]
@@ -144,6 +145,9 @@ class _SharedClock:
                     return
             elif isinstance(instruction, Send):
                 self._send(seat, instruction.crossing, now_s)
+            elif isinstance(instruction, Update):
+                self._update(seat, instruction, now_s)
+                return
             else:
                 self._ask(seat, now_s)
                 return
@@ -179,10 +183,22 @@ class _SharedClock:
 
         def arrive(then_s: float) -> None:
             to.arrived[step, crossing] = then_s
+            # Else it is early, and waits until its rank comes to the receive.
             if to.missing == crossing and to.step == step:
                 self._go_on(to, then_s)
 
         self._at(left_s + self._machine.alpha_s, arrive)
+
+    def _update(self, seat: _JobRank, instruction: Update, now_s: float) -> None:
+        """Sums of gradients are messages: they hold up the job, and the device is free meanwhile."""
+        end_s = now_s + self._jobs[seat.job].stages[instruction.stage].update_s
+        self._spans[seat.job].append(TimedInstruction(seat.rank, instruction, now_s, end_s))
+
+        def done(then_s: float) -> None:
+            self._advance(seat, then_s)
+            self._go_on(seat, then_s)
+
+        self._at(end_s, done)
 
     def _ask(self, seat: _JobRank, now_s: float) -> None:
         self._devices[seat.rank].waiting.append(seat)
@@ -198,12 +214,9 @@ class _SharedClock:
         # Where turns go round, the next one is due whoever asks first.
         device.is_busy, device.turn = True, (seat.job + 1) % len(self._jobs)
         instruction = seat.instructions[seat.place]
-        assert not isinstance(instruction, Send | Receive)
+        assert not isinstance(instruction, Send | Receive | Update)
         stage = self._jobs[seat.job].stages[instruction.stage]
-        if isinstance(instruction, Update):
-            end_s = now_s + stage.update_s
-        else:
-            end_s = now_s + (stage.backward_s if isinstance(instruction, Backward) else stage.forward_s)
+        end_s = now_s + (stage.backward_s if isinstance(instruction, Backward) else stage.forward_s)
         self._spans[seat.job].append(TimedInstruction(rank, instruction, now_s, end_s))
 
         def done(then_s: float) -> None:

@@ -42,6 +42,10 @@ def check_pipelines(trial: Trial) -> None:
             f"{trial.cell}: {trial.fabric.num_virtual} virtual peers, and a stage needs a real neighbour; use "
             "num_virtual=0"
         )
+    if trial.fabric.kind is FabricKind.SIMULATED:
+        raise ParallelismError(
+            f"{trial.cell}: pipelines on a named network: their clock knows a switch that never blocks; use lockstep"
+        )
     if not trial.fabric.kind.has_processes:
         _check_clock(trial)
     for job in trial.jobs:
@@ -85,6 +89,7 @@ def _check_job(trial: Trial, job: Job) -> None:
         reason = system.why_unfit_for(asked.schedule) if isinstance(system, RunsPipelines) else "it has no pipelines"
         if reason is not None:
             raise ParallelismError(f"{trial.cell}: {job.system}: {reason}; use the system ours")
+    # What only the executor would find out, minutes later and on every rank.
     schedule, stages = asked.resolve(), asked.stages(spec, trial.world)
     if not schedule.synchronous and len(stages) > 1 and graph_of_workload(spec).layers[-1].tied_bytes:
         raise ParallelismError(

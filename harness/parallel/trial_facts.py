@@ -26,10 +26,12 @@ def pipeline_facts(trial: Trial, number: int, ranks: Sequence[RankResult]) -> Pi
     num_ranks = len(stages) // schedule.stages_per_rank
     replicas = tuple(stage.num_replicas for stage in stages[:num_ranks])
     by_rank = {rank.rank: rank.pipeline for rank in ranks if rank.pipeline is not None}
+    # Replicas differ by what a busy machine did to them; the slowest holds the others up.
     groups, first = [], 0
     for count in replicas:
         groups.append([by_rank[rank] for rank in range(first, first + count)])
         first += count
+    # Of every job, measured ones too: the record then has the prediction beside what was measured.
     timeline, step_s = clocked(trial, number)
     busy_s = busy_per_step(timeline, schedule)
     told = job.system == "ours"

@@ -135,7 +135,7 @@ def test_two_jobs_fill_each_others_bubbles_on_the_clock() -> None:
         ({"replicas": (2, 1)}, "are 3 ranks, and there are 4"),
         ({"cuts": (1,)}, "1 cuts for 4 stages; give 3"),
         ({"replicas": (3, 1)}, "3 replicas do not divide a micro-batch of 4"),
-        ({"schedule": "pipedream"}, "use accumulate=1"),
+        ({"schedule": "pipedream"}, "one weight in two stages"),
         ({"schedule": "interleaved"}, "use a multiple of 4"),
     ],
 )
@@ -144,6 +144,12 @@ def test_a_pipeline_that_cannot_be_is_refused_with_the_remedy(change: dict[str, 
     asked = replace(Pipelining(schedule="dapple"), **change)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=says):
         check(replace(trial, jobs=(replace(trial.jobs[0], pipelining=asked),)))
+
+
+def test_a_step_that_is_not_as_many_micro_batches_as_an_update_takes_is_refused() -> None:
+    for schedule, wanted in (("pipedream", 1), ("pipemare", 4)):
+        with pytest.raises(ParallelismError, match=f"use accumulate={wanted}"):
+            check(trial_of(schedule, 6, replace(REPLAYED, network="vgg16")))
 
 
 @pytest.mark.parametrize(
