@@ -17,7 +17,7 @@ READY  := .venv/.ready-$(TORCH)-$(shell cat $(INPUTS) | sha256sum | cut -c1-12)
 BIN    := .venv/bin
 BENCH  := $(BIN)/crossover-bench
 
-.PHONY: help setup doctor test faults check report figures regress fuzz benchmark oracle-networks profile clean
+.PHONY: help setup doctor test faults check paper report figures regress fuzz benchmark oracle-networks profile clean
 
 help:            ## this list
 	@awk -F ':.*## ' '/^[a-z%-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' Makefile
@@ -44,6 +44,9 @@ check: $(READY)  ## lint, format, types, import rules
 
 bench-%: $(READY) ## run one suite, e.g. make bench-quick
 	$(BENCH) run $* $(ARGS)
+
+paper: $(READY)  ## all suites at reference size, then figures, report and claims; killed, it goes on
+	$(BENCH) paper $(ARGS)
 
 report: $(READY) ## report.html from the records of the last runs
 	$(BENCH) report $(ARGS)

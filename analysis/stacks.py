@@ -67,7 +67,7 @@ def sent_bytes(setting: SettingRow) -> Figure | None:
 
 
 def sharing(pairs: Sequence[PairRow]) -> Figure | None:
-    """Gain over running one after the other, beside the predicted bound, for every pair of one fabric."""
+    """Gain over running one after the other, beside the predicted gain, for every pair of one fabric."""
     shown = [(pair.names, [row for row in pair.rows if row.throughput and not row.is_reference]) for pair in pairs]
     rows = [row for _, group in shown for row in group]
     if not rows:
@@ -108,7 +108,7 @@ def _gain_handles() -> list[Patch | Line2D]:
         Patch(color=theme.palette()[2], label="throughput, crossover"),
         Patch(color=theme.neutral(), label="throughput, other"),
         Line2D([], [], **theme.diamond(), label="makespan ratio"),
-        Line2D([], [], color=theme.palette()[3], linewidth=2, label="predicted bound Σt/T*"),
+        Line2D([], [], color=theme.palette()[3], linewidth=2, label="predicted gain Σt/T*"),
     ]
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import csv
 import dataclasses
 import math
-from collections.abc import Callable, Iterator, Sequence
-from itertools import chain
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console, Group
@@ -18,9 +20,9 @@ from analysis.naming import Method
 from analysis.rows import CellRow, OutcomeRow, PairRow, SettingRow, SharingRow, Summary, Tone, VerdictRow
 from analysis.sharing.tables import claim_list, has_metrics, metrics_table, optimiser_table, sweep_table
 from analysis.stats import FEWEST_FOR_LEVEL
-from analysis.steps.tables import adapted_table, step_tables
+from analysis.steps.tables import step_tables
 from analysis.targets.tables import target_tables
-from analysis.terminal import Column
+from analysis.terminal import Column, ColumnOf, Listing, columns_of
 from analysis.wording import NOT_KNOWN, duration, factor, number, percent, plural, size
 from results.codec import to_jsonable
 
@@ -28,30 +30,41 @@ _TONES = {Tone.PAYS: "green", Tone.NOTHING_PAYS: "yellow", Tone.OPEN: "dim"}
 
 
 def render(summary: Summary, console: Console) -> None:
-    """Print settings, sharing, what did not run, and the verdicts and claims last, where the eye is."""
-    for setting in summary.settings:
-        console.print(setting_table(setting, console.width))
-    for pair in summary.pairs:
-        console.print(pair_table(pair, console.width))
-        if has_metrics(pair):
-            console.print(metrics_table(pair, console.width))
-    for sweep in summary.sweeps:
-        console.print(sweep_table(sweep, console.width))
-    for optimised in summary.optimisers:
-        console.print(optimiser_table(optimised, console.width))
-    for group in step_tables(summary.studies, summary.errors, console.width):
-        console.print(group)
-    if summary.adapted:
-        console.print(adapted_table(summary.adapted, console.width))
-    width = console.width
-    for group in chain(compression_tables(summary.compression, width), target_tables(summary.targets, width)):
-        console.print(group)
+    """Print every table, what did not run, and the verdicts and claims last, where the eye is."""
+    for listing in listings(summary):
+        console.print(listing.shown(console.width))
     if summary.outcomes:
         console.print(outcome_list(summary.outcomes, console.width))
     for verdict in summary.verdicts:
         console.print(verdict_text(verdict, console.width))
     if summary.claims:
         console.print(claim_list(summary.claims, console.width))
+
+
+def listings(summary: Summary) -> Iterator[Listing]:
+    """Every table of the summary, in the order of the terminal."""
+    yield from map(setting_table, summary.settings)
+    for pair in summary.pairs:
+        yield pair_table(pair)
+        if has_metrics(pair):
+            yield metrics_table(pair)
+    yield from map(sweep_table, summary.sweeps)
+    yield from map(optimiser_table, summary.optimisers)
+    yield from step_tables(summary.studies, summary.errors, summary.adapted)
+    yield from compression_tables(summary.compression)
+    yield from target_tables(summary.targets)
+
+
+def write_csv(summary: Summary, folder: Path) -> list[Path]:
+    """Every table as `folder/NN-title.csv`, with all of its columns. Raises: OSError."""
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = []
+    for place, listing in enumerate(listings(summary)):
+        stem = re.sub(r"[^a-z0-9]+", "-", listing.title.lower()).strip("-")[:80]
+        paths.append(folder / f"{place:02d}-{stem}.csv")
+        with paths[-1].open("w", encoding="utf-8", newline="") as file:
+            csv.writer(file).writerows(listing.csv_rows())
+    return paths
 
 
 def verdict_text(verdict: VerdictRow, width: int) -> Group:
@@ -69,37 +82,37 @@ def _speedup(row: CellRow) -> str:
     return "baseline" if row.is_baseline else factor(row.speedup)
 
 
-# Heading, rank (0 stays longest on a narrow terminal), text of one cell.
-_COLUMNS: tuple[tuple[str, int, Callable[[CellRow], str]], ...] = (
-    ("n", 9, lambda row: str(row.num_repeats)),
-    ("step\nms", 1, lambda row: number(row.step_time_s.median * 1e3)),
-    ("samples\n/s", 2, lambda row: number(row.samples_per_s.median)),
-    ("speed-up\n[95 %]", 0, _speedup),
-    ("exposed\nms", 6, lambda row: number(None if row.phases.exposed_s is None else row.phases.exposed_s * 1e3)),
-    ("sent\na step", 3, lambda row: size(row.sent_bytes)),
-    ("to\ntarget", 4, lambda row: duration(row.time_to_target_s.median if row.time_to_target_s else None)),
-    ("held-out\nloss", 7, lambda row: number(row.final_loss.median if row.final_loss else None)),
-    ("accu-\nracy", 5, lambda row: number(row.final_accuracy.median if row.final_accuracy else None)),
+def _ms(seconds: float | None) -> str:
+    return number(None if seconds is None else seconds * 1e3)
+
+
+_COLUMNS: tuple[ColumnOf[CellRow], ...] = (
+    ColumnOf("n", 9, lambda row: str(row.num_repeats)),
+    ColumnOf("step\nms", 1, lambda row: number(row.step_time_s.median * 1e3)),
+    ColumnOf("samples\n/s", 2, lambda row: number(row.samples_per_s.median)),
+    ColumnOf("speed-up\n[95 %]", 0, _speedup),
+    ColumnOf(
+        "exposed\nms", 6, lambda row: number(None if row.phases.exposed_s is None else row.phases.exposed_s * 1e3)
+    ),
+    ColumnOf("sent\na step", 3, lambda row: size(row.sent_bytes)),
+    ColumnOf("to\ntarget", 4, lambda row: duration(row.time_to_target_s.median if row.time_to_target_s else None)),
+    ColumnOf("held-out\nloss", 7, lambda row: number(row.final_loss.median if row.final_loss else None)),
+    ColumnOf("accu-\nracy", 5, lambda row: number(row.final_accuracy.median if row.final_accuracy else None)),
 )
 
 
-def setting_table(setting: SettingRow, width: int) -> Group:
-    """Cells of one setting, fastest first, the line without communication last.
-
-    Columns that nobody fills are left out, and the least important ones where `width` is too small.
-    """
-    columns = [Column(heading, tuple(map(cell, setting.cells)), rank) for heading, rank, cell in _COLUMNS]
-    filled = [column for column in columns if set(column.cells) != {NOT_KNOWN}]
+def setting_table(setting: SettingRow) -> Listing:
+    """Cells of one setting, fastest first, the line without communication last."""
     same_n = len(setting.num_repeats) == 1
-    shown = [column for column in filled if not (same_n and column.heading == "n")]
-    table = terminal.table(
-        "system",
-        [row.name for row in setting.cells],
-        shown,
-        width,
-        styles=["dim" if row.is_ideal else "" for row in setting.cells],
+    columns = columns_of(_COLUMNS, setting.cells)
+    return Listing(
+        title=f"{setting.title} ({setting.evidence})",
+        heading="system",
+        labels=tuple(row.name for row in setting.cells),
+        columns=tuple(column for column in columns if not (same_n and column.heading == "n")),
+        notes=tuple(_setting_notes(setting)),
+        styles=tuple("dim" if row.is_ideal else "" for row in setting.cells),
     )
-    return terminal.titled(f"{setting.title} ({setting.evidence})", table, width, list(_setting_notes(setting)))
 
 
 def _setting_notes(setting: SettingRow) -> Iterator[str]:
@@ -123,22 +136,27 @@ def _thin_note(counts: Sequence[int]) -> Iterator[str]:
         yield f"(… to …) is the range of all repeats: fewer than {FEWEST_FOR_LEVEL} make no 95 % interval."
 
 
-def pair_table(pair: PairRow, width: int) -> Group:
+def pair_table(pair: PairRow) -> Listing:
     """Sharing policies over one set of jobs."""
     jobs = [f"{job.name}\nslowdown" for job in pair.rows[0].jobs]
-    headings = ("throughput\n[95 %]", "predicted\nbound", "of\nbound", "makespan ratio\n[95 %]", *jobs)
-    ranks = (0, 1, 2, 3, *(4 for _ in jobs))
+    headings = ("throughput\n[95 %]", "predicted\nΣt/T*", "of it", "of hard\nlimit", "makespan ratio\n[95 %]", *jobs)
+    ranks = (0, 1, 2, 3, 4, *(5 for _ in jobs))
     texts = list(zip(*map(_sharing_cells, pair.rows), strict=True))
-    columns = [Column(*column) for column in zip(headings, texts, ranks, strict=True)]
-    styles = ["dim" if row.is_reference else "" for row in pair.rows]
-    table = terminal.table("sharing", [row.label for row in pair.rows], columns, width, styles=styles)
-    return terminal.titled(f"{pair.title} ({pair.evidence})", table, width, list(_pair_notes(pair)))
+    return Listing(
+        title=f"{pair.title} ({pair.evidence})",
+        heading="sharing",
+        labels=tuple(row.label for row in pair.rows),
+        columns=tuple(Column(*column) for column in zip(headings, texts, ranks, strict=True)),
+        notes=tuple(_pair_notes(pair)),
+        styles=tuple("dim" if row.is_reference else "" for row in pair.rows),
+    )
 
 
 def _pair_notes(pair: PairRow) -> Iterator[str]:
     counts = sorted({row.num_repeats for row in pair.rows})
     yield f"Medians of {repeats_text(counts)}. Throughput: Σ solo step time / step time here, exclusive = 1."
-    yield "Bound: Σt/T* from measured c, m, t. Makespan: exclusive over here. Slowdown: step time over that alone."
+    yield "T*: predicted from measured c, m, t. Hard limit: max(Σc, Σ bytes/rate, chain of a job); nothing can pass it."
+    yield "Makespan: exclusive over here. Slowdown: step time over that alone."
     yield from _thin_note(counts)
 
 
@@ -147,6 +165,7 @@ def _sharing_cells(row: SharingRow) -> tuple[str, ...]:
         "1" if row.is_reference else factor(row.throughput),
         NOT_KNOWN if row.is_reference or row.bound is None else f"{number(row.bound.median)}×",
         NOT_KNOWN if row.bound_share is None else percent(row.bound_share.median),
+        NOT_KNOWN if row.limit_share is None else percent(row.limit_share.median),
         "1" if row.is_reference else factor(row.makespan_ratio),
         *(f"{number(job.slowdown.median)}×" if job.slowdown else NOT_KNOWN for job in row.jobs),
     )
@@ -162,16 +181,23 @@ def outcome_list(outcomes: Sequence[OutcomeRow], width: int) -> Group:
     return terminal.titled("Skipped, failed and invalid", Group(*lines), width)
 
 
+_COMPARED: tuple[ColumnOf[Comparison], ...] = (
+    ColumnOf("time [95 %]", 1, lambda row: factor(row.time_ratio)),
+    ColumnOf("bytes", 2, lambda row: number(row.bytes_ratio)),
+    ColumnOf("change", 0, lambda row: row.change.value),
+)
+
+
 def comparison_table(comparisons: Sequence[Comparison], width: int) -> Group:
     """Two sets of records, cell by cell; below 1 is faster, or fewer bytes."""
-    columns = [
-        Column("time [95 %]", tuple(factor(row.time_ratio) for row in comparisons), 1),
-        Column("bytes", tuple(number(row.bytes_ratio) for row in comparisons), 2),
-        Column("change", tuple(row.change.value for row in comparisons), 0),
-    ]
-    table = terminal.table("cell", [row.cell for row in comparisons], columns, width)
-    note = "Ratio of median times with 95 % interval: step time, or makespan where jobs share."
-    return terminal.titled("After over before", table, width, [note])
+    made = Listing(
+        title="After over before",
+        heading="cell",
+        labels=tuple(row.cell for row in comparisons),
+        columns=columns_of(_COMPARED, comparisons),
+        notes=("Ratio of median times with 95 % interval: step time, or makespan where jobs share.",),
+    )
+    return made.shown(width)
 
 
 def comparisons_as_json(comparisons: Sequence[Comparison]) -> list[Any]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import shutil
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Generic, Literal, TypeVar
 
 from rich import box
 from rich.cells import cell_len
@@ -15,7 +15,9 @@ from rich.table import Table
 from rich.text import Text
 
 from analysis.naming import wrap
+from analysis.wording import NOT_KNOWN
 
+Row = TypeVar("Row")
 PIPED_WIDTH = 120
 FEWEST_LABEL = 22
 GAP = 2
@@ -34,6 +36,46 @@ class Column:
     def width(self) -> int:
         """Columns of the terminal that the longest line takes."""
         return max(_width(text) for text in (self.heading, *self.cells))
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnOf(Generic[Row]):
+    """What a column says of each row. Terminal and CSV are made of the same."""
+
+    heading: str
+    rank: int
+    text: Callable[[Row], str]
+    justify: Literal["left", "right"] = "right"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listing:
+    """A table as values. `heading` is that of the labels; `styles` are of rows, for the terminal alone."""
+
+    title: str
+    heading: str
+    labels: tuple[str, ...]
+    columns: tuple[Column, ...]
+    notes: tuple[str, ...] = ()
+    styles: tuple[str, ...] = ()
+
+    def shown(self, width: int) -> Group:
+        """The title, as many columns as fit, the notes."""
+        body = table(self.heading, self.labels, self.columns, width, styles=self.styles)
+        return titled(self.title, body, width, self.notes)
+
+    def csv_rows(self) -> Iterator[list[str]]:
+        """Headings on one line and every column; empty where nothing is known."""
+        yield [self.heading, *(column.heading.replace("\n", " ") for column in self.columns)]
+        for place, label in enumerate(self.labels):
+            texts = (column.cells[place].replace("\n", "; ") for column in self.columns)
+            yield [label, *("" if text == NOT_KNOWN else text for text in texts)]
+
+
+def columns_of(specs: Sequence[ColumnOf[Row]], rows: Sequence[Row]) -> tuple[Column, ...]:
+    """The columns that some row fills."""
+    made = (Column(spec.heading, tuple(map(spec.text, rows)), spec.rank, spec.justify) for spec in specs)
+    return tuple(column for column in made if set(column.cells) != {NOT_KNOWN})
 
 
 def output_console() -> Console:

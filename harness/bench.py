@@ -32,7 +32,7 @@ from harness.simulated.trial import simulate
 from harness.systems import system_of
 from harness.trace import Process, write_trace
 from harness.trial import Trial, TrialError
-from harness.validity import Evidence, Limits, judged
+from harness.validity import EvidenceKind, Limits, judged
 from models.profile import record_profile
 from models.workload import Device, WorkloadSpec
 from results.record import JobCosts, Prediction, Record
@@ -57,7 +57,7 @@ class Bench:
         num_local: int | None = None,
         traces: Path | None = None,
         foresees: bool = False,
-        limits: Mapping[Evidence, Limits] | None = None,
+        limits: Mapping[EvidenceKind, Limits] | None = None,
     ) -> None:
         self._runner: TaskRunner = runner or Labs()
         self._num_local, self._traces, self._foresees = num_local, traces, foresees

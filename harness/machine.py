@@ -111,6 +111,7 @@ def processor_times(root: psutil.Process) -> ProcessorTimes:
     # Linux counts the time of guests within that of users.
     total_s = sum(value for name, value in times._asdict().items() if not name.startswith("guest"))
     busy_s = total_s - idle_s - stolen_s
+    # Sockets are shaped in interrupts, which belong to no process and would look like somebody else's work.
     return ProcessorTimes(busy_s - interrupts_s, _own_s(root), busy_s, stolen_s, total_s)
 
 

@@ -29,7 +29,7 @@ BUSY = "processors in use"
 CODEC = "codec's real work beyond its charge"
 
 
-class Evidence(StrEnum):
+class EvidenceKind(StrEnum):
     """What a timed trial computes and sends over, as far as it decides what can disturb it."""
 
     REAL = "real computation"
@@ -50,18 +50,19 @@ class Limits:
 
 
 # Decided beforehand, with the reasons in docs/decisions/0040-validity.md.
-LIMITS: Mapping[Evidence, Limits] = MappingProxyType(
+LIMITS: Mapping[EvidenceKind, Limits] = MappingProxyType(
     {
-        Evidence.REAL: Limits(slower=0.15, stolen=0.02, others=0.05),
-        Evidence.REPLAYED: Limits(slower=0.15, stolen=0.02, others=0.10, busy=0.5, codec=0.03),
-        Evidence.PACED: Limits(slower=0.15, stolen=0.05, others=0.6, codec=0.01),
+        EvidenceKind.REAL: Limits(slower=0.15, stolen=0.02, others=0.05),
+        EvidenceKind.REPLAYED: Limits(slower=0.15, stolen=0.02, others=0.10, busy=0.5, codec=0.03),
+        EvidenceKind.PACED: Limits(slower=0.15, stolen=0.05, others=0.6, codec=0.01),
     }
 )
 
 
-def judged(record: Record, limits: Mapping[Evidence, Limits] = LIMITS) -> Record:
+def judged(record: Record, limits: Mapping[EvidenceKind, Limits] = LIMITS) -> Record:
     """The record with its checks; one that ended well, and fails one of them, is invalid with the reason."""
     checks = tuple(checks_of(record, limits))
+    # A trial that failed stays a failure: a busy machine is no excuse that could be checked.
     failed = [check for check in checks if not check.passes]
     if record.status is not Status.OK or not failed:
         return replace(record, checks=checks)
@@ -69,9 +70,10 @@ def judged(record: Record, limits: Mapping[Evidence, Limits] = LIMITS) -> Record
     return replace(record, checks=checks, status=Status.INVALID, reason=reason)
 
 
-def checks_of(record: Record, limits: Mapping[Evidence, Limits] = LIMITS) -> Iterator[CheckFacts]:
+def checks_of(record: Record, limits: Mapping[EvidenceKind, Limits] = LIMITS) -> Iterator[CheckFacts]:
     """What was found against each limit of this record's kind of evidence; nothing where time is exact."""
     evidence = evidence_of(record)
+    # Records of older versions do not say what the machine did, and are not judged by what they lack.
     if evidence is None or record.machine is None:
         return
     most = limits[evidence]
@@ -82,16 +84,18 @@ def checks_of(record: Record, limits: Mapping[Evidence, Limits] = LIMITS) -> Ite
             yield CheckFacts(quantity=quantity, found=found[quantity], most=limit)
 
 
-def evidence_of(record: Record) -> Evidence | None:
+def evidence_of(record: Record) -> EvidenceKind | None:
     """What can disturb this trial; None where its time is exact."""
     if not FabricKind(record.fabric.kind).has_processes or any(job.clock != "measured" for job in record.jobs):
         return None
+    # One job that computes is enough: its ranks need their cores, whatever the others wait for.
     if any(job.device != Device.REPLAY.value for job in record.jobs):
-        return Evidence.REAL
-    return Evidence.PACED if record.fabric.kind == FabricKind.PACED.value else Evidence.REPLAYED
+        return EvidenceKind.REAL
+    return EvidenceKind.PACED if record.fabric.kind == FabricKind.PACED.value else EvidenceKind.REPLAYED
 
 
 def _disturbances(machine: MachineFacts) -> dict[str, float]:
+    # The load average stays out: it is a mean over a minute, and counts the run itself.
     found = {STOLEN: machine.stolen_share, BUSY: machine.busy_share}
     if machine.other_share is not None:
         found[OTHERS] = machine.other_share

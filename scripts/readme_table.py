@@ -138,13 +138,13 @@ def sharing_line(pair: PairRow) -> str:
     """Aggregate throughput of every sharing of a pair, beside its bound."""
     gains = [f"{row.label} {factor(row.throughput)}{_of_bound(row)}" for row in pair.rows if not row.is_reference]
     bound = next((row.bound for row in pair.rows if row.bound is not None), None)
-    limit = f"; predicted bound {number(bound.median)}×" if bound else ""
+    limit = f"; predicted by T* {number(bound.median)}×" if bound else ""
     where = f"{pair.title} (*{pair.evidence}*, {plural(max(row.num_repeats for row in pair.rows), 'repeat')})"
     return f"{where}, over running one job after the other: {', '.join(gains)}{limit}."
 
 
 def _of_bound(row: SharingRow) -> str:
-    return f" ({percent(row.bound_share.median)} of the bound)" if row.bound_share is not None else ""
+    return f" ({percent(row.bound_share.median)} of what T* predicts)" if row.bound_share is not None else ""
 
 
 def provenance_line(summary: Summary) -> str:

@@ -63,8 +63,9 @@ class Options:
             return self.fabric_spec(num_hosts=num_workers, rate_bps=rate_bps)
         workers = self.num_hosts or num_workers
         peers = workers if virtual and workers > 1 else 0
-        return FabricSpec(
+        return FabricSpec(  # a simulated network is refused there, like anything else that the model has not
             kind=FabricKind.PACED,
+            network=self.network,
             num_hosts=1 if peers else workers,
             num_virtual=peers,
             rate_bps=self.rate_bps if self.rate_given else rate_bps,

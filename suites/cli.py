@@ -24,6 +24,7 @@ from suites.commands.collectives import add_collectives
 from suites.commands.emulate import add_emulate
 from suites.commands.network_options import add_network_options
 from suites.commands.pace import add_pace
+from suites.commands.paper_options import add_paper_options
 from suites.commands.plan_parallel_options import add_plan_parallel
 from suites.commands.predict_options import add_predict
 from suites.errors import is_about_the_request, remedy_for
@@ -115,6 +116,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
     _add_run(commands)
     _add_list(commands)
+    _add_paper(commands)
     _add_report(commands)
     _add_compare(commands)
     add_claims(commands)
@@ -165,6 +167,13 @@ def _add_run(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     run.set_defaults(command=_run)
 
 
+def _add_paper(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    text = "All suites at reference size into one folder, then figures, report and claims. Killed, it goes on."
+    paper = commands.add_parser("paper", help="all suites, for the records of a paper", description=text)
+    add_paper_options(paper)
+    paper.set_defaults(command=_paper)
+
+
 def _add_list(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     text = "Every suite, baseline, system, workload, sharing policy and fabric."
     listing = commands.add_parser("list", help="what there is", description=text)
@@ -180,6 +189,7 @@ def _add_report(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     report.add_argument("--baseline", default="torch-ddp", metavar="SYSTEM", help="what ratios are taken against")
     report.add_argument("--out", type=Path, metavar="DIR", help="where to write (default: beside the records)")
     report.add_argument("--json", action="store_true", help="print the summary as JSON")
+    report.add_argument("--csv", action="store_true", help="also every table as OUT/tables/*.csv")
     report.set_defaults(command=_report)
 
 
@@ -207,6 +217,12 @@ def _run(arguments: argparse.Namespace) -> int:
     from suites.commands.run import run_suite
 
     return run_suite(arguments, RUNS)
+
+
+def _paper(arguments: argparse.Namespace) -> int:
+    from suites.commands.paper import make_paper
+
+    return make_paper(arguments, RUNS, _parser().parse_args)
 
 
 def _list(arguments: argparse.Namespace) -> int:

@@ -121,7 +121,7 @@ def run_trials(
     Raises: RanksLost if ranks that a launcher started are gone.
     """
     progress = RunProgress(trials, foresees=foresees, budget_s=effort.budget_s)
-    run = _Run(trials, bench, folder, console, resume=resume, effort=effort, progress=progress)
+    run = _SuiteRun(trials, bench, folder, console, resume=resume, effort=effort, progress=progress)
     try:
         with bench, shown_on(console, progress) as bar:
             run.everything(bar)
@@ -130,7 +130,7 @@ def run_trials(
     return run.result()
 
 
-class _Run:
+class _SuiteRun:
     """A run under way: what it has recorded, and what it has spent."""
 
     def __init__(

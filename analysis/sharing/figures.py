@@ -19,23 +19,23 @@ NAMES = {RHO: "rho"}  # of files
 _GAINS = (
     "Bars: aggregate normalised throughput Σ solo step time / shared step time, with 95 % interval. "
     "Diamonds: makespan of exclusive over makespan here. "
-    "Upright orange mark: the bound Σt/T* predicted from measured c, m, t."
+    "Upright orange mark: the gain Σt/T* predicted from measured c, m, t."
 )
 _HEADLINE = (
     "Bars: aggregate normalised throughput Σ solo step time / shared step time with 95 % interval; running one job "
     "after the other is 1. Naive co-location depends on when the jobs start: its bar is the median over start offsets, "
-    "the thick line spans them all. Upright orange mark: the bound Σt/T* from each job measured alone."
+    "the thick line spans them all. Upright orange mark: the gain Σt/T* predicted from each job measured alone."
 )
 _SWEEP = (
     "Aggregate normalised throughput over running one job after the other, medians with 95 % intervals. Dotted orange: "
-    "the bound Σt/T* from each job measured alone. Below: measured over predicted gain, which counts the hand-over and "
-    "the measured interference where they were recorded."
+    "the gain Σt/T* predicted from each job measured alone. Below: measured over predicted gain, which counts the "
+    "hand-over and the measured interference where they were recorded."
 )
 _FORMULA = " Thin line: the theory for jobs without overlap inside a step, {name}."
 _SPEED = "Aggregate normalised throughput of each strategy alone and with crossover over {plain} alone, 95 % intervals."
 _EXPOSED = (
     "What crossover adds on top of each strategy against the communication that the strategy alone leaves exposed: the "
-    "less is exposed, the less is left to gain. Orange marks: each one's bound Σt/T*."
+    "less is exposed, the less is left to gain. Orange marks: each one's predicted gain Σt/T*."
 )
 
 

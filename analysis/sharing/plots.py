@@ -55,7 +55,7 @@ def bars_of(pair: PairRow) -> list[Bar]:
 
 
 def headline(pairs: Sequence[PairRow]) -> Figure | None:
-    """Gain of every policy for every pair of one fabric, the bound as a mark across each bar."""
+    """Gain of every policy for every pair of one fabric, the predicted gain as a mark across each bar."""
     shown = [(pair, bars_of(pair)) for pair in pairs]
     count = sum(len(bars) for _, bars in shown)
     if count == 0:
@@ -106,7 +106,7 @@ def _handles() -> list[Patch | Line2D]:
     return [
         Line2D([], [], color=theme.INK, linewidth=0.9, marker="|", markersize=4, label="95 % interval"),
         Line2D([], [], color=theme.INK, linewidth=2.4, label="all start offsets"),
-        Line2D([], [], color=theme.palette()[3], linewidth=2, label="predicted bound Σt/T*"),
+        Line2D([], [], color=theme.palette()[3], linewidth=2, label="predicted gain Σt/T*"),
     ]
 
 

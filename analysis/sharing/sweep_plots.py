@@ -19,7 +19,7 @@ from analysis.theme import Tag
 from analysis.wording import number
 
 FAIR_WAY = f"{CROSSOVER}, {FAIR} link"
-BOUND = "bound Σt/T*"
+BOUND = "predicted Σt/T*"
 LINE_HEIGHT = 0.068  # of the upper axes: what a direct label needs
 ROOM = 0.42  # of the axis, for the labels right of it
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from rich.console import Group
 
 from analysis import terminal
 from analysis.claims import ClaimRow, Outcome
 from analysis.sharing.axes import axis_of
-from analysis.sharing.rows import OptimiserRow, PairRow, SharingRow, SweepRow
-from analysis.terminal import Column
+from analysis.sharing.rows import OptimisedRow, OptimiserRow, PairRow, SharingRow, SweepRow
+from analysis.terminal import Column, ColumnOf, Listing, columns_of
 from analysis.wording import NOT_KNOWN, duration, factor, number, percent, size
 
 _OUTCOMES = {
@@ -26,16 +26,21 @@ def _busy(share: float | None) -> str:
     return NOT_KNOWN if share is None else percent(share)
 
 
-# Heading, rank (0 stays longest on a narrow terminal), text of one row.
-METRICS: tuple[tuple[str, int, Callable[[SharingRow], str]], ...] = (
-    ("of\npredicted", 0, lambda row: NOT_KNOWN if row.share is None else number(row.share.median)),
-    ("p99 step\n/ alone", 1, lambda row: NOT_KNOWN if row.p99_ratio is None else f"{number(row.p99_ratio)}×"),
-    ("Jain\nindex", 2, lambda row: number(row.jain.median if row.jain else None)),
-    ("device\nbusy", 3, lambda row: _busy(row.turns.device_busy if row.turns else None)),
-    ("link\nbusy", 4, lambda row: _busy(row.turns.link_busy if row.turns else None)),
-    ("hand-over\np50", 5, lambda row: duration(_p50_s(row))),
-    ("hand-over\np99", 6, lambda row: duration(row.turns.handover_p99_s if row.turns else None)),
-    ("peak\nmemory", 7, lambda row: size(row.turns.peak_memory_bytes) if row.turns else NOT_KNOWN),
+METRICS: tuple[ColumnOf[SharingRow], ...] = (
+    ColumnOf("of\npredicted", 0, lambda row: NOT_KNOWN if row.share is None else number(row.share.median)),
+    ColumnOf("p99 step\n/ alone", 1, lambda row: NOT_KNOWN if row.p99_ratio is None else f"{number(row.p99_ratio)}×"),
+    ColumnOf("Jain\nindex", 2, lambda row: number(row.jain.median if row.jain else None)),
+    ColumnOf("device\nbusy", 3, lambda row: _busy(row.turns.device_busy if row.turns else None)),
+    ColumnOf("link\nbusy", 4, lambda row: _busy(row.turns.link_busy if row.turns else None)),
+    ColumnOf("hand-over\np50", 5, lambda row: duration(_p50_s(row))),
+    ColumnOf("hand-over\np99", 6, lambda row: duration(row.turns.handover_p99_s if row.turns else None)),
+    ColumnOf("peak\nmemory", 7, lambda row: size(row.turns.peak_memory_bytes) if row.turns else NOT_KNOWN),
+)
+OPTIMISED: tuple[ColumnOf[OptimisedRow], ...] = (
+    ColumnOf("exposed\nalone", 1, lambda row: percent(row.exposed_share)),
+    ColumnOf("alone", 2, lambda row: factor(row.alone)),
+    ColumnOf("with\ncrossover", 3, lambda row: factor(row.together)),
+    ColumnOf("gain of\ncrossover", 0, lambda row: factor(row.gain)),
 )
 
 
@@ -43,12 +48,14 @@ def _p50_s(row: SharingRow) -> float | None:
     return row.turns.handover_p50_s.median if row.turns and row.turns.handover_p50_s else None
 
 
-def metrics_table(pair: PairRow, width: int) -> Group:
+def metrics_table(pair: PairRow) -> Listing:
     """Tails, fairness, use of device and link, hand-over and memory of each policy."""
-    columns = [Column(heading, tuple(map(cell, pair.rows)), rank) for heading, rank, cell in METRICS]
-    filled = [column for column in columns if set(column.cells) != {NOT_KNOWN}]
-    table = terminal.table("sharing", [row.label for row in pair.rows], filled, width)
-    return terminal.titled(f"Turns of {pair.title}", table, width)
+    return Listing(
+        title=f"Turns of {pair.title}",
+        heading="sharing",
+        labels=tuple(row.label for row in pair.rows),
+        columns=columns_of(METRICS, pair.rows),
+    )
 
 
 def has_metrics(pair: PairRow) -> bool:
@@ -56,9 +63,9 @@ def has_metrics(pair: PairRow) -> bool:
     return any(row.turns is not None for row in pair.rows)
 
 
-def sweep_table(sweep: SweepRow, width: int) -> Group:
-    """Values of the axis down, policies across, the bound last."""
-    values = sweep.values
+def sweep_table(sweep: SweepRow) -> Listing:
+    """Values of the axis down, policies across, the predicted gain last."""
+    values, bounds = sweep.values, dict(sweep.bounds)
     columns = [
         Column(
             f"{series.way}\n[95 %]",
@@ -68,10 +75,14 @@ def sweep_table(sweep: SweepRow, width: int) -> Group:
         for place, series in enumerate(sorted(sweep.series, key=lambda series: series.way != "crossover"))
         if (found := dict(series.points))
     ]
-    bounds = dict(sweep.bounds)
     bound = tuple(f"{number(bounds[at].median)}×" if at in bounds else NOT_KNOWN for at in values)
-    table = terminal.table(sweep.axis, [f"{at:g}" for at in values], [*columns, Column("bound", bound, 1)], width)
-    return terminal.titled(f"{sweep.title} ({sweep.evidence})", table, width, list(_sweep_notes(sweep)))
+    return Listing(
+        title=f"{sweep.title} ({sweep.evidence})",
+        heading=sweep.axis,
+        labels=tuple(f"{at:g}" for at in values),
+        columns=(*columns, Column("bound", bound, 1)),
+        notes=tuple(_sweep_notes(sweep)),
+    )
 
 
 def _sweep_notes(sweep: SweepRow) -> Iterator[str]:
@@ -80,18 +91,16 @@ def _sweep_notes(sweep: SweepRow) -> Iterator[str]:
         yield f"{sweep.level.way}, for any of these: {factor(sweep.level.throughput)}."
 
 
-def optimiser_table(optimised: OptimiserRow, width: int) -> Group:
+def optimiser_table(optimised: OptimiserRow) -> Listing:
     """Strategies alone and with crossover, most exposed first."""
-    rows = optimised.rows
-    columns = [
-        Column("exposed\nalone", tuple(percent(row.exposed_share) for row in rows), 1),
-        Column("alone", tuple(factor(row.alone) for row in rows), 2),
-        Column("with\ncrossover", tuple(factor(row.together) for row in rows), 3),
-        Column("gain of\ncrossover", tuple(factor(row.gain) for row in rows), 0),
-    ]
-    table = terminal.table("strategy", [row.name for row in rows], columns, width)
     note = f"Throughput over {optimised.plain} alone; exposed: the share of a step alone that communication adds."
-    return terminal.titled(f"{optimised.title} ({optimised.evidence})", table, width, [note])
+    return Listing(
+        title=f"{optimised.title} ({optimised.evidence})",
+        heading="strategy",
+        labels=tuple(row.name for row in optimised.rows),
+        columns=columns_of(OPTIMISED, optimised.rows),
+        notes=(note,),
+    )
 
 
 def claim_list(claims: Sequence[ClaimRow], width: int) -> Group:

@@ -40,7 +40,7 @@ class Petuum:
     staleness: int = 0
     candidates: int = 4
     coupling: float = 0.1
-    floor: float = 1e-3
+    floor: float = 0.1
 
     def __post_init__(self) -> None:
         if self.staleness < 0:
@@ -75,7 +75,7 @@ class Petuum:
         drawn = torch.multinomial(priority, num, generator=generator)
         chosen: list[int] = []
         for one in drawn[priority[drawn].argsort(descending=True, stable=True)].tolist():
-            if all(couplings[one, other] <= self.coupling for other in chosen):
+            if bool((couplings[one, chosen] <= self.coupling).all()):
                 chosen.append(one)
             if len(chosen) == num_workers:
                 break

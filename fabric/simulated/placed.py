@@ -93,20 +93,22 @@ def place_network(spec: NetworkSpec, num_ranks: int, num_jobs: int = 1) -> Place
 
 @cache
 def built(topology: str, num_failed: int = 0, seed: int = 1) -> NetworkGraph:
-    """The topology of this text, less some cables drawn by `seed`, of hosts with several and of switches. Raises: NetworkError."""
+    """The topology of this text, less cables drawn by `seed`, none of them a host's last one. Raises: NetworkError."""
     graph = parse_topology(topology).build()
-    if not num_failed:
-        return graph
-    degree = np.bincount(graph.ends.reshape(-1), minlength=graph.num_nodes)
-    # a host with one cable would be lost with it, which is no failure of the network
-    lonely = (degree[graph.ends] < 2) & (graph.ends < graph.num_hosts)
-    may_fail = np.flatnonzero(~lonely.any(axis=1))
-    if not 0 < num_failed <= len(may_fail):
+    left = np.bincount(graph.ends.reshape(-1), minlength=graph.num_nodes)
+    failed: list[int] = []
+    # a host without a cable would be lost, which is no failure of the network
+    for cable in np.random.default_rng(seed).permutation(graph.num_cables).tolist():
+        ends = graph.ends[cable]
+        if len(failed) < num_failed and (left[ends[ends < graph.num_hosts]] > 1).all():
+            failed.append(cable)
+            left[ends] -= 1
+    if len(failed) < num_failed or num_failed < 0:
         raise NetworkError(
-            f"{num_failed} cables cannot fail: {graph.name} has {len(may_fail)} that are no host's only one; "
-            f"use 0 to {len(may_fail)}"
+            f"{num_failed} cables cannot fail: {graph.name} has {len(failed)} that are no host's last one; "
+            f"use 0 to {len(failed)}"
         )
-    return graph.without(np.random.default_rng(seed).choice(may_fail, num_failed, replace=False).tolist())
+    return graph.without(failed) if failed else graph
 
 
 def is_server_centric(graph: NetworkGraph) -> bool:

@@ -74,6 +74,7 @@ def descend(
         step = weights - before
         changes[chosen] = step[chosen].abs()
         recent.append(step)
+        # Updated and not computed anew: a round costs the chosen columns alone.
         residuals.append(residuals[-1] - design @ step)
         done.rounds.append(chosen)
         done.objectives.append(problem.objective(weights))

@@ -56,8 +56,10 @@ class WorkerCodes:
         return torch.cat(list(result.values())), num_bytes
 
     def _alone(self, worker: int, clock: int, message: Message, flat: Tensor) -> tuple[Tensor, float]:
+        # A world of one: the compressor sees no other rank, and its mean is its own part.
         ctx = Context(0, 1, clock, message, self._generators[worker])
         states = {own.name: self._states[worker][own.name] for own in message.segments}
+        # Compressors may overwrite what they are given.
         steps = self.compressor.reduce(flat.clone(), states, ctx)
         num_bytes, answer = 0, None
         while True:

@@ -23,7 +23,7 @@ from fabric.api import FabricKind
 from harness.asynchrony.client import ServerPlace, ServersLink, names_within, parts_of
 from harness.asynchrony.cluster import VirtualCluster
 from harness.asynchrony.parameters import Parameters
-from harness.asynchrony.server import ParameterServer
+from harness.asynchrony.server import ParameterServerProcess
 from harness.asynchrony.training import Loss, Training
 from harness.asynchrony.wire import TOKEN_BYTES
 from harness.engine.layout import trainable_parameters
@@ -51,7 +51,7 @@ def run_on_host(trial: Trial, place: Place, signals: Signals) -> RankResult:
         start, stop = parts[number]
         own = Parameters(values[start:stop], cluster.num_workers, strategy.consistency.share)
         paced_by = cluster if trial.fabric.kind is FabricKind.PACED else None
-        server = ParameterServer(
+        server = ParameterServerProcess(
             own,
             place.host.address,
             exact_reads=strategy.consistency.is_synchronous,
@@ -71,7 +71,7 @@ def run_on_host(trial: Trial, place: Place, signals: Signals) -> RankResult:
 
 
 def _meet(
-    server: ParameterServer | None, address: str, cluster: VirtualCluster, parts: Sequence[tuple[int, int]]
+    server: ParameterServerProcess | None, address: str, cluster: VirtualCluster, parts: Sequence[tuple[int, int]]
 ) -> list[ServerPlace]:
     """Tell all ranks where the servers are, and their tokens, over the process group."""
     # Workers have nothing to tell, but a gather takes equal sizes from all ranks.
@@ -122,7 +122,7 @@ def _trained(
     # Everybody ends with what the servers hold at last, so that digests of weights can be compared.
     training.load(link.pull(num_clocks - 1, is_last=True), worker)
     link.close()
-    end_s, evaluated = perf_counter(), ()
+    end_s, evaluated = perf_counter(), tuple[Evaluated, ...]()
     # Once, at the end: in between it would slow this worker, and with it whoever waits for it.
     if worker == 0 and trial.evaluate_every and (found := workload.evaluate(training.model)) is not None:
         evaluated = (Evaluated(num_clocks, ends_s[-1] - begun_s, found.loss, found.accuracy),)
@@ -135,7 +135,7 @@ def _trained(
     )
 
 
-def _served(server: ParameterServer, trial: Trial, place: Place, model: nn.Module, *, tells: bool) -> RankResult:
+def _served(server: ParameterServerProcess, trial: Trial, place: Place, model: nn.Module, *, tells: bool) -> RankResult:
     """`tells`: of several servers the first one's counts go into the record, since all see the same updates."""
     start_s = perf_counter()
     report = server.serve()

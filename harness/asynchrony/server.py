@@ -58,7 +58,7 @@ class ServerReport:
     cpu_s: float = 0.0
 
 
-class ParameterServer:
+class ParameterServerProcess:
     """Serves `parameters` on `address` until every worker has said goodbye.
 
     With `paced_by` the link is that cluster's; else it is whatever carries the sockets. Under `exact_reads` an answer
@@ -262,6 +262,7 @@ class ParameterServer:
 
     def close(self) -> None:
         """Close every socket; `serve` does so when it ends."""
-        for key in list(self._selector.get_map().values()):
-            key.fileobj.close()
+        sockets = [self._listener, *(key.data.socket for key in self._selector.get_map().values() if key.data)]
+        for own in sockets:
+            own.close()
         self._selector.close()

@@ -69,6 +69,7 @@ def train_shared(
     if not 1 <= num_workers <= len(problem.labels):
         raise ValueError(f"num_workers is {num_workers}; use 1 or more, and no more than samples")
     memory = mmap.mmap(-1, problem.num_features * 8)  # shared with children, and gone with the last of them
+    # A view, so children write into the parent's numbers without a message.
     weights: Floats = np.frombuffer(memory, dtype=np.float64)
     start_s = perf_counter()
     for epoch in range(num_epochs):
@@ -79,6 +80,7 @@ def train_shared(
             _forked(partial(_work, problem, weights, own.permutation(part), step))
             for own, part in zip(dice, parts, strict=True)
         ]
+        # Meeting between epochs makes the step's decay the same for all workers.
         codes = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids]
         if any(codes):
             raise SharedMemoryError(f"workers of epoch {epoch} ended with exit codes {codes}")
@@ -95,6 +97,7 @@ def _forked(run: Callable[[], None]) -> int:
         run()
         code = 0
     finally:
+        # Past the test runner's or the suite's own clean-up, which is the parent's.
         os._exit(code)
 
 

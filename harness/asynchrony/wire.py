@@ -54,7 +54,11 @@ def header_of(kind: FrameKind, worker: int, clock: int, num_bytes: int = 0) -> b
 
 def raw(values: Tensor) -> memoryview:
     """The bytes of `values` [numel, float32], not copied."""
-    return memoryview(values.detach().contiguous().view(torch.uint8).numpy())
+    return _bytes_of(values.detach().contiguous().view(torch.uint8))
+
+
+def _bytes_of(tensor: Tensor) -> memoryview:
+    return memoryview(tensor.numpy())  # type: ignore[arg-type]  # numpy's stub for Python 3.11 knows no Buffer
 
 
 class FrameReader:
@@ -89,7 +93,7 @@ class FrameReader:
                 )
             # Received straight into the tensor's memory, so that nothing is copied.
             self._payload = torch.empty(num_bytes, dtype=torch.uint8)
-            self._rest = memoryview(self._payload.numpy()) if num_bytes else self._rest
+            self._rest = _bytes_of(self._payload) if num_bytes else self._rest
             if num_bytes:
                 return None
         frame = Frame(FrameKind(kind), worker, clock, self._payload)

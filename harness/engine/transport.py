@@ -98,16 +98,11 @@ class ProcessGroupTransport:
     def _new_group(
         self, ranks: Sequence[int] | None, timeout: timedelta, backend: str | None = None
     ) -> dist.ProcessGroup:
-        # A group of some ranks is made by them alone; torch would have all of them call it otherwise.
-        some = None if ranks is None else list(ranks)
-        group: dist.ProcessGroup = dist.new_group(
-            some, timeout=timeout, backend=backend, use_local_synchronization=some is not None
-        )
+        given = None if ranks is None else list(ranks)
+        # Where not every rank takes part, those that do must not wait for the others.
+        alone = given is not None
+        group: dist.ProcessGroup = dist.new_group(given, timeout, backend, use_local_synchronization=alone)
         return group
-
-    def _among_all(self, rank: int | None) -> int | None:
-        """The rank of the default group that torch wants."""
-        return None if rank is None else self._ranks[rank]
 
     def queues(self, depth: int) -> bool:
         """On gloo alone, whose threads carry out two operations of a group at once; other backends and depths go by
@@ -188,14 +183,19 @@ class ProcessGroupTransport:
         )
         self._then(work, received.view(kind).split(list(sizes)), done)
 
+    def _peer(self, rank: int | None) -> int:
+        """A rank of this transport as torch numbers it."""
+        assert rank is not None, "a transfer that sends or receives names its peer"
+        return self._ranks[rank]
+
     def _transfer(self, transfer: Transfer, group: dist.ProcessGroup, done: Done) -> None:
         try:
             # Both ways are begun before either is waited for: neighbours in a ring send at the same time.
             works = []
             if transfer.send is not None:
-                works.append(dist.isend(transfer.send, self._among_all(transfer.to), group=group))
+                works.append(dist.isend(transfer.send, self._peer(transfer.to), group=group))
             if transfer.into is not None:
-                works.append(dist.irecv(transfer.into, self._among_all(transfer.source), group=group))
+                works.append(dist.irecv(transfer.into, self._peer(transfer.source), group=group))
             for work in works:
                 assert work is not None
                 work.wait()
@@ -208,9 +208,9 @@ class ProcessGroupTransport:
         """Both ways as one operation: NCCL would carry them out in turn, and a ring of senders never ends."""
         ways = []
         if transfer.send is not None:
-            ways.append(dist.P2POp(dist.isend, transfer.send, self._among_all(transfer.to), group))
+            ways.append(dist.P2POp(dist.isend, transfer.send, self._peer(transfer.to), group))
         if transfer.into is not None:
-            ways.append(dist.P2POp(dist.irecv, transfer.into, self._among_all(transfer.source), group))
+            ways.append(dist.P2POp(dist.irecv, transfer.into, self._peer(transfer.source), group))
         self._then_on_device(dist.batch_isend_irecv(ways), _answer(transfer), done)
 
     def close(self) -> None:

@@ -110,8 +110,9 @@ class Watch:
 
     def _serves(self, number: int) -> bool:
         trial = self._task.trial
-        has_servers = trial is not None and trial.cluster is not None and trial.fabric.kind.has_processes
-        return has_servers and self._ranks[number].place.rank >= trial.cluster.num_workers
+        if trial is None or trial.cluster is None or not trial.fabric.kind.has_processes:
+            return False
+        return self._ranks[number].place.rank >= trial.cluster.num_workers
 
     def _told_of_loss(self) -> str:
         return next((failure.reason for failure in self._failures if SERVER_LOST in failure.reason), "")

@@ -109,6 +109,7 @@ class _SharedClock:
         ]
         self._devices = [_Device() for _ in jobs[0].program.ranks]
         self._events: list[tuple[float, int, Callable[[float], None]]] = []
+        # Equal times go in the order in which they were noted, so that a run repeats exactly.
         self._numbers = count()
         self._spans: list[list[TimedInstruction]] = [[] for _ in jobs]
         self._ends_s = [[0.0] * job.num_steps for job in jobs]
@@ -182,6 +183,7 @@ class _SharedClock:
 
         def arrive(then_s: float) -> None:
             to.arrived[step, crossing] = then_s
+            # Else it is early, and waits until its rank comes to the receive.
             if to.missing == crossing and to.step == step:
                 self._go_on(to, then_s)
 

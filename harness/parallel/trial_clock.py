@@ -94,6 +94,7 @@ def _clocked_job(trial: Trial, number: int) -> ClockedJob:
 def _busy_of(timeline: SharedTimeline, number: int, job: ClockedJob) -> tuple[float, ...]:
     busy_s = [0.0] * job.program.num_ranks
     for span in timeline.spans[number]:
+        # An update is no pass: what a pipeline's bubble is measured against computes micro-batches.
         if isinstance(span.instruction, Forward | Recompute | Backward):
             busy_s[span.rank] += span.end_s - span.start_s
     return tuple(total_s / job.num_steps for total_s in busy_s)
@@ -103,6 +104,7 @@ def _results(trial: Trial, number: int, times: _Times, learnt: Learnt) -> Iterat
     job, costs = trial.jobs[number], costs_of_job(trial, number)
     schedule = pipelining_of(job).resolve()
     num_steps = trial.num_warmup + trial.num_steps_of(number)
+    # Where steps overlap, one program is the whole run; else it is one step and repeats.
     num_micro_batches = job.accumulate * (1 if schedule.synchronous else num_steps)
     program = program_of(schedule, len(costs) // schedule.stages_per_rank, num_micro_batches)
     steps_s = tuple(later - earlier for earlier, later in pairwise((times.start_s, *times.ends_s)))
@@ -113,6 +115,7 @@ def _results(trial: Trial, number: int, times: _Times, learnt: Learnt) -> Iterat
     for rank, place in enumerate(places):
         sent = [step.crossing.boundary for step in program.ranks[place] if isinstance(step, Send)]
         sent_bytes = sum(costs[boundary].output_bytes for boundary in sent) / job.workload.size_scale
+        # A whole run's messages, as a mean per step.
         sent_bytes /= 1 if schedule.synchronous else num_steps
         facts = PipelineRankFacts(
             window_s=window_s,

@@ -52,6 +52,7 @@ class _Snapshots:
         if isinstance(action, Update) and self.every:
             step = self.versions_before + action.version
             if step % self.every == 0:
+                # The first replica to come keeps them: all have the same weights after an update.
                 self.taken.setdefault(step, {}).setdefault(action.stage, self.weights_of(action.stage))
 
     def weights_of(self, stage: int) -> _StageWeights:

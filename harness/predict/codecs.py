@@ -29,6 +29,7 @@ from models.networks import find_network
 from models.workload import Device
 from results.facts import ChargeFacts
 
+NOT_CHARGED = "not charged:"
 UNCHARGED = frozenset({"warmup_steps", "steps", "seed", "inner"})  # fields that no time depends on
 
 
@@ -110,7 +111,7 @@ def charge_of(job: Job, world: int) -> Charge | str:
     if job.workload.device is not Device.REPLAY:
         return "compression is computed, not charged"
     if job.system != "ours":
-        return "not charged: a system that is not ours compresses tensors as small as they are here"
+        return f"{NOT_CHARGED} a system that is not ours compresses tensors as small as they are here"
     strategy = job.resolve()
     if not strategy.compression.lossy:
         return "nothing is compressed"
@@ -124,7 +125,7 @@ def charge_for(strategy: Strategy, profile: CodecProfile, size_scale: int, world
     times = profile.stages(method, strategy.num_workers(world))
     if times is None:
         recorder = "harness.predict.codec_recording"
-        return f"not charged: no time of {method} is in the profile of codecs; record it with {recorder}"
+        return f"{NOT_CHARGED} no time of {method} is in the profile of codecs; record it with {recorder}"
     return Charge(
         times=times,
         size_scale=size_scale,

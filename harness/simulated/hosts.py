@@ -48,6 +48,7 @@ class VirtualToken:
     def _settle(self, token: Token) -> None:
         now_s = self.clock.now_s
         self.token, grants = tokens.settle(token, self.policy, now_s)
+        # A policy may let several jobs in at once.
         for grant in grants:
             self._asked.pop(grant.job)()
         # a policy with beats grants at times at which nothing else happens
@@ -155,6 +156,7 @@ class HostSeat:
 
     def leave(self) -> None:
         """Take no more turns."""
+        # A job that has ended must not be waited for.
         for token in (self.host.device, self.host.link):
             if token is not None:
                 token.leave(self.job)

@@ -54,6 +54,7 @@ class NetworkMedium:
         return tuple(collective_rounds(kind, self.costs.world, tensor_bytes(primitive)))
 
     def _go_on(self, loads: Iterator[RoundLoad], start_s: float, done: partial[None]) -> None:
+        # Each round waits for the one before, as ranks in an exchange do.
         load = next(loads, None)
         if load is None:
             self.spans_s.append((start_s, self.clock.now_s))
@@ -70,6 +71,7 @@ def alone_s(
     waiting_s = sending_s = 0.0
     for own in collective_rounds(collective, len(placed.hosts), num_bytes):
         load = placed.load(own, alpha_s)
+        # Alone on the network, a round is as fast as its own most loaded link lets it be.
         (pace_bps,) = fair_paces(load.weights[None, :], capacity_bps, network.law)
         waiting_s += load.wait_s
         sending_s += load.largest_bits * load.repeats / float(pace_bps)
@@ -114,6 +116,7 @@ def network_costs(
 ) -> LinkCosts:
     """What each primitive costs a job that has the network to itself."""
     world = len(network.jobs[job].hosts)
+    # Nothing travels, but a strategy that plans still asks what an all-reduce costs.
     if world == 1:
         return LinkCosts(world=1, primitives={Collective.ALL_REDUCE.value: Cost(0.0, 0.0)}, source=source)
     primitives = PricedPrimitives(network, job, alpha_s, size_scale)

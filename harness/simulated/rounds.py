@@ -43,6 +43,7 @@ class AffineRound:
     def of(self, num_bytes: float, scale: float) -> FlowRound | None:
         """The round for so many bytes, each counting `scale` times; None if nothing is sent."""
         sizes = (self.fixed + self.slope * num_bytes) * scale
+        # Flows of no bytes would still take a place on each link that they cross.
         sent = sizes > LEAST_BYTES
         if not sent.any():
             return None
@@ -60,6 +61,7 @@ class RoutedDemands(Demands):
         """What `message` asks for, round by round."""
         plain = Demands.of(self, message)
         rounds: list[FlowRound] = []
+        # A message may ask for more aggregates than the probe did; all further ones are like the last.
         asks = chain(self._asks, repeat(self._asks[-1]))
         for sent_bytes, ask in zip(self._payload_bytes(message), asks, strict=False):
             key = ask.how, ask.equal_sizes
@@ -90,6 +92,7 @@ def affine_rounds(strategy: Strategy, costs: LinkCosts, how: How, equal_sizes: b
     once, twice = (list(_rounds(demands, how, equal_sizes, numel)) for numel in (small, 2 * small))
     made = []
     for a, b in zip(once, twice, strict=True):
+        # Per byte of float32 payload: the two probes differ by `small` elements.
         slope = (b.num_bytes - a.num_bytes) / (4.0 * small)
         made.append(AffineRound(a.sources, a.destinations, a.num_bytes - slope * 4.0 * small, slope, a.repeats))
     return tuple(_merged(made))

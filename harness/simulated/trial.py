@@ -78,6 +78,7 @@ def simulate(trial: Trial, layers_of: LayersOf) -> tuple[Answer, tuple[JobCosts,
     network = place_network(trial.fabric.network, trial.world, len(trial.jobs))
     layers = [layers_of(job.workload) for job in trial.jobs]
     try:
+        # Rules of sharing are made of what each job costs alone on this very network.
         alone = tuple(_alone(trial, network, place, own) for place, own in enumerate(layers))
         jobs = TrialClock(with_rules(_with_beats(trial, alone), alone), network).train(layers)
     except PlanError as error:
@@ -93,6 +94,7 @@ def _with_beats(trial: Trial, alone: Sequence[JobCosts]) -> Trial:
     if trial.sharing is not Sharing.CASSINI or not trial.fabric.network.own_hosts or trial.beats:
         return trial
     shapes = [shape_of(theory_cost(own)) for own in alone]
+    # Each job has a device of its own, so circles hold the link's times and nothing else.
     return replace(trial, beats=best_shifts([replace(pattern_of(own), device=()) for own in shapes]).beats)
 
 
@@ -122,6 +124,7 @@ class TrialClock:
         trial, sharing, names = self._trial, self._trial.sharing, [job.name for job in self._trial.jobs]
         assert trial.fabric.network is not None
         own = trial.fabric.network.own_hosts
+        # Without sharing a job still has a seat, so that the worker's code is the same; its turns are granted at once.
         if sharing is None:
             return [SharedHost(self.clock, Extent.BACKWARD)]
         beats = tuple(zip(names, trial.beats, strict=True)) if trial.beats else ()
@@ -152,6 +155,7 @@ class TrialClock:
             worker.train(trial.num_warmup + trial.num_steps_of(place), job.start_delay_s)
             workers.append(worker)
             mediums.append(medium)
+            # One mark more than steps: the first is the start.
             counts.append(trial.num_warmup + trial.num_steps_of(place) + 1)
         run_workers(workers, counts)
         return [
@@ -214,6 +218,7 @@ def _result(
 ) -> RankResult:
     """What the one worker of a job saw, as the rank that stands for all."""
     marks, num_steps = worker.marks, trial.num_steps_of(place)
+    # A mark is left at each update: the one behind the last warm-up step begins what is measured.
     first, last = marks[trial.num_warmup], marks[-1]
     total = len(marks) - 1
     sent = worker.marks[-1].wire_bytes

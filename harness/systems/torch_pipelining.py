@@ -78,6 +78,7 @@ class TorchPipelineSession:
         if job.layout().world != job.num_ranks:
             raise ParallelismError("torch-pipelining has no replicas of a stage; give each one replica, or use ours")
         stages = cut(job.network, seat.model, job.stages, seat.data[0].inputs[:1])
+        # Its weights would drift apart without any error.
         if any(stage.tied for stage in stages):
             raise ParallelismError("torch-pipelining sums no tied weights; use ours, or a network without them")
         own = {index: stages[index] for index in range(rank, len(stages), job.num_ranks)}

@@ -30,7 +30,7 @@ HOSTED = (sys.executable, "-m", "fabric.hosted")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
+class CollectiveTime:
     """One operation of a library at one size, over its rows; bandwidths are of the median, in bit/s."""
 
     library: str
@@ -105,14 +105,14 @@ def command_line(library: str, spec: FabricSpec, ranks: Sequence[str]) -> list[s
     return [*hosted, "--everywhere", "--", *ranks]
 
 
-def measured_of(told: Mapping[str, Any]) -> list[Measured]:
+def measured_of(told: Mapping[str, Any]) -> list[CollectiveTime]:
     """One value for each operation and size."""
     found = []
     for timed in told["timed"]:
         operation, times_s = Operation(timed["operation"]), timed["times_s"]
         algorithm_bps = timed["num_bytes"] * 8 / median(times_s)
         found.append(
-            Measured(
+            CollectiveTime(
                 library=told["library"],
                 operation=operation,
                 num_bytes=timed["num_bytes"],
@@ -126,7 +126,7 @@ def measured_of(told: Mapping[str, Any]) -> list[Measured]:
     return found
 
 
-def fits_of(measured: Sequence[Measured], rate_bps: float | None) -> list[Fitted]:
+def fits_of(measured: Sequence[CollectiveTime], rate_bps: float | None) -> list[Fitted]:
     """α, β and the share of the line, by library and operation."""
     kinds = dict.fromkeys((own.library, own.operation) for own in measured)
     found = []

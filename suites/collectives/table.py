@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rich.table import Table
 
 from fabric.rates import format_rate
-from suites.collectives.measure import Fitted, Measured
+from suites.collectives.measure import CollectiveTime, Fitted
 
 
 def large_table(fits: Sequence[Fitted], where: str) -> Table:
@@ -26,7 +26,7 @@ def large_table(fits: Sequence[Fitted], where: str) -> Table:
     return table
 
 
-def small_table(measured: Sequence[Measured], where: str) -> Table:
+def small_table(measured: Sequence[CollectiveTime], where: str) -> Table:
     """Every size: time, algorithm bandwidth, bus bandwidth."""
     title = f"medians of rows, lowest to highest ({where})"
     table = Table(title=title, title_justify="left")

@@ -19,6 +19,7 @@ from fabric.api import FabricKind, FabricSpec, format_rate, parse_rate
 from fabric.simulated.placed import place_network
 from harness.environment import describe_environment
 from harness.predict.calibration import Calibration, measure, read_calibration, write_calibration
+from harness.predict.codecs import NOT_CHARGED, charge_of
 from harness.predict.costs import LinkCosts, PredictError, given_costs
 from harness.predict.trial import Foretold, foretell, simulated_record
 from harness.simulated.trial import job_costs
@@ -201,6 +202,8 @@ def _as_json(cell: Cell) -> dict[str, object]:
         "num_messages": step.num_messages,
         "bound_s": cell.found.bounds.step_s,
         "source": cell.found.costs.source,
+        "alpha_s": cell.found.costs.alpha_s,
+        "charge": _charge(cell),
         "primitives": {
             name: {"alpha_s": cost.alpha_s, "beta_s_per_byte": cost.beta_s_per_byte}
             for name, cost in cell.found.costs.primitives.items()
@@ -218,7 +221,7 @@ def _show_suite(cells: Sequence[Cell]) -> None:
     ]
     labels = [cell.trial.cell for cell in known]
     body = terminal.table("cell", labels, columns, console.width)
-    notes = [*_not_predicted(cells), *_origin(cells)]
+    notes = [*_not_predicted(cells), *_uncharged(cells), *_origin(cells)]
     console.print(terminal.titled("predicted step times", body, console.width, notes))
 
 
@@ -236,7 +239,9 @@ def _show_grid(cells: Sequence[Cell]) -> None:
         network = own[0].trial.fabric.network
         where = f"at {format_rate(rate)}" if network is None else f"on {network.network_text}, {network.transport}"
         title = f"{own[0].trial.jobs[0].workload.label} {where}: step time and scaling efficiency"
-        console.print(terminal.titled(title, body, console.width, [*_not_predicted(own), *_origin(own)]))
+        console.print(
+            terminal.titled(title, body, console.width, [*_not_predicted(own), *_uncharged(own), *_origin(own)])
+        )
 
 
 def _not_predicted(cells: Sequence[Cell]) -> list[str]:
@@ -253,6 +258,28 @@ def _efficiency(cell: Cell) -> str:
 
 
 def _origin(cells: Sequence[Cell]) -> list[str]:
-    """Where the costs come from, once each."""
-    sources = (cell.found.costs.source for cell in cells if not isinstance(cell.found, str))
-    return [f"costs: {source}" for source in dict.fromkeys(sources)]
+    """Where the costs come from, once each, with the α of those cells."""
+    alphas_s: dict[str, set[float]] = {}
+    for cell in cells:
+        if not isinstance(cell.found, str):
+            alphas_s.setdefault(cell.found.costs.source, set()).add(cell.found.costs.alpha_s)
+    return [f"costs: {source}; α {_microseconds(found)} a message" for source, found in alphas_s.items()]
+
+
+def _microseconds(times_s: set[float]) -> str:
+    """One time, or the range of several."""
+    least, most = (f"{time_s * 1e6:.0f}" for time_s in (min(times_s), max(times_s)))
+    return f"{least} µs" if least == most else f"{least} to {most} µs"
+
+
+def _uncharged(cells: Sequence[Cell]) -> list[str]:
+    """Compressors whose work no cell is charged for, with the reason: such steps are too short."""
+    known = (cell for cell in cells if not isinstance(cell.found, str))
+    reasons = Counter(reason for cell in known if (reason := _charge(cell)).startswith(NOT_CHARGED))
+    return [f"{count} cells {reason}" for reason, count in reasons.items()]
+
+
+def _charge(cell: Cell) -> str:
+    """What is charged for the cell's compression, or why nothing is."""
+    found = charge_of(cell.trial.jobs[0], cell.world)
+    return found if isinstance(found, str) else found.note

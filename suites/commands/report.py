@@ -11,7 +11,7 @@ from pathlib import Path
 from rich.console import Console
 
 from analysis.compare import Change, compare
-from analysis.tables import comparison_table, comparisons_as_json, render, rows_as_json
+from analysis.tables import comparison_table, comparisons_as_json, render, rows_as_json, write_csv
 from analysis.targets.training import Baseline
 from analysis.terminal import output_console
 from results.record import Record, RecordError, read_records
@@ -20,13 +20,21 @@ from suites.reports import BASELINE, summary_of
 
 
 def publish(
-    records: Sequence[Record], folder: Path, console: Console, *, as_json: bool, baseline: Baseline = BASELINE
+    records: Sequence[Record],
+    folder: Path,
+    console: Console,
+    *,
+    as_json: bool,
+    as_csv: bool = False,
+    baseline: Baseline = BASELINE,
 ) -> None:
-    """Print the tables (or JSON on stdout) and write figures and report.html to `folder`."""
+    """Print the tables (or JSON on stdout) and write figures, report.html and, if asked, CSV tables to `folder`."""
     from analysis.report import write_all
 
     prepare_folder(folder)
     summary = summary_of(records, baseline=baseline)
+    if as_csv:
+        write_csv(summary, folder / "tables")
     if as_json:
         json.dump(rows_as_json(summary), sys.stdout, indent=1)
         print()
@@ -57,7 +65,7 @@ def report_on(arguments: argparse.Namespace, runs: Path) -> int:
         for path in draw_all(summary_of(records, baseline=baseline), out / "figures"):
             print(path)
         return 0
-    publish(records, out, Console(stderr=True), as_json=arguments.json, baseline=baseline)
+    publish(records, out, Console(stderr=True), as_json=arguments.json, as_csv=arguments.csv, baseline=baseline)
     return 0
 
 

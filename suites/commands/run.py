@@ -41,8 +41,8 @@ MOST_REPEATS, MOST_STEPS = 1_000, 1_000_000
 NUM_ATTEMPTS = 3  # at a trial in each repeat: load that lasts longer is better waited for
 
 
-def run_suite(arguments: argparse.Namespace, runs: Path) -> int:
-    """Check, run, report. Returns 0, 1 if a trial failed, 130 if interrupted.
+def run_suite(arguments: argparse.Namespace, runs: Path, *, reports: bool = True) -> int:
+    """Check, run, report (unless somebody else `reports`). Returns 0, 1 if a trial failed, 130 if interrupted.
 
     Of ranks that a launcher started, rank 0 does this and the others follow it.
     """
@@ -75,7 +75,7 @@ def run_suite(arguments: argparse.Namespace, runs: Path) -> int:
         return 1
     if bench.calibration.entries:
         write_calibration(bench.calibration, folder / CALIBRATION / "measured.json")
-    return _conclude(outcome, folder, console, as_json=arguments.json)
+    return _conclude(outcome, folder, console, as_json=arguments.json, reports=reports)
 
 
 def _follow(placed: Placement) -> int:
@@ -114,7 +114,7 @@ def _how_to_go_on(folder: Path) -> str:
     )
 
 
-def _conclude(outcome: RunResult, folder: Path, console: Console, *, as_json: bool) -> int:
+def _conclude(outcome: RunResult, folder: Path, console: Console, *, as_json: bool, reports: bool) -> int:
     """Report, or say how to go on; returns the exit code."""
     if outcome.interrupted:
         counts = f"interrupted after {len(outcome.records)} of {outcome.num_asked} trials"
@@ -122,7 +122,8 @@ def _conclude(outcome: RunResult, folder: Path, console: Console, *, as_json: bo
         return 130
     for line in _what_does_not_count(outcome):
         console.print(line, soft_wrap=True, highlight=False, markup=False)
-    publish(outcome.records, folder, console, as_json=as_json)
+    if reports:
+        publish(outcome.records, folder, console, as_json=as_json)
     return 1 if outcome.num_failed else 0
 
 

@@ -32,7 +32,7 @@ Select = Callable[[Sequence[PairRow]], Iterator[Measured]]
 _PAPER = (
     "Two identical jobs of a network of ImageNet classification under crossover, in our replay. Dashed: the speed-up "
     "that the abstract of arXiv 2103.07974 claims; its cluster, links and baseline are not public there, so the line "
-    "is a claim to set numbers beside and no measurement. Orange marks: the bound Σt/T*."
+    "is a claim to set numbers beside and no measurement. Orange marks: the gain that T* predicts."
 )
 
 

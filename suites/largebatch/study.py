@@ -6,43 +6,47 @@ import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from analysis.claims import ClaimRow, Level, Measured, judge
-from analysis.stats import paired_ratio
+from analysis.claims import ClaimRow, Figure, Level, Measured, judge
+from analysis.stats import bootstrap_interval, paired_ratio
 from analysis.study import Evidence, Study
 from analysis.targets.rows import HeldOutEnd, TargetRow, TargetStudy
 from suites.largebatch.cells import BASE_BATCH, DIGITS, TEXT, LargeBatchTask
 from suites.largebatch.grid import NAME
 
 CHANCE = 0.1  # accuracy of guessing a digit
-KEPT = 0.99  # of the base batch's accuracy, or of the way in loss
+MOST_LOST = 0.01  # of accuracy, where a batch is said to keep it
+LEAST_KEPT = 0.99  # the base batch's loss over the larger one's, likewise
 
 
 @dataclass(frozen=True, slots=True)
 class BatchClaim:
-    """`rule` at each of `batches` against `against` there, or against itself at the base batch where that is empty."""
+    """`rule` at each of `batches` against `against` there, or against itself at the base batch where that is empty.
+
+    On digits `limit` is the most that its accuracy may lie below, on text the least of the other's loss over its own.
+    """
 
     claim: str
     task: LargeBatchTask
     rule: str
     batches: tuple[int, ...]
     against: str
-    low: float
+    limit: float
 
 
 CLAIMS = (
     BatchClaim(
         "The one-hour recipe (Goyal et al., 2017) keeps the base batch's accuracy", DIGITS, "one-hour",
-        DIGITS.batches[1:], "sgd at base", KEPT,
+        DIGITS.batches[1:], "sgd at base", MOST_LOST,
     ),
     BatchClaim(
         "LARS (You et al., 2017) ends above SGD scaled and warmed up at the largest batch", DIGITS, "lars",
-        DIGITS.batches[-1:], "one-hour", 1.0,
+        DIGITS.batches[-1:], "one-hour", 0.0,
     ),
     BatchClaim(
-        "LARS ends above SGD with a searched rate at the largest batch", DIGITS, "lars", DIGITS.batches[-1:], "sgd", 1.0
+        "LARS ends above SGD with a searched rate at the largest batch", DIGITS, "lars", DIGITS.batches[-1:], "sgd", 0.0
     ),
-    BatchClaim("LARS keeps the base batch's accuracy", DIGITS, "lars", DIGITS.batches[1:], "", KEPT),
-    BatchClaim("LAMB (You et al., 2020) keeps the base batch's loss", TEXT, "lamb", TEXT.batches[-1:], "", KEPT),
+    BatchClaim("LARS keeps the base batch's accuracy", DIGITS, "lars", DIGITS.batches[1:], "", MOST_LOST),
+    BatchClaim("LAMB (You et al., 2020) keeps the base batch's loss", TEXT, "lamb", TEXT.batches[-1:], "", LEAST_KEPT),
     BatchClaim(
         "LAMB ends below the loss of SGD with a searched rate at the largest batch", TEXT, "lamb", TEXT.batches[-1:],
         "sgd", 1.0,
@@ -51,16 +55,24 @@ CLAIMS = (
 
 
 def claims(evidence: Evidence) -> Iterable[ClaimRow]:
-    """Each claim; the whole interval has to lie above its level."""
-    if NAME not in evidence.suites:
-        return
-    for own in CLAIMS:
-        better = "held-out accuracy over" if own.task is DIGITS else "held-out loss under"
-        against = {"": "its own at the base batch", "sgd at base": "SGD's at the base batch"}.get(
-            own.against, own.against
+    """Each claim over its batches."""
+    if NAME in evidence.suites:
+        for own in CLAIMS:
+            yield judge(_level(own), list(_measured(evidence, own)))
+
+
+def _level(own: BatchClaim) -> Level:
+    against = {"": "its own at the base batch", "sgd at base": "SGD's at the base batch"}.get(own.against, own.against)
+    if own.task is DIGITS:
+        return Level(
+            claim=own.claim,
+            quantity=f"accuracy of {against} less that of {own.rule}",
+            high=own.limit,
+            figure=Figure.SHORTFALL,
+            scale=100.0,
+            unit=" points",
         )
-        level = Level(claim=own.claim, quantity=f"{better} {against}", low=own.low, unit="×")
-        yield judge(level, list(_measured(evidence, own)))
+    return Level(claim=own.claim, quantity=f"loss of {against} over that of {own.rule}", low=own.limit, unit="×")
 
 
 def _measured(evidence: Evidence, claim: BatchClaim) -> Iterator[Measured]:
@@ -72,10 +84,13 @@ def _measured(evidence: Evidence, claim: BatchClaim) -> Iterator[Measured]:
             other = _row(evidence, claim.task, batch, claim.against)
         if row is None or other is None:
             continue
-        pairs = list(_pairs(row, other, by_loss=claim.task is TEXT))
-        if pairs:
-            cell = f"{claim.rule}, batch {batch}, {claim.task.workload.label}"
-            yield Measured(cell, paired_ratio([a for a, _ in pairs], [b for _, b in pairs]))
+        cell = f"{claim.rule}, batch {batch}, {claim.task.workload.label}"
+        pairs = _pairs(other, row)
+        if claim.task is DIGITS:
+            value = bootstrap_interval([theirs.accuracy - own.accuracy for theirs, own in pairs])
+        else:
+            value = paired_ratio([theirs.loss for theirs, _ in pairs], [own.loss for _, own in pairs])
+        yield Measured(cell, value, (other.record_ids, row.record_ids))
 
 
 def _row(evidence: Evidence, task: LargeBatchTask, batch: int, rule: str) -> TargetRow | None:
@@ -90,15 +105,17 @@ def _rule_of(row: TargetRow, study: TargetStudy) -> str:
     return "one-hour" if name == "sgd" and row is not study.dense else name
 
 
-def _pairs(row: TargetRow, other: TargetRow, *, by_loss: bool) -> Iterator[tuple[float, float]]:
-    """The better the larger: accuracy over the other's, or the other's loss over its own.
+def _pairs(other: TargetRow, row: TargetRow) -> list[tuple[HeldOutEnd, HeldOutEnd]]:
+    """Where equal seeds ended. A seed that one of them ended without diverged there: it guesses, at infinite loss."""
+    theirs, own = ({end.seed: end for end in side.ends} for side in (other, row))
+    return [
+        (theirs.get(seed, _diverged(seed)), own.get(seed, _diverged(seed)))
+        for seed in sorted(theirs.keys() | own.keys())
+    ]
 
-    A seed that one of the two ended without has diverged there: it guesses, at an infinite loss.
-    """
-    own, others = ({end.seed: end for end in side.ends} for side in (row, other))
-    for seed in sorted(own.keys() | others.keys()):
-        end, peer = (side.get(seed, HeldOutEnd(seed=seed, accuracy=CHANCE, loss=math.inf)) for side in (own, others))
-        yield (peer.loss, end.loss) if by_loss else (end.accuracy, peer.accuracy)
+
+def _diverged(seed: int) -> HeldOutEnd:
+    return HeldOutEnd(seed=seed, accuracy=CHANCE, loss=math.inf)
 
 
 STUDY = Study(suite=NAME, claims=claims)

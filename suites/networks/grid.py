@@ -94,6 +94,17 @@ def exchanges() -> Iterator[Trial]:
             yield cell("exchange-16", f"{family}-{exchange.partition('(')[0]}", (job,), 16, network)
 
 
+def published() -> Iterator[Trial]:
+    """Eight servers of a full-rate switch, as in Zhang et al., Is Network the Bottleneck of Distributed Training?
+    (arXiv 2006.10103): the scaling factor of a network that is used in full, and half the bytes on a slower one."""
+    for gbit, strategies in ((100, (STRATEGY,)), (10, (STRATEGY, f"{STRATEGY}+half"))):
+        network = NetworkSpec(topology=f"leaf-spine(leaves=1, spines=1, hosts_per_leaf=8, gbit={gbit})")
+        for model in ("resnet50", "resnet101", "vgg16"):
+            for strategy in strategies:
+                label = strategy.rpartition("+")[2]
+                yield cell(f"published-{gbit}", label, (replayed(model, 32, strategy=strategy),), 8, network)
+
+
 def shared() -> Iterator[Trial]:
     """Two jobs that meet on an oversubscribed network: on hosts of their own, or on the same hosts."""
     for own_hosts in (True, False):
@@ -115,7 +126,7 @@ def grid(options: Options) -> Sequence[Trial]:
     """Every question; one of each kind for a first look."""
     if options.smoke:
         return [*topologies(SIZES[:1]), *list(shared())[:5]]
-    return [*topologies(), *placements(), *transports(), *failures(), *exchanges(), *shared()]
+    return [*topologies(), *placements(), *transports(), *failures(), *exchanges(), *published(), *shared()]
 
 
 SUITE = Suite(

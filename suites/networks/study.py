@@ -75,6 +75,15 @@ def _transported(steps: Steps, transport: str) -> Iterator[Measured]:
     yield from _over(steps, "vgg16-replay", 128, other, _where("fat-tree", AT_MIDDLE), transport)
 
 
+def _scaling_factor(rows: Sequence[StepRow], gbit: int) -> Iterator[Measured]:
+    """Computation over step, of eight servers behind one switch."""
+    for row in rows:
+        place, compute_s = row.place, row.phases.compute_s
+        behind_one = f"hosts_per_leaf=8, gbit={gbit})" in place.network
+        if place.suite == NAME and behind_one and "+" not in row.method and row.predicted_s and compute_s:
+            yield f"{place.workload}, {gbit} Gbit/s", exactly(compute_s / row.predicted_s, ONCE)
+
+
 def _gain_over(pairs: Sequence[PairRow], group: str, way: str, other: str) -> Iterator[Measured]:
     """Throughput of one sharing over another's, jobs of one group."""
     for pair in pairs:
@@ -88,14 +97,15 @@ def claims(evidence: Evidence) -> Iterable[ClaimRow]:
     if NAME not in evidence.suites:
         return
     steps = steps_of(evidence.steps)
-    for claim, quantity, low, high, measured in _asked(steps, evidence.pairs):
+    for claim, quantity, low, high, measured in _asked(steps, evidence):
         yield judge(Level(claim=claim, quantity=quantity, low=low, high=high, fewest=ONCE, unit="×"), list(measured))
 
 
 def _asked(
-    steps: Steps, pairs: Sequence[PairRow]
+    steps: Steps, evidence: Evidence
 ) -> Iterator[tuple[str, str, float | None, float | None, Iterator[Measured]]]:
     """Claim, quantity, bounds, and what was found."""
+    pairs = evidence.pairs
     packed = "Step over that of the packed placement"
     yield (
         "Fat-Tree (SIGCOMM 2008): with full bisection placement costs at most 5 %",
@@ -145,6 +155,21 @@ def _asked(
         1.1,
         None,
         (_transported(steps, "hpcc")),
+    )
+    factor = "Computation over step"
+    yield (
+        "Zhang et al. (arXiv 2006.10103): a 100 Gbit/s network used in full scales to 0.99",
+        factor,
+        0.97,
+        None,
+        (_scaling_factor(evidence.steps, 100)),
+    )
+    yield (
+        "Zhang et al. (arXiv 2006.10103): at 10 Gbit/s bytes have to shrink",
+        factor,
+        None,
+        0.9,
+        _scaling_factor(evidence.steps, 10),
     )
     naive = "Throughput over naive sharing"
     yield (

@@ -1,4 +1,6 @@
+import csv
 import io
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -8,8 +10,8 @@ from rich.console import Console
 from synthetic_records import quick_suite
 
 from analysis.rows import Summary
-from analysis.tables import render
-from analysis.terminal import Column, fit, output_console, paragraph, table
+from analysis.tables import listings, render, write_csv
+from analysis.terminal import Column, ColumnOf, columns_of, fit, output_console, paragraph, table
 from suites.reports import summary_of
 
 NAMES = ("fixed-buckets", "unfused", "tensor-fusion", "+error-feedback", "torch-ddp", "horovod", "(fusion_threshold=0)")
@@ -48,7 +50,7 @@ def test_a_wide_terminal_shows_every_column(summary: Summary) -> None:
         "target",
         "held-out",
         "racy",
-        "bound",
+        "of it",
         "slowdown",
     ):
         assert heading in text
@@ -105,3 +107,21 @@ def test_a_piped_table_is_120_columns_wide_unless_told(monkeypatch: pytest.Monke
 def test_a_no_break_space_never_ends_a_line() -> None:
     lines = str(paragraph("aaaa bbbb 95\N{NO-BREAK SPACE}%", 13, indent=2)).split("\n")
     assert lines == ["  aaaa bbbb", "  95\N{NO-BREAK SPACE}%"]
+
+
+def test_terminal_and_csv_are_made_of_the_same_columns(summary: Summary, tmp_path: Path) -> None:
+    every = list(listings(summary))
+    paths = write_csv(summary, tmp_path)
+    assert len(paths) == len(every) == len({path.name for path in paths})
+    for path, listing in zip(paths, every, strict=True):
+        with path.open(encoding="utf-8", newline="") as file:
+            heading, *rows = csv.reader(file)
+        assert [row[0] for row in rows] == list(listing.labels)
+        assert len(heading) == 1 + len(listing.columns)
+        for place, column in enumerate(listing.columns, start=1):
+            assert [row[place] for row in rows] == ["" if text == "–" else text for text in column.cells]
+
+
+def test_a_column_that_no_row_fills_is_left_out() -> None:
+    specs = (ColumnOf[int]("known", 0, str), ColumnOf[int]("unknown", 1, lambda _: "–"))
+    assert [column.heading for column in columns_of(specs, (1, 2))] == ["known"]

@@ -24,7 +24,7 @@ from baselines.consistency.ssp import Ssp
 from harness.asynchrony.client import ServerLostError, ServerPlace, ServersLink, names_within, parts_of
 from harness.asynchrony.cluster import OnLoss, VirtualCluster
 from harness.asynchrony.parameters import Parameters
-from harness.asynchrony.server import ParameterServer, ServerReport, WorkerLostError
+from harness.asynchrony.server import ParameterServerProcess, ServerReport, WorkerLostError
 from harness.asynchrony.virtual import VirtualRun
 from harness.asynchrony.wire import FrameKind, header_of
 
@@ -37,12 +37,14 @@ def update_of(worker: int, clock: int, values: Tensor) -> Tensor:
     return torch.full((NUMEL,), worker + 1.0) + 0.25 * (values - clock)
 
 
-def server_of(policy: Consistency, on_loss: OnLoss = OnLoss.STOP, start: int = 0, stop: int = NUMEL) -> ParameterServer:
+def server_of(
+    policy: Consistency, on_loss: OnLoss = OnLoss.STOP, start: int = 0, stop: int = NUMEL
+) -> ParameterServerProcess:
     parameters = Parameters(torch.zeros(stop - start), NUM_WORKERS, policy.share)
-    return ParameterServer(parameters, ADDRESS, exact_reads=policy.is_synchronous, on_loss=on_loss)
+    return ParameterServerProcess(parameters, ADDRESS, exact_reads=policy.is_synchronous, on_loss=on_loss)
 
 
-def place_of(server: ParameterServer, start: int = 0, stop: int = NUMEL) -> ServerPlace:
+def place_of(server: ParameterServerProcess, start: int = 0, stop: int = NUMEL) -> ServerPlace:
     return ServerPlace(ADDRESS, server.port, server.token, start, stop)
 
 
@@ -88,7 +90,7 @@ def run(
     policy: Consistency,
     before: Callable[[int, int], None] = lambda worker, clock: None,
     on_loss: OnLoss = OnLoss.STOP,
-) -> tuple[ParameterServer, ServerReport]:
+) -> tuple[ParameterServerProcess, ServerReport]:
     server = server_of(policy, on_loss)
     for worker in range(NUM_WORKERS):
         forked(lambda own=worker: work(own, [place_of(server)], policy, lambda clock: before(own, clock)))
@@ -233,7 +235,7 @@ def test_a_stranger_is_turned_away_and_the_run_goes_on(greeting: bytes, forked) 
 def test_a_paced_link_carries_no_faster_than_its_rate(forked) -> None:  # type: ignore[no-untyped-def]
     """8 pushes of 3 workers with 20 bytes each at 1 ms per byte: half a second on the inbound way alone."""
     cluster = VirtualCluster(num_workers=NUM_WORKERS, compute_s=1.0, beta_s_per_byte=1e-3)
-    server = ParameterServer(
+    server = ParameterServerProcess(
         Parameters(torch.zeros(NUMEL), NUM_WORKERS, Asp().share),
         ADDRESS,
         exact_reads=False,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from analysis.sharing.rows import Outcome
+from analysis.claims import Outcome
 from analysis.study import Evidence
 from analysis.targets.rows import HeldOutEnd, TargetRow, TargetStudy
 from harness.trial import check
@@ -94,8 +94,9 @@ def verdict(recipe: list[float], lars: list[float], claim: str = ACCURACY) -> Ou
 
 def test_a_claim_is_met_only_where_the_whole_interval_lies_above_its_level() -> None:
     assert verdict([0.5] * 6, [0.7] * 6) is Outcome.MET
-    assert verdict([0.5] * 6, [0.4, 0.6] * 3) is Outcome.MISSED
-    assert verdict([0.5] * 3, [0.7] * 3) is Outcome.NOT_MEASURED
+    assert verdict([0.5] * 6, [0.3] * 6) is Outcome.MISSED
+    assert verdict([0.5] * 6, [0.4, 0.6] * 3) is Outcome.UNDECIDED
+    assert verdict([0.5] * 3, [0.7] * 3) is Outcome.UNDECIDED
 
 
 def test_a_seed_that_diverged_counts_as_guessing() -> None:

@@ -58,7 +58,7 @@ def test_n_provenance_sharing_and_failures_are_said(summary: Summary) -> None:
     assert "n = 3" in text
     assert "less than 95 %" in text
     assert all(pair.title in text for pair in summary.pairs)
-    assert "predicted bound" in text
+    assert "predicted by T*" in text
     assert "skipped or failed" in text
     assert f"commit `{summary.provenance[0].environment.commit[:12]}`" in text
 

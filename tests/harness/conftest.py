@@ -1,4 +1,4 @@
-"""Tensors here are tiny: one thread is faster than two. No law depends on how busy the machine is."""
+"""Tensors here are tiny: one thread is faster than two."""
 
 from __future__ import annotations
 
@@ -6,10 +6,6 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from hypothesis import settings
-
-settings.register_profile("no deadline", deadline=None)
-settings.load_profile("no deadline")
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from harness.machine import processor_times
-from harness.validity import BUSY, CODEC, LIMITS, OTHERS, SLOWER, STOLEN, Evidence, charged_s, evidence_of, judged
+from harness.validity import BUSY, CODEC, LIMITS, OTHERS, SLOWER, STOLEN, EvidenceKind, charged_s, evidence_of, judged
 from results.codec import from_jsonable, to_jsonable
 from results.facts import ChargeFacts, MachineFacts, ProbeFacts
 from results.record import FabricFacts, JobResult, Phases, RankTimes, Record, Status
@@ -125,7 +125,7 @@ def test_a_trial_that_failed_stays_a_failure() -> None:
 
 
 def test_every_kind_of_evidence_has_limits_that_can_be_kept_and_can_be_broken() -> None:
-    assert set(LIMITS) == set(Evidence)
+    assert set(LIMITS) == set(EvidenceKind)
     for limits in LIMITS.values():
         assert 0 < limits.stolen < limits.others < 1
         assert 0 < limits.slower < 1

@@ -19,7 +19,8 @@ from harness.parallel.stages import MicroBatch, StageModule, cross_entropy_part
 from models.chain import chain_of, names_of_parameters
 
 Weights = dict[str, Tensor]
-# In float64: 20 steps of a small ResNet amplify rounding ten-thousandfold, and float32 would show nothing else.
+NUM_STEPS = 12  # beyond the longest delay, seven micro-batches, and the steps that flush
+# In float64: steps of a small ResNet amplify rounding ten-thousandfold, and float32 would show nothing else.
 CLOSE = 1e-9
 CASES = [("lstm_lm", 2), ("lstm_lm", 3), ("lstm_lm", 4), ("resnet20", 3)]
 
@@ -113,13 +114,13 @@ def job_of(network: str, num_stages: int, schedule: PipeDream | PipeMare) -> Pip
 @pytest.mark.parametrize(("network", "num_stages"), CASES)
 @pytest.mark.parametrize("vertical", [False, True], ids=["stash", "vertical"])
 def test_pipedream_equals_a_simulation_of_its_staleness(network: str, num_stages: int, vertical: bool) -> None:
-    model, steps = model_and_steps(network, num_steps=20, num_micro_batches=1, batch_size=8, double=True)
+    model, steps = model_and_steps(network, num_steps=NUM_STEPS, num_micro_batches=1, batch_size=8, double=True)
     wanted = simulate_pipedream(
         network, copy.deepcopy(model), [step[0] for step in steps], num_stages, vertical=vertical
     )
     found, losses = train_lockstep(job_of(network, num_stages, PipeDream(vertical_sync=vertical)), model, steps)
     assert distance(found, wanted) < CLOSE
-    assert len(losses) == 20
+    assert len(losses) == NUM_STEPS
 
 
 def test_pipedream_without_stashing_is_another_run() -> None:
@@ -139,7 +140,7 @@ def test_pipedream_without_stashing_is_another_run() -> None:
 )
 def test_pipemare_equals_a_simulation_of_its_staleness(network: str, num_stages: int, schedule: PipeMare) -> None:
     per_step = schedule.micro_batches_per_step
-    model, steps = model_and_steps(network, num_steps=20, num_micro_batches=per_step, batch_size=8, double=True)
+    model, steps = model_and_steps(network, num_steps=NUM_STEPS, num_micro_batches=per_step, batch_size=8, double=True)
     wanted = simulate_pipemare(network, copy.deepcopy(model), steps, num_stages, schedule)
     found, _ = train_lockstep(job_of(network, num_stages, schedule), model, steps)
     assert distance(found, wanted) < CLOSE

@@ -1,0 +1,27 @@
+"""What the table of `crossover-bench predict` says beneath: whose costs, which α, and what is not charged."""
+
+import json
+import re
+
+import pytest
+
+from suites.cli import main
+
+CELL = ("predict", "--workload", "resnet50", "--hosts", "4,256", "--rates", "10gbit")
+METHODS = ("fixed-buckets", "fixed-buckets+natural", "fixed-buckets+topk(density=0.01)+error-feedback")
+
+
+def test_the_table_says_whose_alpha_it_uses_and_what_it_does_not_charge(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*CELL, "--strategies", *METHODS]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert re.search(r"costs: extrapolated from P = [0-9, ]+ at .*; α \d+ to \d+ µs a message", shown)
+    assert "2 cells not charged: no time of natural is in the profile of codecs" in shown
+    assert "no time of topk" not in shown  # at this density it was timed
+
+
+def test_given_costs_are_told_too(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*CELL, "--strategies", "fixed-buckets", "--alpha", "0.0005", "--json"]) == 0
+    cells = json.loads(capsys.readouterr().out)
+    assert {cell["source"] for cell in cells} == {"α 0.0005 s a ring step, β 8e-10 s a byte, as given"}
+    assert {cell["charge"] for cell in cells} == {"nothing is compressed"}
+    assert all(cell["alpha_s"] > 0 for cell in cells)
