@@ -137,7 +137,7 @@ class _Contiguous(nn.Module):
         before = [] if self._has_shapes else [buffer.clone() for buffer in self.module.buffers()]
         out: Tensor = self.module(x)
         for buffer, value in zip(self.module.buffers(), before, strict=False):
-            buffer.copy_(value)
+            buffer.data.copy_(value)  # unseen by autograd, which keeps the buffers for backward
         self._has_shapes = True
         return out.contiguous()
 
