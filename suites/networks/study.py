@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from analysis.cells import SIMULATED
-from analysis.claims import ClaimRow, Level, Measured, judge
+from analysis.claims import CellValue, ClaimRow, Level, judge
 from analysis.sharing.rows import PairRow
 from analysis.stats import exactly
 from analysis.steps.rows import StepRow
@@ -19,6 +19,7 @@ from suites.networks.grid import NAME
 from suites.networks.places import FAMILIES, SIZES
 
 Steps = dict[tuple[str, int, str], float]  # seconds by workload, ranks, and network with transport and placement
+Asked = tuple[str, str, float | None, float | None, Iterator[CellValue]]
 ONCE = 1  # the virtual clock repeats exactly
 AT_MIDDLE = SIZES.index(128)
 PACKED, BESIDE = "Step over that of the packed placement", "Step over that on the fat-tree"
@@ -40,14 +41,14 @@ def _where(family: str, size: int, *, transport: str = "fluid", placement: str =
     return f"{FAMILIES[family][size]}{less}, {transport}, {placement}"
 
 
-def _over(steps: Steps, workload: str, ranks: int, other: str, reference: str, name: str) -> Iterator[Measured]:
+def _over(steps: Steps, workload: str, ranks: int, other: str, reference: str, name: str) -> Iterator[CellValue]:
     """The step there over the step on the reference."""
     own, base = steps.get((workload, ranks, other)), steps.get((workload, ranks, reference))
     if own is not None and base is not None:
-        yield Measured(name, exactly(own / base, ONCE))
+        yield CellValue(name, exactly(own / base, ONCE))
 
 
-def _placed(steps: Steps, family: str, placements: Sequence[str] = ("spread", "random")) -> Iterator[Measured]:
+def _placed(steps: Steps, family: str, placements: Sequence[str] = ("spread", "random")) -> Iterator[CellValue]:
     """Other placements over the packed one."""
     packed = _where(family, AT_MIDDLE)
     for placement in placements:
@@ -55,7 +56,7 @@ def _placed(steps: Steps, family: str, placements: Sequence[str] = ("spread", "r
         yield from _over(steps, "vgg16-replay", 32, other, packed, f"{family}, {placement}")
 
 
-def _of_families(steps: Steps, families: Sequence[str]) -> Iterator[Measured]:
+def _of_families(steps: Steps, families: Sequence[str]) -> Iterator[CellValue]:
     """Steps on these networks over those on the fat-tree, all workloads and sizes."""
     workloads = sorted({workload for workload, *_ in steps})
     for size, ranks in enumerate(SIZES):
@@ -65,33 +66,33 @@ def _of_families(steps: Steps, families: Sequence[str]) -> Iterator[Measured]:
                 yield from _over(steps, workload, ranks, _where(family, size), _where("fat-tree", size), name)
 
 
-def _failed(steps: Steps, family: str, num_failed: int) -> Iterator[Measured]:
+def _failed(steps: Steps, family: str, num_failed: int) -> Iterator[CellValue]:
     """The step with failed cables over the step with none."""
     other = _where(family, AT_MIDDLE, failed=num_failed)
     name = f"{family}, {num_failed} cables"
     yield from _over(steps, "vgg16-replay", 128, other, _where(family, AT_MIDDLE), name)
 
 
-def _transported(steps: Steps, transport: str) -> Iterator[Measured]:
+def _transported(steps: Steps, transport: str) -> Iterator[CellValue]:
     other = _where("fat-tree", AT_MIDDLE, transport=transport)
     yield from _over(steps, "vgg16-replay", 128, other, _where("fat-tree", AT_MIDDLE), transport)
 
 
-def _scaling_factor(rows: Sequence[StepRow], gbit: int) -> Iterator[Measured]:
+def _scaling_factor(rows: Sequence[StepRow], gbit: int) -> Iterator[CellValue]:
     """Computation over step, of eight servers behind one switch."""
     for row in rows:
         place, compute_s = row.place, row.phases.compute_s
         behind_one = f"hosts_per_leaf=8, gbit={gbit})" in place.network
         if place.suite == NAME and behind_one and "+" not in row.method and row.predicted_s and compute_s:
-            yield Measured(f"{place.workload}, {gbit} Gbit/s", exactly(compute_s / row.predicted_s, ONCE))
+            yield CellValue(f"{place.workload}, {gbit} Gbit/s", exactly(compute_s / row.predicted_s, ONCE))
 
 
-def _gain_over(pairs: Sequence[PairRow], group: str, way: str, other: str) -> Iterator[Measured]:
+def _gain_over(pairs: Sequence[PairRow], group: str, way: str, other: str) -> Iterator[CellValue]:
     """Throughput of one sharing over another's, jobs of one group."""
     for pair in pairs:
         own, base = pair.row(way), pair.row(other)
         if pair.group == group and own is not None and base is not None and own.throughput and base.throughput:
-            yield Measured(f"{group}, {way}", exactly(own.throughput.median / base.throughput.median, ONCE))
+            yield CellValue(f"{group}, {way}", exactly(own.throughput.median / base.throughput.median, ONCE))
 
 
 class Question(NamedTuple):
@@ -101,7 +102,7 @@ class Question(NamedTuple):
     quantity: str
     low: float | None
     high: float | None
-    measured: Iterable[Measured]
+    measured: Iterable[CellValue]
 
 
 def claims(evidence: Evidence) -> Iterable[ClaimRow]:
