@@ -104,7 +104,6 @@ def claims(evidence: Evidence) -> Iterable[ClaimRow]:
 
 def _asked(steps: Steps, evidence: Evidence) -> Iterator[Asked]:
     """Claim, quantity, bounds, and what was found."""
-    pairs = evidence.pairs
     packed = "Step over that of the packed placement"
     yield (
         "Fat-Tree (SIGCOMM 2008): with full bisection placement costs at most 5 %",
@@ -141,6 +140,12 @@ def _asked(steps: Steps, evidence: Evidence) -> Iterator[Asked]:
     for family, paper in (("bcube", "BCube (SIGCOMM 2009)"), ("dcell", "DCell (SIGCOMM 2008)")):
         claim = f"{paper}: degrades gracefully, 16 failed cables cost no more than half a step"
         yield claim, "Step over that without failures", None, 1.5, _failed(steps, family, 16)
+    yield from _asked_of_transports(steps, evidence)
+
+
+def _asked_of_transports(steps: Steps, evidence: Evidence) -> Iterator[Asked]:
+    """The same, of transports and of jobs that share links."""
+    pairs = evidence.pairs
     yield (
         "DCQCN (SIGCOMM 2015) costs a ring at most 10 %",
         "Step over that of fluids",
