@@ -42,13 +42,17 @@ class Hogwild:
 
     @property
     def is_synchronous(self) -> bool:
+        """Never."""
         return False
 
     def may_start(self, clocks: Sequence[int], own: int) -> bool:
+        """Always."""
         return True
 
     def must_include(self, clock: int) -> int:
+        """Nothing is promised."""
         return -1
 
     def share(self, num_arrived: int, num_workers: int) -> float:
+        """1/P, as in `asp`."""
         return 1.0 / num_workers

@@ -54,15 +54,19 @@ class Petuum:
 
     @property
     def is_synchronous(self) -> bool:
+        """Without staleness it is BSP."""
         return self.staleness == 0
 
     def may_start(self, clocks: Sequence[int], own: int) -> bool:
+        """While it is at most `staleness` clocks ahead of the slowest."""
         return clocks[own] - min(clocks) <= self.staleness
 
     def must_include(self, clock: int) -> int:
+        """All clocks that the slowest worker may be behind."""
         return clock - self.staleness - 1
 
     def share(self, num_arrived: int, num_workers: int) -> float:
+        """1/P, as in `ssp`."""
         return 1.0 / num_workers
 
     def blocks(self, changes: Tensor, couplings: Tensor, num_workers: int, generator: torch.Generator) -> list[int]:

@@ -67,6 +67,7 @@ def descend(
     done, recent = BlocksRun(weights, [], []), deque[Tensor](maxlen=rule.staleness)
     for _ in range(num_rounds):
         chosen = choose(changes, couplings, num_workers, generator)
+        # The oldest residual that SSP allows is the worst case, and the one that repeats.
         read, before = residuals[0], weights.clone()
         own = sum((step[chosen] for step in recent), torch.zeros(len(chosen), dtype=design.dtype))
         slopes = design[:, chosen].T @ read - own  # a worker's own changes are in what it reads

@@ -30,6 +30,7 @@ def write_checkpoint(path: Path, run: VirtualRun, training: Training, codes: Wor
         "codes": None if codes is None else codes.state_dict(),
     }
     unfinished = path.with_name(f"{path.name}.{os.getpid()}")
+    # A process killed in here leaves the last whole checkpoint as it was.
     torch.save(saved, unfinished)
     unfinished.replace(path)
 

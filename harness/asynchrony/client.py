@@ -83,6 +83,7 @@ class ServersLink:
         """
         kind = FrameKind.LAST_PULL if is_last else FrameKind.PULL
         # All are asked before any is heard, so servers answer side by side.
+        # All are asked before the first answers, so that their answers travel side by side.
         for number in range(len(self._servers)):
             self._send(number, header_of(kind, self._worker, at_least))
         frames = [self._receive(number) for number in range(len(self._servers))]

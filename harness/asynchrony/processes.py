@@ -115,11 +115,13 @@ def _trained(
         update = training.update(worker, clock, values)
         until_s = begun_s + cluster.computed_at_s(worker, clock, since_s, trial.seed)
         # Real computing is a part of the time that the cluster gives the step; only what is missing is slept.
+        # The update is there already; what is left of the step is waited for, as a slower machine would take it.
         sleep(max(0.0, until_s - monotonic()))
         link.push(clock, update)
         ends_s.append(monotonic())
         signals.step(clock)
     # Everybody ends with what the servers hold at last, so that digests of weights can be compared.
+    # All workers' updates, so that every worker reports the same weights.
     training.load(link.pull(num_clocks - 1, is_last=True), worker)
     link.close()
     end_s, evaluated = perf_counter(), tuple[Evaluated, ...]()

@@ -81,6 +81,7 @@ class ParameterServerProcess:
         self.token = secrets.token_bytes(TOKEN_BYTES)
         self._listener = socket.create_server((address, 0), backlog=parameters.num_workers)
         # A connection may be gone again between the selector's word and its acceptance.
+        # A worker may give up between the selector's word and our accept; then accept must not wait.
         self._listener.setblocking(False)
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._listener, selectors.EVENT_READ, None)
@@ -154,6 +155,7 @@ class ParameterServerProcess:
 
     def _seat(self, seat: _Seat, frame: Frame) -> None:
         # In constant time: how long the comparison takes must not tell how much of a guess was right.
+        # On a host that others use too, anybody can connect; the token went over the process group alone.
         known = secrets.compare_digest(bytes(frame.payload.numpy()), self.token)
         if frame.kind is not FrameKind.HELLO or not known or frame.worker >= self.parameters.num_workers:
             raise WireError("no worker of this run")
@@ -247,6 +249,7 @@ class ParameterServerProcess:
         self._seats.pop(seat.worker)
         if seat.worker in self._left:
             return
+        # A push that came in part is forgotten with its reader, so that none counts by halves.
         clock = self.parameters.clocks[seat.worker]
         if self.on_loss is OnLoss.STOP:
             raise WorkerLostError(

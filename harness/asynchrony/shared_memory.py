@@ -72,6 +72,7 @@ def train_shared(
     # A view, so children write into the parent's numbers without a message.
     weights: Floats = np.frombuffer(memory, dtype=np.float64)
     start_s = perf_counter()
+    # Processes per epoch: on a busy machine one worker could else be an epoch ahead of another.
     for epoch in range(num_epochs):
         step = rate * rule.decay**epoch
         parts = [np.arange(own, len(problem.labels), num_workers) for own in range(num_workers)]

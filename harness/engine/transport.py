@@ -98,8 +98,10 @@ class ProcessGroupTransport:
     def _new_group(
         self, ranks: Sequence[int] | None, timeout: timedelta, backend: str | None = None
     ) -> dist.ProcessGroup:
-        among = {"ranks": list(ranks), "use_local_synchronization": True} if ranks is not None else {}
-        group: dist.ProcessGroup = dist.new_group(timeout=timeout, backend=backend, **among)
+        given = None if ranks is None else list(ranks)
+        # Where not every rank takes part, those that do must not wait for the others.
+        alone = given is not None
+        group: dist.ProcessGroup = dist.new_group(given, timeout, backend, use_local_synchronization=alone)
         return group
 
     def queues(self, depth: int) -> bool:
@@ -181,14 +183,19 @@ class ProcessGroupTransport:
         )
         self._then(work, received.view(kind).split(list(sizes)), done)
 
+    def _peer(self, rank: int | None) -> int:
+        """A rank of this transport as torch numbers it."""
+        assert rank is not None, "a transfer that sends or receives names its peer"
+        return self._ranks[rank]
+
     def _transfer(self, transfer: Transfer, group: dist.ProcessGroup, done: Done) -> None:
         try:
             # Both ways are begun before either is waited for: neighbours in a ring send at the same time.
             works = []
             if transfer.send is not None:
-                works.append(dist.isend(transfer.send, self._ranks[transfer.to], group=group))
+                works.append(dist.isend(transfer.send, self._peer(transfer.to), group=group))
             if transfer.into is not None:
-                works.append(dist.irecv(transfer.into, self._ranks[transfer.source], group=group))
+                works.append(dist.irecv(transfer.into, self._peer(transfer.source), group=group))
             for work in works:
                 assert work is not None
                 work.wait()
@@ -201,9 +208,9 @@ class ProcessGroupTransport:
         """Both ways as one operation: NCCL would carry them out in turn, and a ring of senders never ends."""
         ways = []
         if transfer.send is not None:
-            ways.append(dist.P2POp(dist.isend, transfer.send, self._ranks[transfer.to], group))
+            ways.append(dist.P2POp(dist.isend, transfer.send, self._peer(transfer.to), group))
         if transfer.into is not None:
-            ways.append(dist.P2POp(dist.irecv, transfer.into, self._ranks[transfer.source], group))
+            ways.append(dist.P2POp(dist.irecv, transfer.into, self._peer(transfer.source), group))
         self._then_on_device(dist.batch_isend_irecv(ways), _answer(transfer), done)
 
     def close(self) -> None:

@@ -9,7 +9,7 @@ import pytest
 from baselines.strategy import StrategyError, parse_strategy
 from baselines.text import TextError
 from fabric.api import FabricKind, FabricSpec
-from harness.asynchrony.cluster import Disturbances, VirtualCluster
+from harness.asynchrony.cluster import Disturbances, OnLoss, VirtualCluster
 from harness.asynchrony.trial import run_virtual
 from harness.lab.messages import Answer, Ending
 from harness.lab.rank import Signals
@@ -35,6 +35,11 @@ def trial_of(strategy: str, cluster: VirtualCluster | None = STRAGGLER, **more: 
         "cluster": cluster,
     }
     return Trial(**{**asked, **more})  # type: ignore[arg-type]
+
+
+def on_hosts(strategy: str, **more: object) -> Trial:
+    """Four workers and a server as processes."""
+    return trial_of(strategy, fabric=FabricSpec(kind=FabricKind.NATIVE, num_hosts=5, rate_bps=None), **more)
 
 
 @pytest.fixture(scope="module")
@@ -85,16 +90,19 @@ def test_both_train(records: dict[str, Record]) -> None:
 @pytest.mark.parametrize(
     ("trial", "message"),
     [
-        (trial_of("asp", cluster=None), "on a virtual clock alone; give the trial a cluster"),
+        (trial_of("asp", cluster=None), "lets workers go on without each other; give the trial a cluster"),
         (
             trial_of("bsp", fabric=FabricSpec(kind=FabricKind.NATIVE, num_hosts=4, rate_bps=None)),
-            "of the fabric native; use lockstep",
+            "4 workers and 1 servers on 4 ranks of the fabric native; use a host for each",
         ),
         (
             trial_of("bsp", cluster=replace(STRAGGLER, num_workers=5, disturbances=Disturbances())),
             "5 workers on 4 ranks",
         ),
-        (trial_of("bsp+half"), "neither accumulate, compress"),
+        (trial_of("bsp+signsgd"), "combines what all workers send at once"),
+        (trial_of("hogwild"), "shares the memory of one host"),
+        (on_hosts("bsp", on_loss=OnLoss.CONTINUE), "on_loss=continue under bsp, whose steps need every worker"),
+        (on_hosts("ssp+half"), "push uncompressed updates here"),
     ],
 )
 def test_what_the_virtual_clock_cannot_run_is_refused(trial: Trial, message: str) -> None:
@@ -103,7 +111,7 @@ def test_what_the_virtual_clock_cannot_run_is_refused(trial: Trial, message: str
 
 
 @pytest.mark.parametrize(
-    "text", ["ssp+half", "asp+parameter-server", "dynssp+at-pre-hook", "ssp(staleness=-1)", "asp+ssp"]
+    "text", ["ssp+signsgd", "asp+parameter-server", "dynssp+at-pre-hook", "ssp(staleness=-1)", "asp+ssp"]
 )
 def test_illegal_pairs_are_refused_with_the_reason(text: str) -> None:
     with pytest.raises((StrategyError, TextError)):
