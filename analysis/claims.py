@@ -58,7 +58,7 @@ class Formula(StrEnum):
     VOLUME = "bytes of 1 over bytes of 2"
 
 
-class Measured(NamedTuple):
+class CellValue(NamedTuple):
     """A cell, what was measured there, and the ids of its records, operand by operand of the claim's formula."""
 
     cell: str
@@ -147,7 +147,7 @@ def decide(
     return needed if all(side(value, low=low, high=high) is needed for value in values) else Outcome.UNDECIDED
 
 
-def judge(claim: Level, measured: Sequence[Measured]) -> ClaimRow:
+def judge(claim: Level, measured: Sequence[CellValue]) -> ClaimRow:
     """The outcome of one claim over the cells it selects."""
     values = [one.value for one in measured]
     outcome = decide(values, low=claim.low, high=claim.high, some=claim.some)

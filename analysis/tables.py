@@ -133,7 +133,7 @@ def _thin_note(counts: Sequence[int]) -> Iterator[str]:
     if counts[0] == 1:
         yield f"One repeat gives no interval; a 95 % interval needs {FEWEST_FOR_LEVEL} (--repeats {FEWEST_FOR_LEVEL})."
     elif counts[0] < FEWEST_FOR_LEVEL:
-        yield f"(… to …) is the range of all repeats: fewer than {FEWEST_FOR_LEVEL} make no 95 % interval."
+        yield f"(low to high) is the range of all repeats: fewer than {FEWEST_FOR_LEVEL} make no 95 % interval."
 
 
 def pair_table(pair: PairRow) -> Listing:

@@ -307,6 +307,9 @@ def _makespan_s(trial: Trial, ranks: Sequence[RankResult]) -> float:
 def _prediction(trial: Trial, solo: Sequence[JobCosts], facts: SharingFacts | None) -> Prediction | None:
     if trial.sharing is None or len(solo) != len(trial.jobs):
         return None
+    # T* is of one device and one link, and jobs on hosts of their own share neither as a whole
+    if trial.fabric.network is not None and trial.fabric.network.own_hosts:
+        return None
     costs = [theory_cost(own) for own in solo]
     best = bound(costs)
     expected = None

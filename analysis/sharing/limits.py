@@ -22,6 +22,7 @@ from analysis.steps.wire_bytes import counted_a_step
 from analysis.wording import percent
 from results.record import JobCosts, JobResult, Record, Status
 
+OWN_HOSTS = "own hosts"  # how a record's placement ends where jobs share links alone
 Pair = tuple[FabricKey, str, Work, str, float | None]
 
 
@@ -34,6 +35,9 @@ def pair_key(record: Record) -> Pair:
 def limit_share(solo: Record, here: Record) -> float | None:
     """How busy the tightest resource is in `here`, from the costs measured in `solo`: above 1 is impossible."""
     costs = _costs(solo)
+    # jobs on hosts of their own have a device each, and there is no one line
+    if here.fabric.placement.endswith(OWN_HOSTS):
+        return None
     if costs is None or len(costs) != len(here.jobs):
         return None
     times_s = [time_here_s(here, job) for job in here.jobs]
@@ -47,6 +51,9 @@ def limit_share(solo: Record, here: Record) -> float | None:
 def fifo_share(solo: Record, here: Record) -> float | None:
     """T* over the period, likewise."""
     costs = _costs(solo)
+    # jobs on hosts of their own have a device each, and there is no one line
+    if here.fabric.placement.endswith(OWN_HOSTS):
+        return None
     if costs is None or len(costs) != len(here.jobs):
         return None
     pairs = [(own, time_here_s(here, job)) for own, job in zip(costs, here.jobs, strict=True)]

@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from analysis.claims import (
+    CellValue,
     ClaimRow,
     Formula,
     JudgedCell,
     Level,
-    Measured,
     Outcome,
     decide,
     judge,
@@ -23,7 +23,7 @@ from analysis.steps.rows import ErrorRow, Setting, StepRow
 from analysis.wording import number, percent, plural
 
 PREDICTED_MEDIAN, PREDICTED_P95, PREDICTED_TAU = 0.03, 0.08, 0.9
-Select = Callable[[Sequence[StepRow]], Iterator[Measured]]
+Select = Callable[[Sequence[StepRow]], Iterator[CellValue]]
 Accepts = Callable[[StepRow], bool]
 
 
@@ -136,13 +136,13 @@ def fastest(rows: Iterable[StepRow]) -> StepRow | None:
 def over(own: Accepts, other: Callable[[StepRow, StepRow], bool], where: Callable[[Setting], bool]) -> Select:
     """Speed-up of each row that `own` accepts over the fastest that `other` accepts beside it in its place."""
 
-    def select(rows: Sequence[StepRow]) -> Iterator[Measured]:
+    def select(rows: Sequence[StepRow]) -> Iterator[CellValue]:
         for place, here in by_place(rows).items():
             for row in (row for row in here if where(place) and own(row)):
                 rival = fastest(one for one in here if one is not row and other(row, one))
                 ratio = speedup(row, rival) if rival is not None else None
                 if rival is not None and ratio is not None:
                     name = f"{row.name} over {rival.name} ({place.describe()})"
-                    yield Measured(name, ratio, (rival.ids, row.ids))
+                    yield CellValue(name, ratio, (rival.ids, row.ids))
 
     return select

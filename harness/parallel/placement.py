@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 from baselines.parallelism.api import ParallelismError, PipelineSchedule
 from baselines.parallelism.catalogue import schedule_of
 from baselines.parallelism.plans import PlannedStage, balanced_stages
 from models.graph import LayerGraph
-from models.graph_building import graph_from_profile, graph_of
+from models.graph_building import graph_from_flops, graph_from_profile, graph_of
 from models.layer_profile import load_profile
 from models.networks import find_network
 from models.values import Device, WorkloadSpec
+from models.workload import open_workload
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,4 +70,8 @@ def graph_of_workload(workload: WorkloadSpec) -> LayerGraph:
     """The layers that are cut: of the profile in replay, else of the network's own. Raises: WorkloadError."""
     if workload.device is Device.REPLAY:
         return graph_from_profile(load_profile(workload.profile or find_network(workload.network).profile))
-    return graph_of(workload.network, sequence_length=workload.sequence_length)
+    if find_network(workload.network).profile:
+        return graph_of(workload.network)
+    # Of the data's own images: bytes between stages grow with their area.
+    image_size = open_workload(replace(workload, device=Device.CPU)).spec.image_size
+    return graph_from_flops(workload.network, sequence_length=workload.sequence_length, image_size=image_size)

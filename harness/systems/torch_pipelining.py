@@ -128,11 +128,17 @@ class _Contiguous(nn.Module):
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
         self.module = module
+        self._has_shapes = False
 
     def forward(self, x: Tensor) -> Tensor:
         if x.is_floating_point():
             x = _ContiguousGradient.apply(x)  # type: ignore[no-untyped-call]
+        # torch's first forward only asks for shapes, on what memory happens to hold: no statistics may learn from it.
+        before = [] if self._has_shapes else [buffer.clone() for buffer in self.module.buffers()]
         out: Tensor = self.module(x)
+        for buffer, value in zip(self.module.buffers(), before, strict=False):
+            buffer.data.copy_(value)  # unseen by autograd, which keeps the buffers for backward
+        self._has_shapes = True
         return out.contiguous()
 
 

@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from analysis.claims import (
+    CellValue,
     ClaimRow,
     Formula,
     JudgedCell,
     Level,
-    Measured,
     Outcome,
     joint_level,
     judge,
@@ -38,7 +38,7 @@ FAST_GBIT = 100.0
 MOST_PAYING = 0.1  # of the set-ups; Agarwal et al. found 6 of more than 200
 NEARLY_IDEAL = 0.9
 POINTS = 0.01  # of accuracy; what a paper calls the same
-Select = Callable[[CompressionStudy, Sequence[TargetStudy]], Iterator[Measured]]
+Select = Callable[[CompressionStudy, Sequence[TargetStudy]], Iterator[CellValue]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,11 +196,11 @@ def _many_bits(study: CompressionStudy) -> ClaimRow:
 def _ratios(start: str, network: str) -> Select:
     """Float32 over a method's code."""
 
-    def select(study: CompressionStudy, _: Sequence[TargetStudy]) -> Iterator[Measured]:
+    def select(study: CompressionStudy, _: Sequence[TargetStudy]) -> Iterator[CellValue]:
         for row in study.rows:
             ratio = row.ratio
             if row.name.startswith(start) and row.place.workload.startswith(network) and row.was_run and ratio:
-                yield Measured(f"{row.name} ({row.place.describe()})", exactly(ratio, len(row.ids)), (row.ids,))
+                yield CellValue(f"{row.name} ({row.place.describe()})", exactly(ratio, len(row.ids)), (row.ids,))
 
     return select
 
@@ -208,14 +208,14 @@ def _ratios(start: str, network: str) -> Select:
 def _shortfalls(start: str) -> Select:
     """By how much less accurate than the dense run, repeat by repeat."""
 
-    def select(_: CompressionStudy, targets: Sequence[TargetStudy]) -> Iterator[Measured]:
+    def select(_: CompressionStudy, targets: Sequence[TargetStudy]) -> Iterator[CellValue]:
         for target in targets:
             for row in target.rows:
                 dense = dict(target.dense.finals)
                 gaps = [dense[repeat] - final for repeat, final in row.finals if repeat in dense]
                 if row.name.startswith(start) and target.metric == ACCURACY and gaps:
                     ids = target.dense.record_ids, row.record_ids
-                    yield Measured(f"{row.name} ({target.title})", bootstrap_interval(gaps), ids)
+                    yield CellValue(f"{row.name} ({target.title})", bootstrap_interval(gaps), ids)
 
     return select
 
@@ -223,10 +223,10 @@ def _shortfalls(start: str) -> Select:
 def _sooner(start: str) -> Select:
     """Time to the target where it was measured, float32 over the method; 0 for repeats that did not reach it."""
 
-    def select(study: CompressionStudy, _: Sequence[TargetStudy]) -> Iterator[Measured]:
+    def select(study: CompressionStudy, _: Sequence[TargetStudy]) -> Iterator[CellValue]:
         for row in study.sooner:
             if row.name.startswith(start) and row.lost_too is not None:
-                yield Measured(f"{row.name} ({row.workload})", row.lost_too, row.of)
+                yield CellValue(f"{row.name} ({row.workload})", row.lost_too, row.of)
 
     return select
 
@@ -234,7 +234,7 @@ def _sooner(start: str) -> Select:
 def _faster(own: str, over: str, accepts: Callable[[MethodRow], bool] = lambda _: True) -> Select:
     """The other's step over this one's in the same place, repeat by repeat."""
 
-    def select(study: CompressionStudy, _: Sequence[TargetStudy]) -> Iterator[Measured]:
+    def select(study: CompressionStudy, _: Sequence[TargetStudy]) -> Iterator[CellValue]:
         for row in study.rows:
             if not row.name.startswith(own) or not accepts(row):
                 continue
@@ -244,12 +244,12 @@ def _faster(own: str, over: str, accepts: Callable[[MethodRow], bool] = lambda _
                 ratios = [theirs[repeat] / step_s for repeat, step_s in row.by_repeat if repeat in theirs]
                 if ratios:
                     name = f"{row.name} over {other.name} ({row.place.describe()})"
-                    yield Measured(name, bootstrap_interval(ratios), (other.ids, row.ids))
+                    yield CellValue(name, bootstrap_interval(ratios), (other.ids, row.ids))
 
     return select
 
 
-def _volumes(study: CompressionStudy, targets: Sequence[TargetStudy]) -> Iterator[Measured]:
+def _volumes(study: CompressionStudy, targets: Sequence[TargetStudy]) -> Iterator[CellValue]:
     """Bytes of a whole training, warm-up and all: Adam's over 1-bit Adam's."""
     for target in targets:
         rows: dict[str, TargetRow] = {row.name: row for row in target.rows}
@@ -257,7 +257,7 @@ def _volumes(study: CompressionStudy, targets: Sequence[TargetStudy]) -> Iterato
         sent = [_mean_bits(study, row) for row in (own, dense)]
         if own is not None and dense is not None and sent[0] and sent[1]:
             ids = dense.record_ids, own.record_ids
-            yield Measured(f"1-bit Adam ({target.title})", exactly(sent[1] / sent[0], len(own.prices)), ids)
+            yield CellValue(f"1-bit Adam ({target.title})", exactly(sent[1] / sent[0], len(own.prices)), ids)
 
 
 def _mean_bits(study: CompressionStudy, row: TargetRow | None) -> float | None:
@@ -277,14 +277,14 @@ def _wider(row: MethodRow) -> bool:
 def _efficiencies(gbit: float, accepts: Callable[[MethodRow], bool]) -> Select:
     """Computation alone over the predicted step: what the link still costs there."""
 
-    def select(study: CompressionStudy, _: Sequence[TargetStudy]) -> Iterator[Measured]:
+    def select(study: CompressionStudy, _: Sequence[TargetStudy]) -> Iterator[CellValue]:
         for row in study.rows:
             # Computation is the dense run's, since a coded one's would hold its codec.
             dense = next((one for one in study.rows if one.place == row.place and one.name == DENSE), None)
             compute_s = dense.phases.compute_s if dense is not None else None
             if row.place.gbit == gbit and accepts(row) and dense and compute_s and row.predicted_s and not _wider(row):
                 share = min(1.0, compute_s / row.predicted_s)
-                yield Measured(f"{row.name} ({row.place.describe()})", exactly(share, 1), (dense.ids, row.ids))
+                yield CellValue(f"{row.name} ({row.place.describe()})", exactly(share, 1), (dense.ids, row.ids))
 
     return select
 

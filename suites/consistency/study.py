@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from analysis.claims import ClaimRow, Formula, Level, Measured, judge
+from analysis.claims import CellValue, ClaimRow, Formula, Level, judge
 from analysis.stats import paired_ratio
 from analysis.study import Evidence, Study
 from suites.consistency.grid import NAME
 
 
-def _sooner(evidence: Evidence, policy: str, cluster: str) -> Iterator[Measured]:
+def _sooner(evidence: Evidence, policy: str, cluster: str) -> Iterator[CellValue]:
     """BSP's time to the target over the policy's, paired by seed."""
     for study in evidence.targets:
         if study.suite != NAME or cluster not in study.where:
@@ -22,7 +22,7 @@ def _sooner(evidence: Evidence, policy: str, cluster: str) -> Iterator[Measured]
                 pairs = [(a, b) for a, b in zip(dense, own, strict=True) if a is not None and b is not None]
                 ratio = paired_ratio([a for a, _ in pairs], [b for _, b in pairs])
                 ids = study.dense.record_ids, row.record_ids
-                yield Measured(f"{row.strategy}, {study.title}", ratio, ids)
+                yield CellValue(f"{row.strategy}, {study.title}", ratio, ids)
 
 
 def _is(strategy: str, policy: str) -> bool:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from analysis.cells import REPLAY
-from analysis.claims import ClaimRow, Formula, Level, Measured, Operands, judge
+from analysis.claims import CellValue, ClaimRow, Formula, Level, Operands, judge
 from analysis.sharing.axes import RATE, RHO
 from analysis.sharing.rows import CROSSOVER, FAIR, NAIVE, PHASE, PairRow, SharingRow, SweepRow
 from analysis.stats import NOISE, bootstrap_interval
@@ -28,7 +28,7 @@ FEWEST_PHASES = 5
 PAPERS_NETWORKS = ("resnet50", "vgg16")
 PAPERS_SPEEDUP = 1.20  # abstract of arXiv 2103.07974, its words: 20 % speed-up for ImageNet classification
 
-Select = Callable[[Sequence[PairRow]], Iterator[Measured]]
+Select = Callable[[Sequence[PairRow]], Iterator[CellValue]]
 _PAPER = (
     "Two identical jobs of a network of ImageNet classification under crossover, in our replay. Dashed: the speed-up "
     "that the abstract of arXiv 2103.07974 claims; its cluster, links and baseline are not public there, so the line "
@@ -64,13 +64,13 @@ def _of(pair: PairRow, *rows: SharingRow) -> Operands:
 
 
 def _shares(accepts: Callable[[PairRow, SharingRow], bool]) -> Select:
-    """Measured over predicted gain of crossover with link turns, where `accepts` the cell."""
+    """CellValue over predicted gain of crossover with link turns, where `accepts` the cell."""
 
-    def select(pairs: Sequence[PairRow]) -> Iterator[Measured]:
+    def select(pairs: Sequence[PairRow]) -> Iterator[CellValue]:
         for pair in pairs:
             row = pair.row(CROSSOVER)
             if row is not None and row.share is not None and accepts(pair, row):
-                yield Measured(row.cell, row.share, _of(pair, row))
+                yield CellValue(row.cell, row.share, _of(pair, row))
 
     return select
 
@@ -78,11 +78,11 @@ def _shares(accepts: Callable[[PairRow, SharingRow], bool]) -> Select:
 def _limit_shares(accepts: Callable[[PairRow, SharingRow], bool]) -> Select:
     """How much of the hard limit crossover uses, where `accepts` the cell."""
 
-    def select(pairs: Sequence[PairRow]) -> Iterator[Measured]:
+    def select(pairs: Sequence[PairRow]) -> Iterator[CellValue]:
         for pair in pairs:
             row = pair.row(CROSSOVER)
             if row is not None and row.limit_share is not None and accepts(pair, row):
-                yield Measured(row.cell, row.limit_share, _of(pair, row))
+                yield CellValue(row.cell, row.limit_share, _of(pair, row))
 
     return select
 
@@ -90,11 +90,11 @@ def _limit_shares(accepts: Callable[[PairRow, SharingRow], bool]) -> Select:
 def _gains(way: str, accepts: Callable[[PairRow], bool]) -> Select:
     """The gain of one policy over running one after the other, where `accepts` the pair."""
 
-    def select(pairs: Sequence[PairRow]) -> Iterator[Measured]:
+    def select(pairs: Sequence[PairRow]) -> Iterator[CellValue]:
         for pair in pairs:
             row = pair.row(way)
             if row is not None and row.throughput is not None and accepts(pair):
-                yield Measured(row.cell, row.throughput, _of(pair, row))
+                yield CellValue(row.cell, row.throughput, _of(pair, row))
 
     return select
 
@@ -102,19 +102,19 @@ def _gains(way: str, accepts: Callable[[PairRow], bool]) -> Select:
 def _against(way: str, accepts: Callable[[PairRow], bool] = lambda _: True) -> Select:
     """The gain of crossover over that of another policy, repeat by repeat."""
 
-    def select(pairs: Sequence[PairRow]) -> Iterator[Measured]:
+    def select(pairs: Sequence[PairRow]) -> Iterator[CellValue]:
         for pair in pairs:
             row, other = pair.row(CROSSOVER), pair.row(way)
             if row is not None and other is not None and accepts(pair):
                 theirs = {one.repeat: one.gain for one in other.paired}
                 ratios = [one.gain / theirs[one.repeat] for one in row.paired if one.repeat in theirs]
                 if ratios:
-                    yield Measured(row.cell, bootstrap_interval(ratios), _of(pair, row, other))
+                    yield CellValue(row.cell, bootstrap_interval(ratios), _of(pair, row, other))
 
     return select
 
 
-def _against_phases(pairs: Sequence[PairRow]) -> Iterator[Measured]:
+def _against_phases(pairs: Sequence[PairRow]) -> Iterator[CellValue]:
     """The gain of crossover over naive co-location's median over at least five start offsets."""
     for pair in pairs:
         row = pair.row(CROSSOVER)
@@ -123,10 +123,10 @@ def _against_phases(pairs: Sequence[PairRow]) -> Iterator[Measured]:
             ratios = [one.gain / naive[one.repeat] for one in row.paired if one.repeat in naive]
             if ratios:
                 offsets = [one for one in pair.rows if one.policy == NAIVE and one.axis == PHASE]
-                yield Measured(row.cell, bootstrap_interval(ratios), _of(pair, row, *offsets))
+                yield CellValue(row.cell, bootstrap_interval(ratios), _of(pair, row, *offsets))
 
 
-def _against_rival(pairs: Sequence[PairRow]) -> Iterator[Measured]:
+def _against_rival(pairs: Sequence[PairRow]) -> Iterator[CellValue]:
     """The gain of crossover over that of one job with all jobs' batches, repeat by repeat."""
     for pair in pairs:
         row = pair.row(CROSSOVER)
@@ -135,14 +135,14 @@ def _against_rival(pairs: Sequence[PairRow]) -> Iterator[Measured]:
             ratios = [one.gain / rival[one.repeat] for one in row.paired if one.repeat in rival]
             if ratios:
                 ids = (*_of(pair, row), pair.rival.record_ids)
-                yield Measured(row.cell, bootstrap_interval(ratios), ids)
+                yield CellValue(row.cell, bootstrap_interval(ratios), ids)
 
 
-def _handovers(pairs: Sequence[PairRow]) -> Iterator[Measured]:
+def _handovers(pairs: Sequence[PairRow]) -> Iterator[CellValue]:
     for pair in pairs:
         row = pair.row(CROSSOVER)
         if row is not None and row.turns is not None and row.turns.handover_p50_s and pair.evidence == REPLAY:
-            yield Measured(row.cell, row.turns.handover_p50_s, (row.record_ids,))
+            yield CellValue(row.cell, row.turns.handover_p50_s, (row.record_ids,))
 
 
 def is_null_control(pair: PairRow) -> bool:
@@ -173,7 +173,7 @@ def _paced(pair: PairRow, _: SharingRow) -> bool:
     return pair.key.kind == PACED
 
 
-_SHARE = "Measured over predicted gain, from the costs of the same repeat"
+_SHARE = "CellValue over predicted gain, from the costs of the same repeat"
 _LIMIT = "Share of the hard limit max(Σc, Σ bytes/rate, longest chain of a job) that is used"
 CLAIMS: tuple[Claim, ...] = (
     Claim(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from analysis.cells import OURS, SIMULATED
-from analysis.claims import ClaimRow, Formula, Measured
+from analysis.claims import CellValue, ClaimRow, Formula
 from analysis.stats import NOISE, exactly
 from analysis.steps.claims import Accepts, Select, StepClaim, by_place, fastest, over, speedup, step_claims
 from analysis.steps.rows import StepRow
@@ -35,14 +35,14 @@ def _alone(name: str) -> Accepts:
 def _best_against(system: str, where: tuple[str, int, float]) -> Select:
     """The fastest of ours over the fastest of a system's settings, in one place."""
 
-    def select(rows: Sequence[StepRow]) -> Iterator[Measured]:
+    def select(rows: Sequence[StepRow]) -> Iterator[CellValue]:
         for place, here in by_place(rows).items():
             if (place.workload, place.num_workers, place.gbit) == where:
                 own = fastest(row for row in here if row.system == OURS and is_fifo(row))
                 rival = fastest(row for row in here if row.system.partition("(")[0] == system)
                 ratio = speedup(own, rival) if own is not None and rival is not None else None
                 if own is not None and rival is not None and ratio is not None:
-                    yield Measured(f"{own.name} over {rival.name} ({place.describe()})", ratio, (rival.ids, own.ids))
+                    yield CellValue(f"{own.name} over {rival.name} ({place.describe()})", ratio, (rival.ids, own.ids))
 
     return select
 
@@ -50,7 +50,7 @@ def _best_against(system: str, where: tuple[str, int, float]) -> Select:
 def _predicted_efficiency(workload: str, num_workers: int, gbit: float) -> Select:
     """Scaling efficiency of Horovod's rule on a virtual clock: no machine here has so many workers."""
 
-    def select(rows: Sequence[StepRow]) -> Iterator[Measured]:
+    def select(rows: Sequence[StepRow]) -> Iterator[CellValue]:
         for row in rows:
             place = row.place
             if (place.workload, place.num_workers, place.gbit) == (workload, num_workers, gbit):
@@ -62,7 +62,7 @@ def _predicted_efficiency(workload: str, num_workers: int, gbit: float) -> Selec
                     and row.evidence == SIMULATED
                 ):
                     name, efficiency = f"{row.name} ({place.describe()})", exactly(compute_s / row.predicted_s, 1)
-                    yield Measured(name, efficiency, (row.ids, row.ids))
+                    yield CellValue(name, efficiency, (row.ids, row.ids))
 
     return select
 

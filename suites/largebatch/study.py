@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from analysis.claims import ClaimRow, Formula, Level, Measured, judge
+from analysis.claims import CellValue, ClaimRow, Formula, Level, judge
 from analysis.stats import bootstrap_interval, paired_ratio
 from analysis.study import Evidence, Study
 from analysis.targets.rows import HeldOutEnd, TargetRow, TargetStudy
@@ -75,7 +75,7 @@ def _level(own: BatchClaim) -> Level:
     return Level(claim=own.claim, quantity=f"loss of {against} over that of {own.rule}", low=own.limit, unit="×")
 
 
-def _measured(evidence: Evidence, claim: BatchClaim) -> Iterator[Measured]:
+def _measured(evidence: Evidence, claim: BatchClaim) -> Iterator[CellValue]:
     for batch in claim.batches:
         row = _row(evidence, claim.task, batch, claim.rule)
         if claim.against in ("", "sgd at base"):
@@ -90,7 +90,7 @@ def _measured(evidence: Evidence, claim: BatchClaim) -> Iterator[Measured]:
             value = bootstrap_interval([theirs.accuracy - own.accuracy for theirs, own in pairs])
         else:
             value = paired_ratio([theirs.loss for theirs, _ in pairs], [own.loss for _, own in pairs])
-        yield Measured(cell, value, (other.record_ids, row.record_ids))
+        yield CellValue(cell, value, (other.record_ids, row.record_ids))
 
 
 def _row(evidence: Evidence, task: LargeBatchTask, batch: int, rule: str) -> TargetRow | None:

@@ -7,10 +7,11 @@ the claim's order or ratio does not show for ring all-reduce steps here; it says
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 from analysis.cells import SIMULATED
-from analysis.claims import Level, Measured, judge
-from analysis.sharing.rows import ClaimRow, PairRow
+from analysis.claims import CellValue, ClaimRow, Level, judge
+from analysis.sharing.rows import PairRow
 from analysis.stats import exactly
 from analysis.steps.rows import StepRow
 from analysis.study import Evidence, Study
@@ -18,8 +19,10 @@ from suites.networks.grid import NAME
 from suites.networks.places import FAMILIES, SIZES
 
 Steps = dict[tuple[str, int, str], float]  # seconds by workload, ranks, and network with transport and placement
+Asked = tuple[str, str, float | None, float | None, Iterator[CellValue]]
 ONCE = 1  # the virtual clock repeats exactly
 AT_MIDDLE = SIZES.index(128)
+PACKED, BESIDE = "Step over that of the packed placement", "Step over that on the fat-tree"
 
 
 def steps_of(rows: Sequence[StepRow]) -> Steps:
@@ -38,22 +41,22 @@ def _where(family: str, size: int, *, transport: str = "fluid", placement: str =
     return f"{FAMILIES[family][size]}{less}, {transport}, {placement}"
 
 
-def _over(steps: Steps, workload: str, ranks: int, other: str, reference: str, name: str) -> Iterator[Measured]:
+def _over(steps: Steps, workload: str, ranks: int, other: str, reference: str, name: str) -> Iterator[CellValue]:
     """The step there over the step on the reference."""
     own, base = steps.get((workload, ranks, other)), steps.get((workload, ranks, reference))
     if own is not None and base is not None:
-        yield name, exactly(own / base, ONCE)
+        yield CellValue(name, exactly(own / base, ONCE))
 
 
-def _placed(steps: Steps, family: str) -> Iterator[Measured]:
-    """Spread and random placements over the packed one."""
+def _placed(steps: Steps, family: str, placements: Sequence[str] = ("spread", "random")) -> Iterator[CellValue]:
+    """Other placements over the packed one."""
     packed = _where(family, AT_MIDDLE)
-    for placement in ("spread", "random"):
+    for placement in placements:
         other = _where(family, AT_MIDDLE, placement=placement)
         yield from _over(steps, "vgg16-replay", 32, other, packed, f"{family}, {placement}")
 
 
-def _of_families(steps: Steps, families: Sequence[str]) -> Iterator[Measured]:
+def _of_families(steps: Steps, families: Sequence[str]) -> Iterator[CellValue]:
     """Steps on these networks over those on the fat-tree, all workloads and sizes."""
     workloads = sorted({workload for workload, *_ in steps})
     for size, ranks in enumerate(SIZES):
@@ -63,33 +66,43 @@ def _of_families(steps: Steps, families: Sequence[str]) -> Iterator[Measured]:
                 yield from _over(steps, workload, ranks, _where(family, size), _where("fat-tree", size), name)
 
 
-def _failed(steps: Steps, family: str, num_failed: int) -> Iterator[Measured]:
+def _failed(steps: Steps, family: str, num_failed: int) -> Iterator[CellValue]:
     """The step with failed cables over the step with none."""
     other = _where(family, AT_MIDDLE, failed=num_failed)
     name = f"{family}, {num_failed} cables"
     yield from _over(steps, "vgg16-replay", 128, other, _where(family, AT_MIDDLE), name)
 
 
-def _transported(steps: Steps, transport: str) -> Iterator[Measured]:
+def _transported(steps: Steps, transport: str) -> Iterator[CellValue]:
     other = _where("fat-tree", AT_MIDDLE, transport=transport)
     yield from _over(steps, "vgg16-replay", 128, other, _where("fat-tree", AT_MIDDLE), transport)
 
 
-def _scaling_factor(rows: Sequence[StepRow], gbit: int) -> Iterator[Measured]:
+def _scaling_factor(rows: Sequence[StepRow], gbit: int) -> Iterator[CellValue]:
     """Computation over step, of eight servers behind one switch."""
     for row in rows:
         place, compute_s = row.place, row.phases.compute_s
         behind_one = f"hosts_per_leaf=8, gbit={gbit})" in place.network
         if place.suite == NAME and behind_one and "+" not in row.method and row.predicted_s and compute_s:
-            yield f"{place.workload}, {gbit} Gbit/s", exactly(compute_s / row.predicted_s, ONCE)
+            yield CellValue(f"{place.workload}, {gbit} Gbit/s", exactly(compute_s / row.predicted_s, ONCE))
 
 
-def _gain_over(pairs: Sequence[PairRow], group: str, way: str, other: str) -> Iterator[Measured]:
+def _gain_over(pairs: Sequence[PairRow], group: str, way: str, other: str) -> Iterator[CellValue]:
     """Throughput of one sharing over another's, jobs of one group."""
     for pair in pairs:
         own, base = pair.row(way), pair.row(other)
         if pair.group == group and own is not None and base is not None and own.throughput and base.throughput:
-            yield f"{group}, {way}", exactly(own.throughput.median / base.throughput.median, ONCE)
+            yield CellValue(f"{group}, {way}", exactly(own.throughput.median / base.throughput.median, ONCE))
+
+
+class Question(NamedTuple):
+    """A claim, what is measured, the bounds of it, and the cells."""
+
+    claim: str
+    quantity: str
+    low: float | None
+    high: float | None
+    measured: Iterable[CellValue]
 
 
 def claims(evidence: Evidence) -> Iterable[ClaimRow]:
@@ -97,89 +110,50 @@ def claims(evidence: Evidence) -> Iterable[ClaimRow]:
     if NAME not in evidence.suites:
         return
     steps = steps_of(evidence.steps)
-    for claim, quantity, low, high, measured in _asked(steps, evidence):
-        yield judge(Level(claim=claim, quantity=quantity, low=low, high=high, fewest=ONCE, unit="×"), list(measured))
+    for own in (*_of_places(steps), *_of_traffic(steps), *_published(evidence), *_of_sharing(evidence.pairs)):
+        level = Level(claim=own.claim, quantity=own.quantity, low=own.low, high=own.high, unit="×")
+        yield judge(level, list(own.measured))
 
 
-def _asked(
-    steps: Steps, evidence: Evidence
-) -> Iterator[tuple[str, str, float | None, float | None, Iterator[Measured]]]:
-    """Claim, quantity, bounds, and what was found."""
-    pairs = evidence.pairs
-    packed = "Step over that of the packed placement"
-    yield (
-        "Fat-Tree (SIGCOMM 2008): with full bisection placement costs at most 5 %",
-        packed,
-        None,
-        1.05,
-        _placed(steps, "fat-tree"),
-    )
-    yield "VL2 (SIGCOMM 2009): uniform capacity, placement costs at most 5 %", packed, None, 1.05, _placed(steps, "vl2")
-    yield (
-        "A 4:1 oversubscribed leaf-spine: placement costs 20 % or more",
-        packed,
-        1.2,
-        None,
-        _placed(steps, "leaf-spine-4to1"),
-    )
-    equal = ("leaf-spine", "vl2", "bcube", "torus")
-    beside = "Step over that on the fat-tree"
-    yield (
-        "A ring needs no bisection: packed, these are within 2 % of a fat-tree",
-        beside,
-        None,
-        1.02,
-        _of_families(steps, equal),
-    )
-    relayed = ("dcell", "ficonn", "mdcube")
-    yield (
-        "Where servers relay on the ports that the ring uses, steps are longer",
-        beside,
-        1.001,
-        None,
-        _of_families(steps, relayed),
-    )
+def _of_places(steps: Steps) -> Iterator[Question]:
+    """Topologies and placements."""
+    uniform, random = "Fat-Tree (SIGCOMM 2008): with full bisection placement costs at most 5 %", ("random",)
+    yield Question(uniform, PACKED, None, 1.05, _placed(steps, "fat-tree"))
+    yield Question("VL2 (SIGCOMM 2009): placement costs at most 5 %", PACKED, None, 1.05, _placed(steps, "vl2"))
+    thin = "A 4:1 oversubscribed leaf-spine: a random placement costs 20 % or more"
+    yield Question(thin, PACKED, 1.2, None, _placed(steps, "leaf-spine-4to1", random))
+    equal = "A ring needs no bisection: packed, these are within 2 % of a fat-tree"
+    yield Question(equal, BESIDE, None, 1.02, _of_families(steps, ("leaf-spine", "vl2", "bcube", "torus")))
+    relayed = "Where servers relay on the ports that the ring uses, steps are longer"
+    yield Question(relayed, BESIDE, 1.001, None, _of_families(steps, ("dcell", "ficonn", "mdcube")))
+
+
+def _of_traffic(steps: Steps) -> Iterator[Question]:
+    """Failures and transports."""
     for family, paper in (("bcube", "BCube (SIGCOMM 2009)"), ("dcell", "DCell (SIGCOMM 2008)")):
-        claim = f"{paper}: degrades gracefully, 16 failed cables cost no more than half a step"
-        yield claim, "Step over that without failures", None, 1.5, _failed(steps, family, 16)
-    yield (
-        "DCQCN (SIGCOMM 2015) costs a ring at most 10 %",
-        "Step over that of fluids",
-        None,
-        1.1,
-        _transported(steps, "dcqcn"),
-    )
-    yield (
-        "HPCC (SIGCOMM 2019): its 95 % target costs long flows more than DCQCN",
-        "Step over that of fluids",
-        1.1,
-        None,
-        (_transported(steps, "hpcc")),
-    )
-    factor = "Computation over step"
-    yield (
-        "Zhang et al. (arXiv 2006.10103): a 100 Gbit/s network used in full scales to 0.99",
-        factor,
-        0.97,
-        None,
-        (_scaling_factor(evidence.steps, 100)),
-    )
-    yield (
-        "Zhang et al. (arXiv 2006.10103): at 10 Gbit/s bytes have to shrink",
-        factor,
-        None,
-        0.9,
-        _scaling_factor(evidence.steps, 10),
-    )
+        graceful = f"{paper}: degrades gracefully, 16 failed cables cost no more than half a step"
+        yield Question(graceful, "Step over that without failures", None, 1.5, _failed(steps, family, 16))
+    fluid = "Step over that of fluids"
+    yield Question("DCQCN (SIGCOMM 2015) costs a ring at most 10 %", fluid, None, 1.1, _transported(steps, "dcqcn"))
+    target = "HPCC (SIGCOMM 2019): its target below the full rate costs long flows 10 % or more"
+    yield Question(target, fluid, 1.1, None, _transported(steps, "hpcc"))
+
+
+def _published(evidence: Evidence) -> Iterator[Question]:
+    """Zhang et al., Is Network the Bottleneck of Distributed Training?, arXiv 2006.10103."""
+    full = "Zhang et al. (arXiv 2006.10103): a 100 Gbit/s network used in full scales to 0.99"
+    yield Question(full, "Computation over step", 0.97, None, _scaling_factor(evidence.steps, 100))
+    slow = "Zhang et al. (arXiv 2006.10103): at 10 Gbit/s bytes have to shrink"
+    yield Question(slow, "Computation over step", None, 0.9, _scaling_factor(evidence.steps, 10))
+
+
+def _of_sharing(pairs: Sequence[PairRow]) -> Iterator[Question]:
+    """Jobs that share links alone."""
     naive = "Throughput over naive sharing"
-    yield (
-        "CASSINI (NSDI 2024): time shifts part jobs on shared links",
-        naive,
-        1.0,
-        None,
-        _gain_over(pairs, "own-hosts", "cassini", "naive"),
-    )
-    yield "Link turns part jobs on shared links", naive, 1.0, None, _gain_over(pairs, "own-hosts", "crossover", "naive")
+    shifts = "CASSINI (NSDI 2024): time shifts part jobs on shared links"
+    yield Question(shifts, naive, 1.0, None, _gain_over(pairs, "own-hosts", "cassini", "naive"))
+    turns = "Link turns part jobs on shared links"
+    yield Question(turns, naive, 1.0, None, _gain_over(pairs, "own-hosts", "crossover", "naive"))
 
 
 STUDY = Study(suite=NAME, curves=True, claims=claims)

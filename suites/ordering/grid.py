@@ -89,7 +89,7 @@ SCENES = (
     ),
     Scene(  # likewise among eight, on a network of many small tensors
         network="resnet50",
-        batch_size=32,
+        batch_size=64,
         num_workers=8,
         gbit=10.0,
         strategies=(
@@ -142,7 +142,8 @@ SCENES = (
     *(
         Scene(
             network="vgg16",
-            batch_size=32,
+            batch_size=VGG_BATCH,
+            num_steps=6,
             num_workers=number,
             gbit=25.0,
             strategies=essential(LARGE),
@@ -162,14 +163,7 @@ SCENES = (
     ),
 )
 PREDICTED = (*orderings(LARGE), *orderings(LARGE, SERVERS))
-PREDICTED_NETWORKS = (
-    ("resnet50", 64),
-    ("resnet50", 32),
-    ("vgg16", VGG_BATCH),
-    ("vgg16", 32),
-    ("bert_base", 8),
-    ("gpt2", 8),
-)
+PREDICTED_NETWORKS = {"resnet50": 64, "vgg16": VGG_BATCH, "bert_base": 8, "gpt2": 8}
 PREDICTED_HOSTS = 8
 PREDICTED_WORLDS = (2, 4, 16, 64, 256, 512, 1024)  # beside these
 REAL_SLICES = 65_536
@@ -203,19 +197,19 @@ def grid(options: Options) -> Sequence[Trial]:
 def predicted(options: Options) -> Sequence[Trial]:
     """The whole grid, for the predictor alone: every network and link under every ordering, on eight
     hosts, and wherever a network is measured what is measured there."""
-    own: dict[tuple[str, int, float], list[str]] = {}
+    own: dict[tuple[str, float], list[str]] = {}
     for scene in SCENES:
-        own.setdefault((scene.network, scene.batch_size, scene.gbit), []).extend(scene.strategies)
+        own.setdefault((scene.network, scene.gbit), []).extend(scene.strategies)
     return distinct(
         cell
-        for network, batch_size in PREDICTED_NETWORKS
+        for network, batch_size in PREDICTED_NETWORKS.items()
         for gbit in LINKS
         for cell in Scene(
             network=network,
             batch_size=batch_size,
             num_workers=PREDICTED_HOSTS,
             gbit=gbit,
-            strategies=tuple(dict.fromkeys((*PREDICTED, *own.get((network, batch_size, gbit), ())))),
+            strategies=tuple(dict.fromkeys((*PREDICTED, *own.get((network, gbit), ())))),
         ).cells("ordering", options)
     )
 

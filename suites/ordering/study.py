@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from analysis.claims import ClaimRow, Formula, Measured
+from analysis.claims import CellValue, ClaimRow, Formula
 from analysis.stats import bootstrap_interval
 from analysis.steps.claims import Select, StepClaim, by_place, fastest, over, step_claims
 from analysis.steps.rows import StepRow
@@ -34,7 +34,7 @@ def _same_packing(a: StepRow, b: StepRow) -> bool:
     return a.strategy.plugins[0] == b.strategy.plugins[0]
 
 
-def _on_fast_link(rows: Sequence[StepRow]) -> Iterator[Measured]:
+def _on_fast_link(rows: Sequence[StepRow]) -> Iterator[CellValue]:
     """Each ordering over FIFO with the same packing, exchange and update, where no order can help."""
 
     def reference(row: StepRow, other: StepRow) -> bool:
@@ -47,7 +47,7 @@ def _on_fast_link(rows: Sequence[StepRow]) -> Iterator[Measured]:
     )(rows)
 
 
-def _of_bound(rows: Sequence[StepRow]) -> Iterator[Measured]:
+def _of_bound(rows: Sequence[StepRow]) -> Iterator[CellValue]:
     """What the best ordering takes off the plain step, over what the bound would take off it, on VGG-16."""
     for place, here in by_place(rows).items():
         plain = next((row for row in here if row.method == "unfused"), None)
@@ -58,7 +58,7 @@ def _of_bound(rows: Sequence[StepRow]) -> Iterator[Measured]:
         both = [(step_s, own[repeat]) for repeat, step_s in plain.by_repeat if repeat in own]
         shares = [(a - b) / (a - bound_s) for a, b in both if a - bound_s > VISIBLE * a]
         if shares:
-            yield Measured(
+            yield CellValue(
                 f"{best.name} ({place.describe()})", bootstrap_interval(shares), (plain.ids, best.ids, best.single_ids)
             )
 

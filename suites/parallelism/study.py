@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
-from analysis.claims import ClaimRow, Level, Measured, judge, not_measured
+from analysis.claims import CellValue, ClaimRow, Level, judge, not_measured
 from analysis.pipelines.rows import PipelineRow
 from analysis.sharing.rows import CROSSOVER
 from analysis.stats import Interval, exactly, paired_ratio
@@ -41,7 +41,7 @@ def claims(evidence: Evidence) -> Iterable[ClaimRow]:
     yield judge(
         Level(
             claim="Two pipelined jobs in turns pass by pass reach 0.95 of the predicted gain",
-            quantity="Measured over predicted gain",
+            quantity="CellValue over predicted gain",
             low=0.95,
         ),
         list(_shares(evidence)),
@@ -57,7 +57,7 @@ def _of_papers(rows: Rows, evidence: Evidence) -> Iterator[ClaimRow]:
             scale=100.0,
             unit=" %",
         ),
-        [Measured(row.cell, row.bubble) for row in rows if row.group == "clock-16" and row.bubble is not None],
+        [CellValue(row.cell, row.bubble) for row in rows if row.group == "clock-16" and row.bubble is not None],
     )
     yield judge(
         _over("PipeDream's plan (Narayanan et al., SOSP 2019) is at least as fast as data parallelism", "samples/s"),
@@ -103,7 +103,7 @@ def _of_executor(rows: Rows) -> Iterator[ClaimRow]:
     yield judge(
         Level(
             claim="On the paced link a step takes what the virtual clock says, within 5 %",
-            quantity="Measured over predicted step",
+            quantity="CellValue over predicted step",
             low=0.95,
             high=1.05,
         ),
@@ -116,7 +116,7 @@ def _of_executor(rows: Rows) -> Iterator[ClaimRow]:
             low=1.0,
         ),
         [
-            Measured(row.cell, exactly(float(row.facts.peak_stash == row.facts.stash_formula), len(row.steps_s)))
+            CellValue(row.cell, exactly(float(row.facts.peak_stash == row.facts.stash_formula), len(row.steps_s)))
             for row in rows
             if row.facts.peak_stash
         ],
@@ -135,14 +135,14 @@ def _over(claim: str, quantity: str) -> Level:
     return Level(claim=claim, quantity=f"Its {quantity} over the other's", low=1.0)
 
 
-def _against(rows: Rows, group: str, own: str, other: str, ratio: Ratio) -> Iterator[Measured]:
+def _against(rows: Rows, group: str, own: str, other: str, ratio: Ratio) -> Iterator[CellValue]:
     """`ratio` of the cells of two labels in each group whose name begins with `group` and a hyphen, or is it."""
     places = {(row.group, row.workload, row.num_ranks): row for row in rows if row.label == other}
     for row in rows:
         rival = places.get((row.group, row.workload, row.num_ranks))
         in_group = row.group == group or row.group.startswith(f"{group}-")
         if row.label == own and rival is not None and in_group and (found := ratio(row, rival)) is not None:
-            yield Measured(row.cell, found, (row.ids, rival.ids))
+            yield CellValue(row.cell, found, (row.ids, rival.ids))
 
 
 def _throughput(row: PipelineRow, rival: PipelineRow) -> Interval:
@@ -153,19 +153,19 @@ def _memory(row: PipelineRow, rival: PipelineRow) -> Interval:
     return exactly(max(row.facts.memory_bytes) / max(rival.facts.memory_bytes), len(row.steps_s))
 
 
-def _busy_ratio(row: PipelineRow) -> Iterator[Measured]:
+def _busy_ratio(row: PipelineRow) -> Iterator[CellValue]:
     if row.bubbles and row.facts.bubble_clock is not None:
         clock = [1 - row.facts.bubble_clock] * len(row.bubbles)
-        yield Measured(row.cell, paired_ratio([1 - bubble for bubble in row.bubbles], clock), (row.ids,))
+        yield CellValue(row.cell, paired_ratio([1 - bubble for bubble in row.bubbles], clock), (row.ids,))
 
 
-def _step_ratio(row: PipelineRow) -> Iterator[Measured]:
+def _step_ratio(row: PipelineRow) -> Iterator[CellValue]:
     if row.facts.step_clock_s is not None:
         predicted_s = [row.facts.step_clock_s] * len(row.steps_s)
-        yield Measured(row.cell, paired_ratio(list(row.steps_s), predicted_s), (row.ids,))
+        yield CellValue(row.cell, paired_ratio(list(row.steps_s), predicted_s), (row.ids,))
 
 
-def _against_torch(rows: Rows) -> Iterator[Measured]:
+def _against_torch(rows: Rows) -> Iterator[CellValue]:
     places = {
         (row.group, row.workload, row.facts.schedule): row for row in rows if row.label.startswith("torch-pipelining, ")
     }
@@ -173,10 +173,10 @@ def _against_torch(rows: Rows) -> Iterator[Measured]:
         rival = places.get((row.group, row.workload, row.facts.schedule))
         if row.system == "ours" and rival is not None and len(rival.steps_s) == len(row.steps_s):
             ratio = paired_ratio(list(row.steps_s), list(rival.steps_s))
-            yield Measured(row.cell, ratio, (row.ids, rival.ids))
+            yield CellValue(row.cell, ratio, (row.ids, rival.ids))
 
 
-def _steps_to_target(evidence: Evidence, label: str) -> Iterator[Measured]:
+def _steps_to_target(evidence: Evidence, label: str) -> Iterator[CellValue]:
     """Paired by seed; a run that never gets there makes the ratio infinite."""
     for study in evidence.targets:
         if study.suite != NAME:
@@ -186,17 +186,17 @@ def _steps_to_target(evidence: Evidence, label: str) -> Iterator[Measured]:
             own = [price.steps for price in row.prices]
             if row.strategy.startswith(f"{label}(rate_steps") and len(own) == len(dense):
                 ids = row.record_ids, study.dense.record_ids
-                yield Measured(f"{row.strategy}, {study.title}", paired_ratio(own, dense), ids)
+                yield CellValue(f"{row.strategy}, {study.title}", paired_ratio(own, dense), ids)
 
 
-def _shares(evidence: Evidence) -> Iterator[Measured]:
+def _shares(evidence: Evidence) -> Iterator[CellValue]:
     for pair in evidence.pairs:
         row = pair.row(CROSSOVER)
         if pair.group.startswith("two-jobs") and row is not None and row.share is not None:
             # Of the virtual clock a repeat is as good as many.
             on_clock = pair.group.startswith("two-jobs-clock")
             share = exactly(row.share.median, row.share.n) if on_clock else row.share
-            yield Measured(row.cell, share, (row.record_ids,))
+            yield CellValue(row.cell, share, (row.record_ids,))
 
 
 STUDY = Study(suite=NAME, claims=claims)

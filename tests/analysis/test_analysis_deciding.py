@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analysis.claims import Level, Measured, Outcome, decide, joint_level, judge, out_of_reach, side, text_of
+from analysis.claims import CellValue, Level, Outcome, decide, joint_level, judge, out_of_reach, side, text_of
 from analysis.stats import LEVEL, Interval, bootstrap_interval, exactly
 from analysis.wording import factor
 
@@ -81,7 +81,7 @@ def test_a_busier_machine_widens_and_never_turns_a_verdict_round(values: list[fl
 
 
 def test_a_sentence_names_cells_by_side_and_says_what_is_thin() -> None:
-    cells = [Measured("a", spread(1.1, n=10)), Measured("b", spread(0.9, n=10)), Measured("c", spread(1.1, n=3))]
+    cells = [CellValue("a", spread(1.1, n=10)), CellValue("b", spread(0.9, n=10)), CellValue("c", spread(1.1, n=3))]
     row = judge(Level(claim="x", quantity="Gain", low=1.0, unit="×"), cells)
     assert row.outcome is Outcome.MISSED
     assert row.rule == "every cell at least 1×"

@@ -86,7 +86,7 @@ def test_every_section_and_every_reason_is_there(page: str) -> None:
         assert f'<section id="{section}">' in page
     assert "C++ compiler &amp; cmake &lt;3.14+&gt;" in page
     assert "rank 1 on host 1 was silent for 60 s" in page
-    assert page.index("Pays:") < page.index('<section id="throughput">')
+    assert page.index("Undecided") < page.index('<section id="throughput">')
 
 
 def test_text_from_records_cannot_become_markup(tmp_path: Path) -> None:

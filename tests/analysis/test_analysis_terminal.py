@@ -32,10 +32,10 @@ def shown(summary: Summary, width: int) -> str:
 def test_no_label_vanishes_and_nothing_is_cut_at_any_width(summary: Summary, width: int) -> None:
     text = shown(summary, width)
     assert all(cell_len(line.rstrip()) <= width for line in text.splitlines())
-    assert "…" not in text.replace("[…]", "")
+    assert "…" not in text
     for name in NAMES:
         assert text.count(name) >= 4
-    for expected in ("cmake <3.14+>", "silent for 60 s", "Pays:", "exclusive", "naive", "crossover"):
+    for expected in ("cmake <3.14+>", "silent for 60 s", "Undecided", "exclusive", "naive", "crossover"):
         assert expected in " ".join(text.split())
 
 
@@ -123,5 +123,5 @@ def test_terminal_and_csv_are_made_of_the_same_columns(summary: Summary, tmp_pat
 
 
 def test_a_column_that_no_row_fills_is_left_out() -> None:
-    specs = (ColumnOf[int]("known", 0, str), ColumnOf[int]("unknown", 1, lambda _: "–"))
+    specs: tuple[ColumnOf[int], ...] = (ColumnOf("known", 0, str), ColumnOf("unknown", 1, lambda _: "–"))
     assert [column.heading for column in columns_of(specs, (1, 2))] == ["known"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pty
 import signal
 import subprocess
 import sys
@@ -93,3 +94,29 @@ def test_a_full_disk_under_the_records_is_told_in_one_line(tmp_path: Path) -> No
         assert "No space left on device); make room" in " ".join(done.stderr.split())
         assert "Traceback" not in done.stderr
         assert marked.wait_until_gone() == []
+
+
+LOCKSTEP = ("run", "quick", "--smoke", "--fabric", "lockstep", "--only", "real/resnet20-digits/fixed")
+
+
+def test_a_name_that_no_disk_takes_is_told_in_one_line(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "suites", *LOCKSTEP, "--out", str(tmp_path / ("n" * 300))]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=4 * SOON_S, check=False)
+    assert done.returncode == 2
+    assert done.stderr.startswith("crossover-bench: cannot write to ")
+    assert "Traceback" not in done.stderr
+
+
+def test_a_closed_terminal_leaves_nothing(tmp_path: Path) -> None:
+    """Whatever it writes afterwards fails with EIO; the kernel sends SIGHUP."""
+    with marked_run() as marked:
+        pid, terminal = pty.fork()
+        if not pid:
+            words = [sys.executable, "-m", "suites", *LOCKSTEP, "--out", str(tmp_path / "out")]
+            os.execve(sys.executable, words, dict(marked.environment))
+        os.read(terminal, 1)  # it has begun
+        os.close(terminal)
+        _, status = os.waitpid(pid, 0)
+        assert os.waitstatus_to_exitcode(status) != 0
+        assert marked.wait_until_gone() == []
+    assert torn(tmp_path / "out") == []

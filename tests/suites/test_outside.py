@@ -60,14 +60,14 @@ STUDY = '''"""What the toy claims."""
 
 from collections.abc import Iterator
 
-from analysis.claims import ClaimRow, Level, Measured, judge
+from analysis.claims import ClaimRow, Level, CellValue, judge
 from analysis.stats import exactly
 from analysis.study import Evidence, Study
 
 
 def claims(evidence: Evidence) -> Iterator[ClaimRow]:
     """Two bits and a scale are at least ten times less than 32."""
-    ratios = [Measured(r.name, exactly(r.ratio, 1)) for r in evidence.compression.rows if not r.is_dense and r.ratio]
+    ratios = [CellValue(r.name, exactly(r.ratio, 1)) for r in evidence.compression.rows if not r.is_dense and r.ratio]
     claim = Level(claim="Ternary codes are ten times smaller", quantity="Float32 over the code", low=10.0)
     yield judge(claim, ratios)
 

@@ -1,0 +1,66 @@
+"""The suite networks: every cell can run, families have room, claims pick their cells."""
+
+from dataclasses import replace
+
+import pytest
+
+from analysis.claims import Outcome
+from analysis.study import Evidence
+from fabric.api import HostChoice, NetworkSpec
+from fabric.simulated.placed import place_network, shortest_choices
+from fabric.simulated.routing import route
+from fabric.simulated.topologies import parse_topology
+from suites.api import Options
+from suites.networks import study
+from suites.networks.grid import grid
+from suites.networks.places import FAMILIES, SIZES
+
+
+def test_cells_have_names_of_their_own_and_one_repeat() -> None:
+    names = [(trial.cell, trial.repeat) for trial in grid(Options())]
+    assert len(set(names)) == len(names)
+    assert {repeat for _, repeat in names} == {0}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_family_has_room_for_its_ranks_and_little_more(family: str) -> None:
+    for text, num_ranks in zip(FAMILIES[family], SIZES, strict=True):
+        hosts = parse_topology(text).facts().num_hosts
+        assert num_ranks <= hosts <= max(1.3 * num_ranks, 80)  # VL2's racks have 20 servers
+
+
+def test_servers_that_forward_send_to_neighbours_directly() -> None:
+    placed = place_network(NetworkSpec(topology="bcube(n=4, k=1)", placement=HostChoice.PACKED), 16)
+    hosts = list(range(16))
+    after = hosts[1:] + hosts[:1]
+    choices = shortest_choices(placed.graph, hosts, after)
+    paths = route(placed.graph, hosts, after, choices)
+    assert [len(paths[flow]) for flow in range(3)] == [2, 2, 2]  # under one switch
+
+
+def test_claims_say_nothing_where_the_suite_was_not_run() -> None:
+    assert list(study.claims(Evidence(suites=frozenset()))) == []
+
+
+def test_claims_without_their_cells_are_not_measured() -> None:
+    judged = list(study.claims(Evidence(suites=frozenset({study.NAME}))))
+    assert judged
+    assert {row.outcome for row in judged} == {Outcome.NOT_MEASURED}
+
+
+def test_a_claim_judges_the_step_over_its_reference() -> None:
+    packed = study._where("vl2", study.AT_MIDDLE)
+    spread = study._where("vl2", study.AT_MIDDLE, placement="spread")
+    steps = {("vgg16-replay", 32, packed): 0.1, ("vgg16-replay", 32, spread): 0.2}
+    (measured,) = study._placed(steps, "vl2")
+    assert measured.cell == "vl2, spread"
+    assert measured.value.median == pytest.approx(2.0)
+
+
+def test_failures_leave_every_host_a_cable() -> None:
+    spec = NetworkSpec(topology="dcell(n=11, k=1)", num_failed=16)
+    for seed in range(5):
+        graph = place_network(replace(spec, seed=seed), 2).graph
+        assert (~graph.up).sum() == 16
+        up = graph.ends[graph.up]
+        assert set(range(graph.num_hosts)) <= set(up.reshape(-1).tolist())
