@@ -12,7 +12,9 @@ blocks; a trial under `petuum` follows its SSP rule alone. `harness.asynchrony.b
 problem, the Lasso.
 
 Differs from the papers: one scheduler rather than one per shard of parameters, and rounds are lockstep; candidates are
-ordered by priority, drawn without replacement. Formulas not verified against the papers' text.
+ordered by priority, drawn without replacement. The dependency check covers one round, so with staleness above 0 coupled
+parameters of neighbouring rounds still overshoot: on the tests' small Lasso staleness 2 ended 65 % above the best after
+800 rounds. Formulas not verified against the papers' text.
 """
 
 from __future__ import annotations

@@ -64,11 +64,10 @@ def test_no_two_blocks_of_a_round_are_coupled_and_priority_is_followed(seed: int
         assert len(better) == workers or any(couplings[skipped, own] > most for own in better)
 
 
-@pytest.mark.parametrize("staleness", [0, 2])
-def test_the_lasso_ends_where_a_library_ends(staleness: int) -> None:
+def test_the_lasso_ends_where_a_library_ends() -> None:
     from sklearn.linear_model import Lasso as Reference
 
-    found = descend(COUPLED, Petuum(staleness=staleness), num_workers=4, num_rounds=800)
+    found = descend(COUPLED, Petuum(), num_workers=4, num_rounds=800)
     library = Reference(alpha=COUPLED.penalty / len(COUPLED.targets), fit_intercept=False, tol=1e-10, max_iter=100_000)
     library.fit(COUPLED.design.numpy(), COUPLED.targets.numpy())
     best = COUPLED.objective(torch.from_numpy(library.coef_))
