@@ -223,7 +223,8 @@ def _shares(alone: Json, here: Json, key: str) -> list[float]:
 
 def limit(alone: Json, here: Json) -> float | None:
     """How busy the tightest of device, link and chains is; None where costs were not measured."""
-    if any(job.get("costs") is None for job in alone["jobs"]):
+    apart = str(here["fabric"].get("placement", "")).endswith("own hosts")  # a device each, and no one line
+    if apart or any(job.get("costs") is None for job in alone["jobs"]):
         return None
     rate, device = here["fabric"]["rate_bps"], _shares(alone, here, "compute_s")
     link = [8 * wire_bytes(job) / rate / steady_s(here, job) if rate else 0.0 for job in here["jobs"]]
