@@ -34,6 +34,13 @@ def test_the_committed_page_is_what_the_command_writes(page: str) -> None:
     assert sheet_of(read_records([RECORDS])) == page, "run crossover-bench claims"
 
 
+def test_the_readme_quotes_the_overview_of_the_page() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    quoted = readme.partition("<!-- claims:begin -->\n")[2].partition("\n<!-- claims:end -->")[0]
+    assert quoted.startswith("| suite | claims |")
+    assert quoted in PAGE.read_text(encoding="utf-8"), "quote the table of docs/claims.md"
+
+
 def test_an_independent_script_agrees_with_every_number_of_the_page_and_finds_what_was_changed(page: str) -> None:
     raw = raw_records(RECORDS)
     assert list(differences(page, raw)) == []
