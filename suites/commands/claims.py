@@ -17,10 +17,11 @@ def add_claims(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     claims = commands.add_parser("claims", help="the sheet of all claims", description=text)
     claims.add_argument("folders", nargs="*", type=Path, metavar="DIR", help=f"records (default: {RECORDS})")
     claims.add_argument("--out", type=Path, default=PAGE, metavar="FILE", help=f"the page (default: {PAGE})")
-    claims.set_defaults(command=_write)
+    claims.set_defaults(command=write_sheet)
 
 
-def _write(arguments: argparse.Namespace) -> int:
+def write_sheet(arguments: argparse.Namespace) -> int:
+    """Write the page and print where it is; answer: exit status."""
     from suites.reports import sheet_of
 
     page = sheet_of(read_records(list(arguments.folders) or [RECORDS]))

@@ -19,14 +19,18 @@ from suites.reports import summary_of
 PAGE = "# Title\n\n<!-- quick:begin -->\nnothing yet\n<!-- quick:end -->\n\nthe rest\n"
 
 
-@pytest.fixture(scope="module")
-def records() -> list[Record]:
+def made_up(num_repeats: int) -> list[Record]:
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(ROOT / "tests" / "analysis"))
         from synthetic_records import quick_suite
 
         made: Callable[..., list[Record]] = quick_suite
-        return made(num_repeats=3)
+        return made(num_repeats=num_repeats)
+
+
+@pytest.fixture(scope="module")
+def records() -> list[Record]:
+    return made_up(num_repeats=6)
 
 
 @pytest.fixture(scope="module")
@@ -50,13 +54,21 @@ def test_only_what_lies_above_1_as_a_whole_is_bold(summary: Summary) -> None:
     for low in re.findall(r"\*\*[\d.,]+× \[([\d.,]+),", page):
         assert float(low.replace(",", "")) >= 1.0
     paying = [r for s in summary.settings for r in s.competitors if r.speedup and r.speedup.low > 1.0]
-    assert page.count("**") == 2 * len([row for row in paying if not row.is_baseline])
+    assert page.count("**") == 2 * len([row for row in paying if not row.is_baseline]) > 0
+
+
+def test_fewer_than_six_repeats_are_a_range_and_nothing_is_bold() -> None:
+    thin = summary_of(made_up(num_repeats=3))
+    text = block(thin, next(drawings(thin)))
+    assert "n = 3" in text
+    assert "their range, which decides nothing" in text
+    assert "**" not in "\n".join(table(thin.settings))
 
 
 def test_n_provenance_sharing_and_failures_are_said(summary: Summary) -> None:
     text = block(summary, next(drawings(summary)))
-    assert "n = 3" in text
-    assert "less than 95 %" in text
+    assert "n = 6" in text
+    assert "decides nothing" not in text
     assert all(pair.title in text for pair in summary.pairs)
     assert "predicted by T*" in text
     assert "skipped or failed" in text
