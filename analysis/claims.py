@@ -36,7 +36,8 @@ class Outcome(StrEnum):
 class Formula(StrEnum):
     """Which formula a claim's figures are, of the records of each cell by operand; repeat by repeat unless it says so.
 
-    `docs/claims.md` names it, and `scripts/recompute_claims.py` works it out again from the records alone.
+    `docs/claims.md` names it, and `scripts/recompute_claims.py` works it out again from the records alone. Figures of
+    NONE stand there as not recomputed.
     """
 
     NONE = ""
@@ -56,6 +57,15 @@ class Formula(StrEnum):
     SOONER = "time to the target of 1 over that of the last"
     WEIGHTS = "share of jobs of 2 with the weights of 1"
     VOLUME = "bytes of 1 over bytes of 2"
+    FINAL_LOSS = "final loss of 1 over that of 2"
+    PREDICTED_STEP = "predicted step of 1 over that of 2"
+    IDLE = "idle share of 1"
+    THROUGHPUT = "samples per second of 1 over those of 2"
+    MEMORY = "memory of the fullest device of 1 over that of 2"
+    STEPS_TO_TARGET = "steps to the target of 1 over those of 2"
+    BUSY_BY_CLOCK = "busy share of 1 over that of the virtual clock"
+    STEP_BY_CLOCK = "step of 1 over that of the virtual clock"
+    STASHES = "1 where all stashes of 1 peak as by the formula, else 0"
 
 
 class CellValue(NamedTuple):

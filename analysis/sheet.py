@@ -16,11 +16,13 @@ from analysis.stats import FEWEST_FOR_LEVEL
 from analysis.study import Evidence, Study
 from analysis.wording import NOT_KNOWN
 
+NOT_RECOMPUTED = "not recomputed"  # the script counts what says so
 REPEAT = re.compile(r"(?P<stem>.*)\.r(?P<repeat>\d+)")
 INTRODUCTION = f"""# Claims
 
 Every hypothesis of every suite, and what the records in `results/reference` say of it. `crossover-bench claims` writes
-this page; `scripts/recompute_claims.py` works out every number on it again from the raw JSON, without this code.
+this page; `scripts/recompute_claims.py` works out every number on it again from the raw JSON, without this code. A
+claim whose figures it cannot work out says *{NOT_RECOMPUTED}*.
 
 A claim is **met** where in every cell the whole 95 % interval over repeats lies beyond the level, **missed** where in
 one it lies wholly on the other side at a level corrected for the number of cells, else **undecided**. Fewer than
@@ -73,6 +75,8 @@ def _claim(row: ClaimRow) -> Iterator[str]:
     yield f"### {row.claim}"
     yield ""
     figure = f" · figure: {row.formula.value}" if row.formula is not Formula.NONE else ""
+    if row.cells and not figure:
+        figure = f" · {NOT_RECOMPUTED}"
     unit = f" · in {row.unit.strip()}" if row.unit.strip() not in ("", "×") else ""
     yield f"**{row.outcome.value}** · rule: {row.rule or NOT_KNOWN}{figure}{unit}"
     if not row.cells:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from analysis.cells import FabricKey, Work
 from analysis.stats import Interval
+from analysis.wording import plural
 from results.record import FabricFacts, Phases
 
 EXCLUSIVE = "exclusive"
@@ -196,6 +197,11 @@ class PairRow:
         """Whether the jobs differ in more than their batch."""
         return len({job.workload for job in self.rows[0].jobs}) > 1
 
+    @property
+    def alone_ids(self) -> tuple[str, ...]:
+        """Records of the same jobs one after the other, which gains are taken over."""
+        return next((row.record_ids for row in self.rows if row.is_reference), ())
+
     def row(self, way: str) -> SharingRow | None:
         """The row of a policy (`SharingRow.way`) with jobs that start together; None where it was not measured."""
         return next((row for row in self.rows if row.way == way and row.axis != PHASE and row.throughput), None)
@@ -213,7 +219,7 @@ class SeriesRow:
 class SweepRow:
     """The same question over several values of `axis`. `bounds` are the predicted gains Σt/T* there.
 
-    `num_jobs` and `num_hosts` are None where the sweep varies them. `overlaps` is whether communication starts
+    `num_jobs` and `num_workers` are None where the sweep varies them. `overlaps` is whether communication starts
     during backward. `borrowed` names the groups whose cells fill in values of the axis. `level` is the row of
     crossover that does not depend on the axis, such as that beside naive co-location from several phases.
     """
@@ -223,7 +229,7 @@ class SweepRow:
     axis: str
     evidence: str
     num_jobs: int | None
-    num_hosts: int | None
+    num_workers: int | None
     overlaps: bool
     workloads: tuple[str, ...]
     series: tuple[SeriesRow, ...]
@@ -235,8 +241,8 @@ class SweepRow:
     @property
     def title(self) -> str:
         """The jobs and where they ran."""
-        hosts = "" if self.num_hosts is None else f" · {self.num_hosts} host{'s' if self.num_hosts != 1 else ''}"
-        return f"{self.names}{hosts}"
+        workers = "" if self.num_workers is None else f" · {plural(self.num_workers, 'worker')}"
+        return f"{self.names}{workers}"
 
     @property
     def values(self) -> tuple[float, ...]:

@@ -221,7 +221,7 @@ def papers_case(sweeps: Sequence[SweepRow], claimed: float) -> Figure | None:
 def _papers_curve(axes: Axes, row: SweepRow, series: SeriesRow, place: int) -> Tag:
     network = row.workloads[0].partition("-")[0]
     colour = theme.palette()[2 * (sorted(NETWORKS).index(network) if network in NETWORKS else place)]
-    few = row.num_hosts is not None and row.num_hosts <= 4
+    few = row.num_workers is not None and row.num_workers <= 4
     known = [(at, one.throughput) for at, one in series.points if one.throughput is not None]
     theme.error_bars(
         axes, [at for at, _ in known], [gain for _, gain in known], color=colour, marker="o" if few else "s",
@@ -229,7 +229,7 @@ def _papers_curve(axes: Axes, row: SweepRow, series: SeriesRow, place: int) -> T
     )  # fmt: skip
     for at, bound in row.bounds:
         axes.plot([at], [bound.median], color=theme.palette()[3], marker="_", markersize=9, markeredgewidth=1.4)
-    return Tag(f"{NETWORKS.get(network, network)}, {row.num_hosts} hosts", known[-1][1].median, colour)
+    return Tag(f"{NETWORKS.get(network, network)}, {row.num_workers} workers", known[-1][1].median, colour)
 
 
 def axis_ceilings(sweeps: Sequence[SweepRow]) -> dict[str, float]:

@@ -29,8 +29,8 @@ def overlaps(pair: PairRow) -> bool:
 
 def _question(pair: PairRow) -> tuple[object, ...]:
     jobs = tuple((job.workload, job.strategy) for job in pair.rows[0].jobs)
-    hosts = None if pair.axis == HOSTS else pair.key.num_hosts
-    return pair.group, pair.axis, pair.evidence, hosts, frozenset(jobs) if pair.axis == JOBS else jobs
+    workers = None if pair.axis == HOSTS else pair.key.num_workers
+    return pair.group, pair.axis, pair.evidence, workers, frozenset(jobs) if pair.axis == JOBS else jobs
 
 
 def _without_doubles(group: Iterable[Located]) -> list[list[Located]]:
@@ -54,7 +54,7 @@ def _sweep(located: list[Located], pairs: Sequence[PairRow]) -> SweepRow:
         axis=first.axis,
         evidence=first.evidence,
         num_jobs=None if varies_jobs else len(first.rows[0].jobs),
-        num_hosts=None if first.axis == HOSTS else first.key.num_hosts,
+        num_workers=None if first.axis == HOSTS else first.key.num_workers,
         overlaps=overlaps(first),
         workloads=tuple(job.workload for job in first.rows[0].jobs),
         series=tuple(
@@ -106,7 +106,7 @@ def _phase_sweep(pair: PairRow) -> SweepRow:
         axis=PHASE,
         evidence=pair.evidence,
         num_jobs=len(pair.rows[0].jobs),
-        num_hosts=pair.key.num_hosts,
+        num_workers=pair.key.num_workers,
         overlaps=overlaps(pair),
         workloads=tuple(job.workload for job in pair.rows[0].jobs),
         series=tuple(_series(points)),

@@ -146,7 +146,7 @@ def same_weights(pairs: Sequence[PairRow]) -> ClaimRow:
             cell=row.cell,
             value=exactly(row.weights_equal / row.weights_compared, row.weights_compared),
             outcome=outcome_of(row.weights_equal == row.weights_compared),
-            of=(next((one.record_ids for one in pair.rows if one.is_reference), ()), row.record_ids),
+            of=(pair.alone_ids, row.record_ids),
         )
         for pair, row in rows
     )
@@ -177,6 +177,6 @@ def _left_out(rows: Sequence[tuple[PairRow, SharingRow]]) -> str:
 
 
 def _repeatable(pair: PairRow) -> bool:
-    return pair.key.num_hosts <= 2 or all(
+    return pair.key.num_workers <= 2 or all(
         system == OURS and TIMED_PACKING not in strategy for _, system, strategy, _ in pair.work
     )

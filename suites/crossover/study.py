@@ -54,17 +54,12 @@ def claims(evidence: Evidence) -> tuple[ClaimRow, ...]:
     )
 
 
-def _alone(pair: PairRow) -> tuple[str, ...]:
-    """Records of the same jobs one after the other, which gains are taken over."""
-    return next((row.record_ids for row in pair.rows if row.is_reference), ())
-
-
 def _of(pair: PairRow, *rows: SharingRow) -> Operands:
-    return (_alone(pair), *(row.record_ids for row in rows))
+    return (pair.alone_ids, *(row.record_ids for row in rows))
 
 
 def _shares(accepts: Callable[[PairRow, SharingRow], bool]) -> Select:
-    """CellValue over predicted gain of crossover with link turns, where `accepts` the cell."""
+    """Measured over predicted gain of crossover with link turns, where `accepts` the cell."""
 
     def select(pairs: Sequence[PairRow]) -> Iterator[CellValue]:
         for pair in pairs:
@@ -157,7 +152,7 @@ def is_papers_case(pair: PairRow) -> bool:
 
 
 def _replayed(pair: PairRow, _: SharingRow) -> bool:
-    wide = pair.evidence == REPLAY and pair.key.num_hosts in (4, 8)
+    wide = pair.evidence == REPLAY and pair.key.num_workers in (4, 8)
     return wide and (pair.axis == RHO or (pair.is_mixed and not pair.axis))
 
 
@@ -173,7 +168,7 @@ def _paced(pair: PairRow, _: SharingRow) -> bool:
     return pair.key.kind == PACED
 
 
-_SHARE = "CellValue over predicted gain, from the costs of the same repeat"
+_SHARE = "Measured over predicted gain, from the costs of the same repeat"
 _LIMIT = "Share of the hard limit max(Σc, Σ bytes/rate, longest chain of a job) that is used"
 CLAIMS: tuple[Claim, ...] = (
     Claim(

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from analysis.claims import CellValue, ClaimRow, Formula, Level, judge
-from analysis.stats import bootstrap_interval, paired_ratio
+from analysis.stats import bootstrap_interval
 from analysis.study import Evidence, Study
 from analysis.targets.rows import HeldOutEnd, TargetRow, TargetStudy
 from suites.largebatch.cells import BASE_BATCH, DIGITS, TEXT, LargeBatchTask
@@ -72,7 +72,13 @@ def _level(own: BatchClaim) -> Level:
             scale=100.0,
             unit=" points",
         )
-    return Level(claim=own.claim, quantity=f"loss of {against} over that of {own.rule}", low=own.limit, unit="×")
+    return Level(
+        claim=own.claim,
+        quantity=f"loss of {against} over that of {own.rule}",
+        low=own.limit,
+        formula=Formula.FINAL_LOSS,
+        unit="×",
+    )
 
 
 def _measured(evidence: Evidence, claim: BatchClaim) -> Iterator[CellValue]:
@@ -89,7 +95,7 @@ def _measured(evidence: Evidence, claim: BatchClaim) -> Iterator[CellValue]:
         if claim.task is DIGITS:
             value = bootstrap_interval([theirs.accuracy - own.accuracy for theirs, own in pairs])
         else:
-            value = paired_ratio([theirs.loss for theirs, _ in pairs], [own.loss for _, own in pairs])
+            value = bootstrap_interval([theirs.loss / own.loss for theirs, own in pairs])
         yield CellValue(cell, value, (other.record_ids, row.record_ids))
 
 

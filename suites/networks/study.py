@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from analysis.cells import SIMULATED
-from analysis.claims import CellValue, ClaimRow, Level, judge
+from analysis.claims import CellValue, ClaimRow, Formula, Level, judge
 from analysis.sharing.rows import PairRow
 from analysis.stats import exactly
 from analysis.steps.rows import StepRow
@@ -18,11 +18,12 @@ from analysis.study import Evidence, Study
 from suites.networks.grid import NAME
 from suites.networks.places import FAMILIES, SIZES
 
-Steps = dict[tuple[str, int, str], float]  # seconds by workload, ranks, and network with transport and placement
+Steps = dict[tuple[str, int, str], StepRow]  # by workload, ranks, and network with transport and placement
 Asked = tuple[str, str, float | None, float | None, Iterator[CellValue]]
 ONCE = 1  # the virtual clock repeats exactly
 AT_MIDDLE = SIZES.index(128)
 PACKED, BESIDE = "Step over that of the packed placement", "Step over that on the fat-tree"
+COMPUTING = "Computation over step"
 
 
 def steps_of(rows: Sequence[StepRow]) -> Steps:
@@ -32,7 +33,7 @@ def steps_of(rows: Sequence[StepRow]) -> Steps:
         place = row.place
         plain = row.evidence == SIMULATED and "+" not in row.method
         if place.suite == NAME and plain and row.predicted_s is not None:
-            found.setdefault((place.workload, place.num_workers, place.network), row.predicted_s)
+            found.setdefault((place.workload, place.num_workers, place.network), row)
     return found
 
 
@@ -44,8 +45,8 @@ def _where(family: str, size: int, *, transport: str = "fluid", placement: str =
 def _over(steps: Steps, workload: str, ranks: int, other: str, reference: str, name: str) -> Iterator[CellValue]:
     """The step there over the step on the reference."""
     own, base = steps.get((workload, ranks, other)), steps.get((workload, ranks, reference))
-    if own is not None and base is not None:
-        yield CellValue(name, exactly(own / base, ONCE))
+    if own is not None and base is not None and own.predicted_s and base.predicted_s:
+        yield CellValue(name, exactly(own.predicted_s / base.predicted_s, ONCE), (own.ids, base.ids))
 
 
 def _placed(steps: Steps, family: str, placements: Sequence[str] = ("spread", "random")) -> Iterator[CellValue]:
@@ -84,7 +85,8 @@ def _scaling_factor(rows: Sequence[StepRow], gbit: int) -> Iterator[CellValue]:
         place, compute_s = row.place, row.phases.compute_s
         behind_one = f"hosts_per_leaf=8, gbit={gbit})" in place.network
         if place.suite == NAME and behind_one and "+" not in row.method and row.predicted_s and compute_s:
-            yield CellValue(f"{place.workload}, {gbit} Gbit/s", exactly(compute_s / row.predicted_s, ONCE))
+            factor = exactly(compute_s / row.predicted_s, ONCE)
+            yield CellValue(f"{place.workload}, {gbit} Gbit/s", factor, (row.ids, row.ids))
 
 
 def _gain_over(pairs: Sequence[PairRow], group: str, way: str, other: str) -> Iterator[CellValue]:
@@ -92,17 +94,19 @@ def _gain_over(pairs: Sequence[PairRow], group: str, way: str, other: str) -> It
     for pair in pairs:
         own, base = pair.row(way), pair.row(other)
         if pair.group == group and own is not None and base is not None and own.throughput and base.throughput:
-            yield CellValue(f"{group}, {way}", exactly(own.throughput.median / base.throughput.median, ONCE))
+            ids = pair.alone_ids, own.record_ids, base.record_ids
+            yield CellValue(f"{group}, {way}", exactly(own.throughput.median / base.throughput.median, ONCE), ids)
 
 
 class Question(NamedTuple):
-    """A claim, what is measured, the bounds of it, and the cells."""
+    """A claim, what is measured, the bounds of it, the cells, and the formula of their figures."""
 
     claim: str
     quantity: str
     low: float | None
     high: float | None
     measured: Iterable[CellValue]
+    formula: Formula = Formula.PREDICTED_STEP
 
 
 def claims(evidence: Evidence) -> Iterable[ClaimRow]:
@@ -111,7 +115,7 @@ def claims(evidence: Evidence) -> Iterable[ClaimRow]:
         return
     steps = steps_of(evidence.steps)
     for own in (*_of_places(steps), *_of_traffic(steps), *_published(evidence), *_of_sharing(evidence.pairs)):
-        level = Level(claim=own.claim, quantity=own.quantity, low=own.low, high=own.high, unit="×")
+        level = Level(claim=own.claim, quantity=own.quantity, low=own.low, high=own.high, formula=own.formula, unit="×")
         yield judge(level, list(own.measured))
 
 
@@ -141,19 +145,20 @@ def _of_traffic(steps: Steps) -> Iterator[Question]:
 
 def _published(evidence: Evidence) -> Iterator[Question]:
     """Zhang et al., Is Network the Bottleneck of Distributed Training?, arXiv 2006.10103."""
+    factor = Formula.PREDICTED_EFFICIENCY
     full = "Zhang et al. (arXiv 2006.10103): a 100 Gbit/s network used in full scales to 0.99"
-    yield Question(full, "Computation over step", 0.97, None, _scaling_factor(evidence.steps, 100))
+    yield Question(full, COMPUTING, 0.97, None, _scaling_factor(evidence.steps, 100), factor)
     slow = "Zhang et al. (arXiv 2006.10103): at 10 Gbit/s bytes have to shrink"
-    yield Question(slow, "Computation over step", None, 0.9, _scaling_factor(evidence.steps, 10))
+    yield Question(slow, COMPUTING, None, 0.9, _scaling_factor(evidence.steps, 10), factor)
 
 
 def _of_sharing(pairs: Sequence[PairRow]) -> Iterator[Question]:
     """Jobs that share links alone."""
-    naive = "Throughput over naive sharing"
+    naive, over = "Throughput over naive sharing", Formula.GAIN_RATIO
     shifts = "CASSINI (NSDI 2024): time shifts part jobs on shared links"
-    yield Question(shifts, naive, 1.0, None, _gain_over(pairs, "own-hosts", "cassini", "naive"))
+    yield Question(shifts, naive, 1.0, None, _gain_over(pairs, "own-hosts", "cassini", "naive"), over)
     turns = "Link turns part jobs on shared links"
-    yield Question(turns, naive, 1.0, None, _gain_over(pairs, "own-hosts", "crossover", "naive"))
+    yield Question(turns, naive, 1.0, None, _gain_over(pairs, "own-hosts", "crossover", "naive"), over)
 
 
 STUDY = Study(suite=NAME, curves=True, claims=claims)

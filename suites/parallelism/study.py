@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
-from analysis.claims import CellValue, ClaimRow, Level, judge, not_measured
+from analysis.claims import CellValue, ClaimRow, Formula, Level, judge, not_measured
 from analysis.pipelines.rows import PipelineRow
 from analysis.sharing.rows import CROSSOVER
 from analysis.stats import Interval, exactly, paired_ratio
@@ -41,8 +41,9 @@ def claims(evidence: Evidence) -> Iterable[ClaimRow]:
     yield judge(
         Level(
             claim="Two pipelined jobs in turns pass by pass reach 0.95 of the predicted gain",
-            quantity="CellValue over predicted gain",
+            quantity="Measured over predicted gain",
             low=0.95,
+            formula=Formula.FIFO_SHARE,
         ),
         list(_shares(evidence)),
     )
@@ -54,13 +55,18 @@ def _of_papers(rows: Rows, evidence: Evidence) -> Iterator[ClaimRow]:
             claim="GPipe (Huang et al., NeurIPS 2019): idle time is negligible (≤ 5 %) with 4 micro-batches per stage",
             quantity="Idle share of all ranks' time",
             high=0.05,
+            formula=Formula.IDLE,
             scale=100.0,
             unit=" %",
         ),
-        [CellValue(row.cell, row.bubble) for row in rows if row.group == "clock-16" and row.bubble is not None],
+        [
+            CellValue(row.cell, row.bubble, (row.ids,))
+            for row in rows
+            if row.group == "clock-16" and row.bubble is not None
+        ],
     )
     yield judge(
-        _over("PipeDream's plan (Narayanan et al., SOSP 2019) is at least as fast as data parallelism", "samples/s"),
+        _over("PipeDream's plan (Narayanan et al., SOSP 2019) is at least as fast as data parallelism"),
         list(_against(rows, "planned", "pipedream-planner", "data-parallel", _throughput)),
     )
     yield judge(
@@ -68,11 +74,12 @@ def _of_papers(rows: Rows, evidence: Evidence) -> Iterator[ClaimRow]:
             claim="DAPPLE (Fan et al., PPoPP 2021) needs at least 12 % less memory than GPipe without recompute",
             quantity="Its largest device's memory over GPipe's",
             high=0.88,
+            formula=Formula.MEMORY,
         ),
         list(_against(rows, "clock", DAPPLE, "gpipe", _memory)),
     )
     yield judge(
-        _over("PipeMare (Yang et al., MLSys 2021) computes more samples per second than GPipe", "samples/s"),
+        _over("PipeMare (Yang et al., MLSys 2021) computes more samples per second than GPipe"),
         list(_against(rows, "clock", PIPEMARE, "gpipe", _throughput)),
     )
     yield judge(
@@ -80,11 +87,12 @@ def _of_papers(rows: Rows, evidence: Evidence) -> Iterator[ClaimRow]:
             claim="PipeMare reaches the synchronous target within 5 % more steps, on digits and on text",
             quantity="Its steps to the target over those with a flush",
             high=1.05,
+            formula=Formula.STEPS_TO_TARGET,
         ),
         list(_steps_to_target(evidence, PIPEMARE)),
     )
     yield judge(
-        _over("Stanza (Wu et al., 2018): VGG's layers in two stages beat data parallelism", "samples/s"),
+        _over("Stanza (Wu et al., 2018): VGG's layers in two stages beat data parallelism"),
         list(_against(rows, "planned", "stanza", "data-parallel", _throughput)),
     )
 
@@ -97,15 +105,17 @@ def _of_executor(rows: Rows) -> Iterator[ClaimRow]:
             quantity="Busy share measured over the clock's",
             low=0.98,
             high=1.02,
+            formula=Formula.BUSY_BY_CLOCK,
         ),
         [found for row in measured for found in _busy_ratio(row)],
     )
     yield judge(
         Level(
             claim="On the paced link a step takes what the virtual clock says, within 5 %",
-            quantity="CellValue over predicted step",
+            quantity="Measured over predicted step",
             low=0.95,
             high=1.05,
+            formula=Formula.STEP_BY_CLOCK,
         ),
         [found for row in measured for found in _step_ratio(row)],
     )
@@ -114,25 +124,23 @@ def _of_executor(rows: Rows) -> Iterator[ClaimRow]:
             claim="Every rank held as many activations as its schedule's formula says",
             quantity="Cells in which all ranks did",
             low=1.0,
+            formula=Formula.STASHES,
         ),
-        [
-            CellValue(row.cell, exactly(float(row.facts.peak_stash == row.facts.stash_formula), len(row.steps_s)))
-            for row in rows
-            if row.facts.peak_stash
-        ],
+        [_as_by_formula(row) for row in rows if row.facts.peak_stash],
     )
     yield judge(
         Level(
             claim="Ours takes at most 1.03 times the step of torch.distributed.pipelining by the same schedule",
             quantity="Our step over torch's",
             high=1.03,
+            formula=Formula.SPEED_UP,
         ),
         list(_against_torch(rows)),
     )
 
 
-def _over(claim: str, quantity: str) -> Level:
-    return Level(claim=claim, quantity=f"Its {quantity} over the other's", low=1.0)
+def _over(claim: str) -> Level:
+    return Level(claim=claim, quantity="Its samples/s over the other's", low=1.0, formula=Formula.THROUGHPUT)
 
 
 def _against(rows: Rows, group: str, own: str, other: str, ratio: Ratio) -> Iterator[CellValue]:
@@ -151,6 +159,11 @@ def _throughput(row: PipelineRow, rival: PipelineRow) -> Interval:
 
 def _memory(row: PipelineRow, rival: PipelineRow) -> Interval:
     return exactly(max(row.facts.memory_bytes) / max(rival.facts.memory_bytes), len(row.steps_s))
+
+
+def _as_by_formula(row: PipelineRow) -> CellValue:
+    agrees = float(row.facts.peak_stash == row.facts.stash_formula)
+    return CellValue(row.cell, exactly(agrees, len(row.steps_s)), (row.ids,))
 
 
 def _busy_ratio(row: PipelineRow) -> Iterator[CellValue]:
@@ -196,7 +209,7 @@ def _shares(evidence: Evidence) -> Iterator[CellValue]:
             # Of the virtual clock a repeat is as good as many.
             on_clock = pair.group.startswith("two-jobs-clock")
             share = exactly(row.share.median, row.share.n) if on_clock else row.share
-            yield CellValue(row.cell, share, (row.record_ids,))
+            yield CellValue(row.cell, share, (pair.alone_ids, row.record_ids))
 
 
 STUDY = Study(suite=NAME, claims=claims)

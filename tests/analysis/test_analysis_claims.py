@@ -166,5 +166,15 @@ def test_one_worker_with_virtual_peers_is_no_null_control() -> None:
     assert "1 host and 7 virtual" in summary_of(virtual).pairs[0].title
 
 
+def test_a_paced_cell_is_as_wide_as_its_workers_with_the_virtual_ones() -> None:
+    records = crossover_suite(only=RHO)
+    paced = [replace(one, fabric=replace(one.fabric, kind="paced", num_hosts=1, num_virtual=3)) for one in records]
+    start = "Replay on 4 and 8 hosts, ρ"
+    found = summary_of(paced)
+    assert len(claim(found, start).cells) == len(claim(summary_of(records), start).cells) > 0
+    assert {row.num_workers for row in found.sweeps} == {4}
+    assert all(row.title.endswith(" · 4 workers") for row in found.sweeps)
+
+
 def test_other_suites_make_no_claims() -> None:
     assert summary_of(quick_suite(1)).claims == ()

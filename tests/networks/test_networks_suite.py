@@ -5,11 +5,14 @@ from dataclasses import replace
 import pytest
 
 from analysis.claims import Outcome
+from analysis.naming import Method
+from analysis.steps.rows import Setting, StepRow
 from analysis.study import Evidence
 from fabric.api import HostChoice, NetworkSpec
 from fabric.simulated.placed import place_network, shortest_choices
 from fabric.simulated.routing import route
 from fabric.simulated.topologies import parse_topology
+from results.record import Phases
 from suites.api import Options
 from suites.networks import study
 from suites.networks.grid import grid
@@ -48,11 +51,23 @@ def test_claims_without_their_cells_are_not_measured() -> None:
     assert {row.outcome for row in judged} == {Outcome.NOT_MEASURED}
 
 
+def step(network: str, predicted_s: float) -> StepRow:
+    place = Setting(
+        suite="networks", workload="vgg16-replay", batch_size=32, num_workers=32, gbit=25.0, network=network
+    )
+    method = Method(())
+    return StepRow(
+        place=place, method="", strategy=method, name="", system="ours", evidence="simulated", phases=Phases(),
+        predicted_s=predicted_s, ids=(network,),
+    )  # fmt: skip
+
+
 def test_a_claim_judges_the_step_over_its_reference() -> None:
     packed = study._where("vl2", study.AT_MIDDLE)
     spread = study._where("vl2", study.AT_MIDDLE, placement="spread")
-    steps = {("vgg16-replay", 32, packed): 0.1, ("vgg16-replay", 32, spread): 0.2}
+    steps = {("vgg16-replay", 32, network): step(network, at) for network, at in ((packed, 0.1), (spread, 0.2))}
     (measured,) = study._placed(steps, "vl2")
+    assert measured.of == ((spread,), (packed,))
     assert measured.cell == "vl2, spread"
     assert measured.value.median == pytest.approx(2.0)
 
