@@ -15,6 +15,7 @@ RHO = "ρ"
 JOBS = "jobs"
 HOSTS = "hosts"
 RATE = "Gbit/s"
+ALPHA = "α in µs"
 
 
 class Scale(StrEnum):
@@ -58,6 +59,7 @@ AXES: dict[str, Axis] = {
     "slow worker": Axis(label="compute time of one worker / that of the others", home=lambda _: 1.0),
     PHASE: Axis(label="start offset of the last job, share of its step"),
     RATE: Axis(label="Gbit/s that the link stands for", scale=Scale.LOG),
+    ALPHA: Axis(label="start-up time of a message, α in µs", scale=Scale.LOG),
 }
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from analysis.sharing.axes import ALPHA
 from crossover import Sharing
 from fabric.api import FabricSpec
 from harness.trial import Job, Link, Trial
@@ -166,7 +167,7 @@ def start_up_times() -> Iterator[Group]:
     """The same jobs while a step of a collective takes from 5 µs to 1 ms."""
     for alpha_s in ALPHAS_S:
         jobs = named(*[at_rho(1.0, DURING_BACKWARD)] * 2)
-        yield Group(name="alpha", jobs=jobs, ways=(FIFO,), alpha_s=alpha_s, axis="α in µs", at=1e6 * alpha_s)
+        yield Group(name="alpha", jobs=jobs, ways=(FIFO,), alpha_s=alpha_s, axis=ALPHA, at=1e6 * alpha_s)
 
 
 def validation() -> Iterator[Group]:
@@ -181,7 +182,7 @@ def validation() -> Iterator[Group]:
                     ways=(FIFO,),
                     num_workers=number,
                     alpha_s=alpha_s,
-                    axis="α in µs",
+                    axis=ALPHA,
                     at=1e6 * alpha_s,
                 )
 

@@ -75,7 +75,7 @@ def test_tables_of_sharing_fit_any_width(summary: Summary, width: int) -> None:
 
 def test_rows_are_plain_json(summary: Summary) -> None:
     data = json.loads(json.dumps(rows_as_json(summary), allow_nan=False))
-    assert {row["outcome"] for row in data["claims"]} == {"met", "missed", "not measured"}
+    assert {row["outcome"] for row in data["claims"]} == {"met", "missed", "undecided", "not measured"}
     assert data["sweeps"][0]["series"][0]["points"]
 
 
