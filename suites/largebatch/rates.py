@@ -8,13 +8,10 @@ from pathlib import Path
 
 from results.codec import from_jsonable
 from results.files import read_json
+from suites.catalogue import SuiteError
 from suites.largebatch.cells import BASE_BATCH, BatchRule, LargeBatchTask
 
 FILE = Path(__file__).with_name("rates.json")
-
-
-class RatesError(ValueError):
-    """A rate that no search has chosen; the message names the remedy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,12 +35,12 @@ def chosen_rates() -> tuple[ChosenRate, ...]:
 
 
 def rate_of(task: LargeBatchTask, rule: BatchRule, batch: int = BASE_BATCH) -> float:
-    """Raises: RatesError where none was chosen."""
+    """Raises: SuiteError where none was chosen."""
     asked = (task.workload.label, batch, rule.name)
     for own in chosen_rates():
         if (own.workload, own.batch, own.rule) == asked:
             return own.rate
-    raise RatesError(
+    raise SuiteError(
         f"no rate of {rule.name} on {task.workload.label} at batch {batch}; run the suite largebatch-search, then "
         "python -m suites.largebatch_search.choose FOLDER"
     )

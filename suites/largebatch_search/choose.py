@@ -10,17 +10,14 @@ from pathlib import Path
 
 from results.codec import to_jsonable
 from results.record import Record, Status, read_records
+from suites.catalogue import SuiteError
 from suites.largebatch.cells import DIGITS, TASKS, BatchRule, LargeBatchTask
 from suites.largebatch.rates import FILE, ChosenRate
 from suites.largebatch_search.grid import NAME
 
 
-class SearchError(ValueError):
-    """Records that are not a whole search; the message names what is missing."""
-
-
 def main(arguments: Sequence[str]) -> int:
-    """Write rates.json. Raises: SearchError."""
+    """Write rates.json. Raises: SuiteError."""
     if len(arguments) != 1:
         print("give the folder of the search's records", file=sys.stderr)
         return 2
@@ -32,7 +29,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def choices(records: Sequence[Record]) -> Iterator[ChosenRate]:
-    """The best rate of every rule at every batch. Raises: SearchError."""
+    """The best rate of every rule at every batch. Raises: SuiteError."""
     by_cell = {record.cell: record for record in records}
     for task in TASKS:
         for batch in task.batches:
@@ -45,11 +42,11 @@ def _choice(by_cell: dict[str, Record], task: LargeBatchTask, batch: int, rule: 
     for rate in rule.rates:
         cell = f"batch-{batch}/{task.workload.label}/{rule.name} at {rate:g}"
         if cell not in by_cell:
-            raise SearchError(f"no record of {cell}; run the suite {NAME} as a whole into this folder")
+            raise SuiteError(f"no record of {cell}; run the suite {NAME} as a whole into this folder")
         ends[rate] = _end(by_cell[cell])
     found = {rate: end for rate, end in ends.items() if end is not None}
     if not found:
-        raise SearchError(
+        raise SuiteError(
             f"{rule.name} diverged at every rate at batch {batch} on {task.workload.label}; widen its range"
         )
     metric = 0 if task is DIGITS else 1

@@ -14,11 +14,12 @@ from analysis.targets.rows import HeldOutEnd, TargetRow, TargetStudy
 from harness.trial import check
 from results.codec import to_jsonable
 from suites.api import Options
+from suites.catalogue import SuiteError
 from suites.largebatch.cells import BASE_BATCH, DIGITS, TASKS
 from suites.largebatch.grid import ONE_HOUR, REPEATS, SUITE
-from suites.largebatch.rates import RatesError, chosen_rates, rate_of
+from suites.largebatch.rates import chosen_rates, rate_of
 from suites.largebatch.study import STUDY
-from suites.largebatch_search.choose import SearchError, choices
+from suites.largebatch_search.choose import choices
 from suites.largebatch_search.grid import SUITE as SEARCH
 
 ACCURACY = "LARS (You et al., 2017) ends above SGD scaled and warmed up at the largest batch"
@@ -61,12 +62,12 @@ def test_the_recipe_scales_the_rate_of_the_base_batch_and_warms_up() -> None:
 
 
 def test_a_rate_that_nobody_searched_is_refused_with_the_remedy() -> None:
-    with pytest.raises(RatesError, match="run the suite largebatch-search"):
+    with pytest.raises(SuiteError, match="run the suite largebatch-search"):
         rate_of(DIGITS, replace(DIGITS.rules[0], name="adagrad"))
 
 
 def test_half_a_search_is_no_search() -> None:
-    with pytest.raises(SearchError, match="no record of batch-64"):
+    with pytest.raises(SuiteError, match="no record of batch-64"):
         list(choices([]))
 
 
