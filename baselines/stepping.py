@@ -31,6 +31,10 @@ class TensorwiseOptimizer(torch.optim.Optimizer):
         """One step of all tensors; `closure` is not called."""
         for group in self.param_groups:
             for weights in group["params"]:
-                if weights.grad is not None:
-                    self._rule(weights, weights.grad, self.state[weights], group)
+                if weights.grad is None:
+                    continue
+                state = self.state.get(weights, {})
+                self._rule(weights, weights.grad, state, group)
+                if state:  # a rule without any leaves none behind, in checkpoints neither
+                    self.state[weights] = state
         return None

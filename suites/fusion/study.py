@@ -88,7 +88,7 @@ CLAIMS: tuple[StepClaim, ...] = (
     ),
     *(
         StepClaim(
-            claim=f"ResNet-50 at 10 Gbit/s among {where[1]}: the best of ours beats {name} at its best setting",
+            claim=f"ResNet-50 at 10 Gbit/s among {where[1]} workers: the best of ours beats {name} at its best setting",
             quantity=SPEED,
             select=_best_against(system, where),
             low=1.0,

@@ -155,7 +155,7 @@ def test_crafted_records_meet_and_miss_the_claims_that_they_should(summary: Summ
     assert outcome(summary, "Predicted step times") is Outcome.MET
     assert outcome(summary, "Predicted order") is Outcome.MET
     assert outcome(summary, "MG-WFBP beats WFBP") is Outcome.MET
-    assert outcome(summary, "ResNet-50 at 10 Gbit/s on 8 hosts: the best of ours beats torch DDP") is Outcome.MET
+    assert outcome(summary, "ResNet-50 at 10 Gbit/s among 8 workers: the best of ours beats torch DDP") is Outcome.MET
     assert outcome(summary, "Horovod's paper: 90") is Outcome.NOT_MEASURED  # no ResNet-101
     assert outcome(summary, "Horovod's paper: 68") is Outcome.MISSED
     assert outcome(summary, "P3's paper: 25") is Outcome.MISSED

@@ -148,7 +148,6 @@ def test_two_servers_hold_the_model_together(forked) -> None:  # type: ignore[no
     servers[0].serve()
     servers[1].close()  # this process' copy of its listener
     rest = torch.frombuffer(bytearray(os.read(read_end, 1 << 16)), dtype=torch.float32)
-    servers[1].close()  # this process' copy of its listener
     whole, _ = run(forked, Bsp())
     assert torch.equal(torch.cat([servers[0].parameters.read(), rest]), whole.parameters.read())
 

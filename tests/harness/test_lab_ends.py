@@ -92,7 +92,7 @@ with LabHandle(fabric) as lab:
     ],
 )
 def test_a_launcher_that_is_ended_leaves_nothing(kind: str, number: signal.Signals, tmp_path: Path) -> None:
-    path = os.pathsep.join([str(CHECKOUT), str(Path(__file__).parent)])
+    path = os.pathsep.join([str(CHECKOUT), str(CHECKOUT / "tests"), str(Path(__file__).parent)])
     environment = {**os.environ, "PYTHONPATH": path, "TMPDIR": str(tmp_path)}
     command = [sys.executable, "-c", LAUNCHER, kind]
     with subprocess.Popen(

@@ -18,6 +18,8 @@ def test_the_catalogue_holds_every_schedule_and_planner() -> None:
     assert set(schedules()) == {"gpipe", "dapple", "pipedream", "pipemare", "interleaved"}
     assert set(planners()) == {
         "one-device",
+        "stanza",
+        "mesh-tensorflow",
         "data-parallel",
         "pipedream-planner",
         "dapple-planner",
