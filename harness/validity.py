@@ -70,6 +70,11 @@ def judged(record: Record, limits: Mapping[EvidenceKind, Limits] = LIMITS) -> Re
     return replace(record, checks=checks, status=Status.INVALID, reason=reason)
 
 
+def is_worth_again(record: Record) -> bool:
+    """Whether an invalid trial may be valid the next time: its codec's own work would be too long again."""
+    return all(check.passes for check in record.checks if check.quantity == CODEC)
+
+
 def checks_of(record: Record, limits: Mapping[EvidenceKind, Limits] = LIMITS) -> Iterator[CheckFacts]:
     """What was found against each limit of this record's kind of evidence; nothing where time is exact."""
     evidence = evidence_of(record)

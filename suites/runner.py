@@ -17,6 +17,7 @@ from fabric.api import FabricKind
 from harness.bench import Bench
 from harness.memory import check_memory
 from harness.trial import Trial, TrialError, check
+from harness.validity import is_worth_again
 from models.workload import Device, WorkloadSpec, open_workload
 from results.codec import to_jsonable
 from results.record import Record, RecordError, Status, read_record, write_record
@@ -178,7 +179,8 @@ class _SuiteRun:
         for attempt in range(1, self._effort.num_attempts + 1):
             if attempt > 1:
                 self._progress.added(left)
-            left = [trial for trial, record in self._attempt(left, attempt) if record.status is Status.INVALID]
+            tried = list(self._attempt(left, attempt))
+            left = [one for one, record in tried if record.status is Status.INVALID and is_worth_again(record)]
             if not left:
                 return
 

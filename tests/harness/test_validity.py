@@ -11,7 +11,19 @@ import psutil
 import pytest
 
 from harness.machine import processor_times
-from harness.validity import BUSY, CODEC, LIMITS, OTHERS, SLOWER, STOLEN, EvidenceKind, charged_s, evidence_of, judged
+from harness.validity import (
+    BUSY,
+    CODEC,
+    LIMITS,
+    OTHERS,
+    SLOWER,
+    STOLEN,
+    EvidenceKind,
+    charged_s,
+    evidence_of,
+    is_worth_again,
+    judged,
+)
 from results.codec import from_jsonable, to_jsonable
 from results.facts import ChargeFacts, MachineFacts, ProbeFacts
 from results.record import FabricFacts, JobResult, Phases, RankTimes, Record, Status
@@ -79,6 +91,7 @@ def test_a_disturbed_trial_is_invalid_with_the_reason(changed: dict[str, object]
     assert found.reason.startswith(f"{quantity}: ")
     assert [check.quantity for check in found.checks if not check.passes] == [quantity]
     assert found.jobs == record().jobs  # kept whole
+    assert is_worth_again(found)
 
 
 def test_real_computation_may_use_its_own_cores_and_paced_replay_may_stand_beside_other_work() -> None:
@@ -106,13 +119,17 @@ def test_a_codec_that_works_longer_than_it_is_charged_is_this_machine_s_work() -
     assert charged_s(charge, 50_000) == pytest.approx(0.1)
     assert charged_s(replace(charge, merge_s=1e-6), 50_000) == pytest.approx(0.2)  # four ranks merge twice
 
-    def status(kind: str, compress_s: float, charge: ChargeFacts) -> Status:
+    def found(kind: str, compress_s: float, charge: ChargeFacts) -> Record:
         one = record(kind)
         job = replace(one.jobs[0], charge=charge, phases=Phases(compress_s=compress_s))
-        return judged(replace(one, jobs=(job,))).status
+        return judged(replace(one, jobs=(job,)))
+
+    def status(kind: str, compress_s: float, charge: ChargeFacts) -> Status:
+        return found(kind, compress_s, charge).status
 
     assert status("emulated", 0.11, charge) is Status.OK
     assert status("paced", 0.11, charge) is Status.INVALID
+    assert not is_worth_again(found("paced", 0.11, charge))  # it would take as long the next time
     assert status("emulated", 0.12, charge) is Status.INVALID
     assert status("paced", 0.08, charge) is Status.OK
     assert status("emulated", 0.02, ChargeFacts(reason="no profile")) is Status.INVALID
