@@ -582,6 +582,11 @@ class Consistency(Protocol):
     card: ClassVar[Card]
 
     @property
+    def staleness(self) -> int | None:
+        """How many clocks a worker may be ahead of the slowest one; None without a bound."""
+        ...
+
+    @property
     def is_synchronous(self) -> bool:
         """Whether no worker ever computes on parameters that lack another worker's update."""
         ...

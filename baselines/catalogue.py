@@ -57,10 +57,10 @@ def _add(found: dict[str, type[Any]], kind: type[Any]) -> None:
     found[name] = kind
 
 
-def plugin_classes(module: ModuleType) -> list[type[Any]]:
-    """The plug-ins that a module defines itself."""
+def plugin_classes(module: ModuleType, card: type[Any] = Card) -> list[type[Any]]:
+    """The plug-ins that a module defines itself: the dataclasses with a `card` of this class."""
     own = [value for value in vars(module).values() if isinstance(value, type) and value.__module__ == module.__name__]
-    return [kind for kind in own if dataclasses.is_dataclass(kind) and isinstance(getattr(kind, "card", None), Card)]
+    return [kind for kind in own if dataclasses.is_dataclass(kind) and isinstance(getattr(kind, "card", None), card)]
 
 
 def plugin(name: str) -> type[Any]:

@@ -8,15 +8,15 @@ Differs from the papers: each update counts 1/P, so that P workers make as long 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 from baselines.api import Card, Slot
+from baselines.staleness import BoundedStaleness
 
 
 @dataclass(frozen=True, slots=True)
-class Asp:
+class Asp(BoundedStaleness):
     card: ClassVar[Card] = Card(
         name="asp",
         slot=Slot.CONSISTENCY,
@@ -25,18 +25,6 @@ class Asp:
     )
 
     @property
-    def is_synchronous(self) -> bool:
-        """False: updates are computed on parameters of different ages."""
-        return False
-
-    def may_start(self, clocks: Sequence[int], own: int) -> bool:
-        """Always."""
-        return True
-
-    def must_include(self, clock: int) -> int:
-        """No update at all."""
-        return -1
-
-    def share(self, num_arrived: int, num_workers: int) -> float:
-        """1/P of each update, however many have come."""
-        return 1.0 / num_workers
+    def staleness(self) -> None:
+        """Any number."""
+        return None

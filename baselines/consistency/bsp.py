@@ -6,15 +6,15 @@ below c and no other. The reference of every other method; equal to SSP with sta
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 from baselines.api import Card, Slot
+from baselines.staleness import BoundedStaleness
 
 
 @dataclass(frozen=True, slots=True)
-class Bsp:
+class Bsp(BoundedStaleness):
     card: ClassVar[Card] = Card(
         name="bsp",
         slot=Slot.CONSISTENCY,
@@ -23,18 +23,6 @@ class Bsp:
     )
 
     @property
-    def is_synchronous(self) -> bool:
-        """True: all workers read the same version."""
-        return True
-
-    def may_start(self, clocks: Sequence[int], own: int) -> bool:
-        """When the slowest worker has finished the clock before."""
-        return min(clocks) >= clocks[own]
-
-    def must_include(self, clock: int) -> int:
-        """All updates of the clock before."""
-        return clock - 1
-
-    def share(self, num_arrived: int, num_workers: int) -> float:
-        """1/P of each update."""
-        return 1.0 / num_workers
+    def staleness(self) -> int:
+        """No clock at all."""
+        return 0

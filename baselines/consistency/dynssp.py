@@ -10,15 +10,15 @@ Not verified against the paper's text: the formulas follow its abstract and publ
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 from baselines.api import Card, Slot
+from baselines.staleness import BoundedStaleness, check_staleness
 
 
 @dataclass(frozen=True, slots=True)
-class DynSsp:
+class DynSsp(BoundedStaleness):
     card: ClassVar[Card] = Card(
         name="dynssp",
         slot=Slot.CONSISTENCY,
@@ -29,23 +29,9 @@ class DynSsp:
     rule: str = "dynamic"
 
     def __post_init__(self) -> None:
-        if self.staleness < 0:
-            raise ValueError(f"staleness is {self.staleness}; use 0 (BSP) or more clocks")
+        check_staleness(self.staleness)
         if self.rule not in ("constant", "dynamic"):
             raise ValueError(f"rule is {self.rule!r}; use 'constant' or 'dynamic'")
-
-    @property
-    def is_synchronous(self) -> bool:
-        """Only without staleness."""
-        return self.staleness == 0
-
-    def may_start(self, clocks: Sequence[int], own: int) -> bool:
-        """While the worker is at most `staleness` clocks ahead of the slowest one."""
-        return clocks[own] - min(clocks) <= self.staleness
-
-    def must_include(self, clock: int) -> int:
-        """All updates more than `staleness` clocks old."""
-        return clock - self.staleness - 1
 
     def share(self, num_arrived: int, num_workers: int) -> float:
         """1/P by the constant rule; by the dynamic one, one over the updates of its version that have come."""

@@ -16,15 +16,15 @@ The paper trains support vector machines, matrix completion and graph cuts. Not 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 from baselines.api import Card, Slot
+from baselines.staleness import BoundedStaleness
 
 
 @dataclass(frozen=True, slots=True)
-class Hogwild:
+class Hogwild(BoundedStaleness):
     """As `asp`; each epoch's step is `decay` times the last one's."""
 
     card: ClassVar[Card] = Card(
@@ -41,18 +41,6 @@ class Hogwild:
             raise ValueError(f"decay is {self.decay}; use a factor above 0 and up to 1, e.g. 0.9")
 
     @property
-    def is_synchronous(self) -> bool:
-        """Never."""
-        return False
-
-    def may_start(self, clocks: Sequence[int], own: int) -> bool:
-        """Always."""
-        return True
-
-    def must_include(self, clock: int) -> int:
-        """Nothing is promised."""
-        return -1
-
-    def share(self, num_arrived: int, num_workers: int) -> float:
-        """1/P, as in `asp`."""
-        return 1.0 / num_workers
+    def staleness(self) -> None:
+        """Any number."""
+        return None

@@ -19,7 +19,6 @@ parameters of neighbouring rounds still overshoot: on the tests' small Lasso sta
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -27,10 +26,11 @@ import torch
 from torch import Tensor
 
 from baselines.api import Card, Slot
+from baselines.staleness import BoundedStaleness, check_staleness
 
 
 @dataclass(frozen=True, slots=True)
-class Petuum:
+class Petuum(BoundedStaleness):
     """SSP with `staleness`, and blocks chosen among `candidates` per worker; η is `floor`."""
 
     card: ClassVar[Card] = Card(
@@ -45,31 +45,13 @@ class Petuum:
     floor: float = 0.1
 
     def __post_init__(self) -> None:
-        if self.staleness < 0:
-            raise ValueError(f"staleness is {self.staleness}; use 0 (BSP) or more clocks")
+        check_staleness(self.staleness)
         if self.candidates < 1:
             raise ValueError(f"candidates is {self.candidates}; use 1 or more per worker")
         if not 0 <= self.coupling <= 1:
             raise ValueError(f"coupling is {self.coupling}; use a correlation from 0 (none) to 1 (any)")
         if self.floor <= 0:
             raise ValueError(f"floor is {self.floor}; use a small priority above 0, so that nothing is forgotten")
-
-    @property
-    def is_synchronous(self) -> bool:
-        """Without staleness it is BSP."""
-        return self.staleness == 0
-
-    def may_start(self, clocks: Sequence[int], own: int) -> bool:
-        """While it is at most `staleness` clocks ahead of the slowest."""
-        return clocks[own] - min(clocks) <= self.staleness
-
-    def must_include(self, clock: int) -> int:
-        """All clocks that the slowest worker may be behind."""
-        return clock - self.staleness - 1
-
-    def share(self, num_arrived: int, num_workers: int) -> float:
-        """1/P, as in `ssp`."""
-        return 1.0 / num_workers
 
     def blocks(self, changes: Tensor, couplings: Tensor, num_workers: int, generator: torch.Generator) -> list[int]:
         """At most `num_workers` parameters to change at once, in order of priority.

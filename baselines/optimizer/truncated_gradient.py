@@ -21,15 +21,16 @@ accounts of it.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, overload
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from baselines.api import Card, Parameters, Scope, Slot
+from baselines.stepping import TensorwiseOptimizer
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,33 +63,14 @@ class TruncatedGradient:
 
     def build(self, parameters: Parameters) -> torch.optim.Optimizer:
         """An optimizer of these parameters that counts its own steps."""
-        return _TruncatingSgd(parameters, self)
+        return TensorwiseOptimizer(parameters, self._step, lr=self.lr)
 
-
-class _TruncatingSgd(torch.optim.SGD):
-    """Counts the steps of each parameter, since a server or a pre-hook steps one alone."""
-
-    def __init__(self, parameters: Parameters, rule: TruncatedGradient) -> None:
-        super().__init__(parameters, lr=rule.lr)
-        self._rule = rule
-
-    @overload
-    def step(self, closure: None = None) -> None: ...
-
-    @overload
-    def step(self, closure: Callable[[], float]) -> float: ...
-
-    @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:
-        loss: float | None = super().step(closure)
-        rule = self._rule
-        stepped = ((p, group["lr"]) for group in self.param_groups for p in group["params"] if p.grad is not None)
-        for parameter, lr in stepped:
-            state = self.state[parameter]
-            state["num_steps"] = state.get("num_steps", 0) + 1
-            if state["num_steps"] % rule.every == 0:
-                parameter.copy_(truncated(parameter, lr * rule.every * rule.gravity, rule.threshold))
-        return loss
+    def _step(self, weights: Tensor, grad: Tensor, state: dict[str, Any], group: Mapping[str, Any]) -> None:
+        weights.add_(grad, alpha=-group["lr"])
+        # Counted per tensor, since a server or a pre-hook steps one alone.
+        state["num_steps"] = state.get("num_steps", 0) + 1
+        if state["num_steps"] % self.every == 0:
+            weights.copy_(truncated(weights, group["lr"] * self.every * self.gravity, self.threshold))
 
 
 def truncated(weights: Tensor, pull: float, threshold: float) -> Tensor:

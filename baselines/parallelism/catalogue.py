@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import importlib
 import pkgutil
 from collections.abc import Mapping
@@ -11,7 +10,8 @@ from types import MappingProxyType
 from typing import Any
 
 import baselines.parallelism
-from baselines.parallelism.api import ParallelismError, PipelineSchedule
+from baselines.catalogue import plugin_classes
+from baselines.parallelism.api import ParallelCard, ParallelismError, PipelineSchedule
 from baselines.text import build, read_call, settable_fields
 
 
@@ -53,11 +53,7 @@ def rows_of(kinds: Mapping[str, type[Any]]) -> list[dict[str, str]]:
 
 
 def _found(method: str) -> Mapping[str, type[Any]]:
-    kinds: dict[str, type[Any]] = {}
-    for entry in pkgutil.walk_packages(baselines.parallelism.__path__, f"{baselines.parallelism.__name__}."):
-        module = importlib.import_module(entry.name)
-        for kind in vars(module).values():
-            is_plugin = isinstance(kind, type) and dataclasses.is_dataclass(kind) and hasattr(kind, "card")
-            if is_plugin and kind.__module__ == module.__name__ and hasattr(kind, method):
-                kinds[kind.card.name] = kind
-    return MappingProxyType(dict(sorted(kinds.items())))
+    entries = pkgutil.walk_packages(baselines.parallelism.__path__, f"{baselines.parallelism.__name__}.")
+    modules = (importlib.import_module(entry.name) for entry in entries)
+    kinds = (kind for module in modules for kind in plugin_classes(module, ParallelCard) if hasattr(kind, method))
+    return MappingProxyType({kind.card.name: kind for kind in sorted(kinds, key=lambda kind: kind.card.name)})

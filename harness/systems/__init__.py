@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import importlib
 import pkgutil
 from collections.abc import Mapping
@@ -11,7 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 from baselines import outside
-from baselines.catalogue import CatalogueError
+from baselines.catalogue import CatalogueError, plugin_classes
 from baselines.text import build, read_call
 from harness.systems.api import System, SystemCard
 
@@ -26,13 +25,9 @@ def _systems(sources: tuple[str, ...]) -> Mapping[str, type[Any]]:
     own = [importlib.import_module(f"{__name__}.{entry.name}") for entry in pkgutil.iter_modules(__path__)]
     found: dict[str, type[Any]] = {}
     for module in (*own, *(module for source in sources for module in outside.plugin_modules(source))):
-        for kind in vars(module).values():
-            card = getattr(kind, "card", None)
-            if not (dataclasses.is_dataclass(kind) and isinstance(kind, type) and isinstance(card, SystemCard)):
-                continue
-            # A module may import another one's class, which is then seen twice under one name and is no clash.
-            if found.setdefault(card.name, kind) is not kind:
-                raise CatalogueError(f"{module.__name__}: the name {card.name!r} is taken; choose another")
+        for kind in plugin_classes(module, SystemCard):
+            if found.setdefault(kind.card.name, kind) is not kind:
+                raise CatalogueError(f"{module.__name__}: the name {kind.card.name!r} is taken; choose another")
     return MappingProxyType(found)
 
 

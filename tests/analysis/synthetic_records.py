@@ -139,9 +139,8 @@ def shared(workloads: tuple[str, str], policy: str, repeat: int, rng: np.random.
         ranks = tuple(
             RankTimes(rank=r.rank, warmup_s=r.warmup_s, steps_s=tuple(s * factor for s in r.steps_s)) for r in one.ranks
         )
-        length = factor * solo_s * 43
         start = clock if policy == "exclusive" else 0.0
-        clock = start + length
+        clock = start + factor * solo_s * 43
         phases = Phases(
             compute_s=one.phases.compute_s,
             exposed_s=(one.phases.exposed_s or 0.0) * 0.4,
@@ -162,7 +161,7 @@ def shared(workloads: tuple[str, str], policy: str, repeat: int, rng: np.random.
                 wire_bytes={tag: size / 10 for tag, size in one.wire_bytes.items()},  # the line has to carry them
                 interface_bytes=one.interface_bytes,
                 start_s=start,
-                end_s=start + length,
+                end_s=clock,
                 costs=costs if policy == "exclusive" else None,
             )
         )

@@ -60,8 +60,11 @@ def work(worker: int, places: list[ServerPlace], policy: Consistency, before: Ca
     link.close()
 
 
+Fork = Callable[[Callable[[], None]], int]  # answers with the process's number
+
+
 @pytest.fixture
-def forked() -> Iterator[Callable[[Callable[[], None]], int]]:
+def forked() -> Iterator[Fork]:
     """Run something in a process of its own, which ends with the test."""
     pids: list[int] = []
 
@@ -86,7 +89,7 @@ def in_turn(clock: int) -> None:
 
 
 def run(
-    forked: Callable[[Callable[[], None]], int],
+    forked: Fork,
     policy: Consistency,
     before: Callable[[int, int], None] = lambda worker, clock: None,
     on_loss: OnLoss = OnLoss.STOP,
@@ -98,7 +101,7 @@ def run(
 
 
 @pytest.mark.parametrize("policy", [Bsp(), Ssp(0), DynSsp(0)], ids=str)
-def test_without_staleness_processes_end_as_the_virtual_clock_does(policy: Consistency, forked) -> None:  # type: ignore[no-untyped-def]
+def test_without_staleness_processes_end_as_the_virtual_clock_does(policy: Consistency, forked: Fork) -> None:
     """Bit for bit: updates count in order of clock and worker, whoever comes first."""
     server, report = run(forked, policy)
     virtual = VirtualRun(
@@ -110,7 +113,7 @@ def test_without_staleness_processes_end_as_the_virtual_clock_does(policy: Consi
 
 
 @pytest.mark.parametrize("policy", [Asp(), Ssp(1), DynSsp(2)], ids=str)
-def test_no_update_is_lost_or_applied_twice_and_none_runs_too_far_ahead(policy: Consistency, forked) -> None:  # type: ignore[no-untyped-def]
+def test_no_update_is_lost_or_applied_twice_and_none_runs_too_far_ahead(policy: Consistency, forked: Fork) -> None:
     """The server refuses a clock that is not the worker's next; a worker refuses a read that lacks what is promised."""
 
     def slow(worker: int, clock: int) -> None:
@@ -119,7 +122,7 @@ def test_no_update_is_lost_or_applied_twice_and_none_runs_too_far_ahead(policy: 
     server, report = run(forked, policy, slow)
     assert server.parameters.clocks == [NUM_CLOCKS] * NUM_WORKERS
     assert [sum(own.values()) for own in report.tally.missed_by] == [NUM_CLOCKS] * NUM_WORKERS
-    assert max(report.tally.ahead) <= getattr(policy, "staleness", NUM_CLOCKS)
+    assert max(report.tally.ahead) <= (NUM_CLOCKS if policy.staleness is None else policy.staleness)
     assert sum(report.tally.ahead.values()) == NUM_WORKERS * NUM_CLOCKS
 
 
@@ -132,7 +135,7 @@ def test_a_read_of_bsp_holds_nothing_of_later_clocks() -> None:
     assert parameters.read().tolist() == [1.5]
 
 
-def test_two_servers_hold_the_model_together(forked) -> None:  # type: ignore[no-untyped-def]
+def test_two_servers_hold_the_model_together(forked: Fork) -> None:
     parts = parts_of(NUMEL, 2)
     servers = [server_of(Bsp(), start=start, stop=stop) for start, stop in parts]
     places = [place_of(server, *part) for server, part in zip(servers, parts, strict=True)]
@@ -157,20 +160,20 @@ def dies(worker: int, clock: int) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def test_a_dead_worker_is_named(forked) -> None:  # type: ignore[no-untyped-def]
+def test_a_dead_worker_is_named(forked: Fork) -> None:
     with pytest.raises(WorkerLostError, match=r"worker 1 is gone after 3 updates.*--on-loss continue"):
         run(forked, Asp(), dies)
 
 
 @pytest.mark.parametrize("policy", [Asp(), Ssp(1), DynSsp(1)], ids=str)
-def test_the_others_go_on_without_a_dead_worker(policy: Consistency, forked) -> None:  # type: ignore[no-untyped-def]
+def test_the_others_go_on_without_a_dead_worker(policy: Consistency, forked: Fork) -> None:
     """All of theirs is there, and what the dead one pushed before."""
     server, report = run(forked, policy, dies, OnLoss.CONTINUE)
     assert report.lost == [1]
     assert server.parameters.clocks == [NUM_CLOCKS, 3, NUM_CLOCKS]
 
 
-def test_a_stopped_worker_keeps_the_others_for_as_long_as_it_is_stopped(forked) -> None:  # type: ignore[no-untyped-def]
+def test_a_stopped_worker_keeps_the_others_for_as_long_as_it_is_stopped(forked: Fork) -> None:
     """SIGSTOP in mid-run: nothing breaks and nothing is lost, and the run ends soon after the worker goes on."""
 
     def stops(worker: int, clock: int) -> None:
@@ -188,7 +191,7 @@ def test_a_stopped_worker_keeps_the_others_for_as_long_as_it_is_stopped(forked) 
     assert report.lost == []
 
 
-def test_a_dead_server_is_reported_with_the_parameters_that_it_held(forked) -> None:  # type: ignore[no-untyped-def]
+def test_a_dead_server_is_reported_with_the_parameters_that_it_held(forked: Fork) -> None:
     model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1))  # 4, 2, 2 and 1 elements
     parameters = dict(model.named_parameters())
     parts = parts_of(9, 2)
@@ -221,7 +224,7 @@ def test_a_dead_server_is_reported_with_the_parameters_that_it_held(forked) -> N
     ],
     ids=["a wrong token", "too long", "another protocol"],
 )
-def test_a_stranger_is_turned_away_and_the_run_goes_on(greeting: bytes, forked) -> None:  # type: ignore[no-untyped-def]
+def test_a_stranger_is_turned_away_and_the_run_goes_on(greeting: bytes, forked: Fork) -> None:
     server = server_of(Bsp())
     with socket.create_connection((ADDRESS, server.port)) as stranger:
         stranger.sendall(greeting)
@@ -233,7 +236,7 @@ def test_a_stranger_is_turned_away_and_the_run_goes_on(greeting: bytes, forked) 
     assert server.parameters.clocks == [NUM_CLOCKS] * NUM_WORKERS
 
 
-def test_a_paced_link_carries_no_faster_than_its_rate(forked) -> None:  # type: ignore[no-untyped-def]
+def test_a_paced_link_carries_no_faster_than_its_rate(forked: Fork) -> None:
     """8 pushes of 3 workers with 20 bytes each at 1 ms per byte: half a second on the inbound way alone."""
     cluster = VirtualCluster(num_workers=NUM_WORKERS, compute_s=1.0, beta_s_per_byte=1e-3)
     server = ParameterServerProcess(
