@@ -22,6 +22,8 @@ from analysis.study import Evidence, Study, suites_with
 from analysis.targets.reached import target_studies
 from analysis.targets.training import Baseline, settings
 from analysis.verdict import verdicts
+from analysis.wording import plural
+from results.facts import CheckFacts
 from results.record import Environment, Record, Status
 
 
@@ -113,10 +115,15 @@ def _without_rivals(settings: Sequence[SettingRow], pairs: Sequence[PairRow]) ->
 
 
 def outcomes(groups: Iterable[Sequence[Record]]) -> tuple[OutcomeRow, ...]:
-    """Every trial that was skipped or failed, with its reason. None is dropped."""
+    """Every trial that was skipped, failed or invalid, with its reason. None is dropped."""
     rows = []
     for records in groups:
-        reasons = Counter((record.status, record.reason) for record in records if record.status is not Status.OK)
+        invalid = _why_invalid(records)
+        reasons = Counter(
+            (record.status, invalid if record.status is Status.INVALID and record.checks else record.reason)
+            for record in records
+            if record.status is not Status.OK
+        )
         rows += [
             OutcomeRow(
                 cell=records[0].cell,
@@ -128,6 +135,18 @@ def outcomes(groups: Iterable[Sequence[Record]]) -> tuple[OutcomeRow, ...]:
             for (status, reason), count in sorted(reasons.items())
         ]
     return tuple(rows)
+
+
+def _why_invalid(records: Iterable[Record]) -> str:
+    """The checks that trials of a cell failed, each with its worst value: every attempt found another one."""
+    failed: dict[str, list[CheckFacts]] = {}
+    for check in (check for record in records for check in record.checks if not check.passes):
+        failed.setdefault(check.quantity, []).append(check)
+    return "; ".join(
+        f"{quantity}: up to {max(check.found for check in checks):.1%} in {plural(len(checks), 'trial')}, "
+        f"at most {checks[0].most:.0%} allowed"
+        for quantity, checks in failed.items()
+    )
 
 
 def provenance(records: Iterable[Record]) -> tuple[ProvenanceRow, ...]:

@@ -172,10 +172,10 @@ def _sharing_cells(row: SharingRow) -> tuple[str, ...]:
 
 
 def outcome_list(outcomes: Sequence[OutcomeRow], width: int) -> Group:
-    """What was skipped or failed: the cell, how many repeats, and below it the reason in full."""
+    """What was skipped, failed or invalid: the cell, how many of its trials, and below it the reason in full."""
     lines: list[Text] = []
     for row in outcomes:
-        repeats = f"{row.num_repeats} of {plural(row.num_tried, 'repeat')}"
+        repeats = f"{row.num_repeats} of {plural(row.num_tried, 'trial')}"
         lines.append(Text.assemble((row.status.value, "yellow"), f" {row.cell} ({repeats})"))
         lines.append(terminal.paragraph(row.reason, width, indent=2))
     return terminal.titled("Skipped, failed and invalid", Group(*lines), width)

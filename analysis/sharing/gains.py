@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from analysis.cells import is_measured, is_shared, shared_repeats, step_time_s
-from analysis.naming import method_of, short_names
+from analysis.naming import Method, method_of, short_names
 from analysis.sharing.limits import Pair, fifo_share, limit_share, pair_key
 from analysis.sharing.metrics import (
     exposed_share,
@@ -33,7 +33,7 @@ def pairs(cells: Sequence[Sequence[Record]]) -> tuple[PairRow, ...]:
         if measured:
             groups.setdefault(pair_key(measured[0]), []).append(measured)
     firsts = [group[0][0] for group in groups.values()]
-    short = short_names(method_of(job) for first in firsts for job in first.jobs)
+    short = short_names(method for first in firsts for method in _methods(first))
     rows = []
     for key, group in groups.items():
         row = _pair_row(key, group, short)
@@ -55,7 +55,7 @@ def _pair_row(key: Pair, cells: list[list[Record]], short: Mapping[str, str]) ->
         rows=tuple(rows),
         group=group if at is None else group.removesuffix(f"-{at:g}"),
         work=work,
-        strategy=", ".join(dict.fromkeys(short[str(method_of(job))] for job in first.jobs)),
+        strategy=", ".join(dict.fromkeys(short[str(method)] for method in _methods(first))),
         axis=axis,
         at=at,
         phases=phase_range(rows),
@@ -71,12 +71,17 @@ def _told_apart(rows: Sequence[PairRow]) -> list[PairRow]:
     ]
 
 
+def _methods(record: Record) -> list[Method]:
+    """What its jobs ran, with sizes as what they stand for."""
+    return [method_of(job).in_real_sizes(record.fabric.size_scale) for job in record.jobs]
+
+
 def _names(record: Record, short: Mapping[str, str]) -> str:
     """`resnet20-digits ×2 (tensor-fusion)`; strategies one by one only where they differ."""
     workloads = [job.workload for job in record.jobs]
-    strategies = [short[str(method_of(job))] for job in record.jobs]
+    strategies = [short[str(method)] for method in _methods(record)]
     if len(set(strategies)) > 1:
-        return " + ".join(f"{job.workload} ({short[str(method_of(job))]})" for job in record.jobs)
+        return " + ".join(f"{own} ({strategy})" for own, strategy in zip(workloads, strategies, strict=True))
     same = len(set(workloads)) == 1
     return (
         f"{workloads[0]} ×{len(workloads)} ({strategies[0]})" if same else f"{' + '.join(workloads)} ({strategies[0]})"

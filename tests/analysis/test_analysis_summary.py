@@ -11,6 +11,7 @@ from analysis.sharing.steady import steady_step_time_s
 from analysis.summary import NoRecordsError
 from analysis.tables import rows_as_json
 from analysis.targets.training import Baseline, full_size
+from results.facts import CheckFacts
 from results.record import CurvePoint, JobResult, RankTimes, Record, Status
 from suites.reports import summary_of
 
@@ -131,6 +132,22 @@ def test_a_diverged_repeat_counts_as_infinite_and_is_shown_with_its_reason() -> 
     assert time_s.median == math.inf
     assert summary.outcomes[0].reason == "loss is NaN at step 7"
     assert (summary.outcomes[0].num_repeats, summary.outcomes[0].num_tried) == (2, 3)
+
+
+def test_invalid_trials_of_a_cell_are_one_outcome_with_the_worst_of_each_check() -> None:
+    stolen = (0.03, 0.08, 0.01)
+    made = [
+        replace(
+            record,
+            status=Status.INVALID if share > 0.02 else Status.OK,
+            reason=f"stolen: {share}",
+            checks=(CheckFacts(quantity="stolen", found=share, most=0.02),),
+        )
+        for record, share in zip(cells("unfused"), stolen, strict=True)
+    ]
+    (found,) = summary_of([*cells("torch-ddp"), *made]).outcomes
+    assert found.reason == "stolen: up to 8.0% in 2 trials, at most 2% allowed"
+    assert (found.num_repeats, found.num_tried) == (2, 3)
 
 
 @pytest.mark.parametrize("num_repeats", [1, 5])
