@@ -42,9 +42,9 @@ class Limits:
     """The most of each: how much slower than the run's fastest the probe before or after may be; shares of all
     processor time; and what codecs may compute beyond their charge, as a share of a step. ∞: no limit."""
 
-    slower: float
     stolen: float
     others: float
+    slower: float = math.inf
     busy: float = math.inf
     codec: float = math.inf
 
@@ -54,7 +54,7 @@ LIMITS: Mapping[EvidenceKind, Limits] = MappingProxyType(
     {
         EvidenceKind.REAL: Limits(slower=0.15, stolen=0.02, others=0.05),
         EvidenceKind.REPLAYED: Limits(slower=0.15, stolen=0.02, others=0.10, busy=0.5, codec=0.03),
-        EvidenceKind.PACED: Limits(slower=0.15, stolen=0.05, others=0.6, codec=0.01),
+        EvidenceKind.PACED: Limits(stolen=0.10, others=0.6, codec=0.01),
     }
 )
 

@@ -70,7 +70,8 @@ def record(kind: str = "emulated", device: str = "replay", machine: MachineFacts
 def test_a_trial_on_a_quiet_machine_counts_and_says_what_was_found(kind: str, device: str) -> None:
     found = judged(record(kind, device))
     assert (found.status, found.reason) == (Status.OK, "")
-    assert {SLOWER, STOLEN, OTHERS} <= {check.quantity for check in found.checks}
+    paced = (kind, device) == ("paced", "replay")  # its waits do not depend on the processor's speed
+    assert {check.quantity for check in found.checks} >= {STOLEN, OTHERS} | (set() if paced else {SLOWER})
     assert all(check.passes for check in found.checks)
     assert from_jsonable(Record, to_jsonable(found)) == found
 
@@ -145,7 +146,7 @@ def test_every_kind_of_evidence_has_limits_that_can_be_kept_and_can_be_broken() 
     assert set(LIMITS) == set(EvidenceKind)
     for limits in LIMITS.values():
         assert 0 < limits.stolen < limits.others < 1
-        assert 0 < limits.slower < 1
+        assert limits.slower > 0
 
 
 def test_processor_time_of_ended_children_is_the_run_s_own_and_that_of_strangers_is_not() -> None:
