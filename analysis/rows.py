@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from analysis.cells import LOCAL, SettingKey
 from analysis.claims import ClaimRow
 from analysis.codes.rows import CompressionStudy
+from analysis.collectives.rows import CollectiveRow
 from analysis.naming import Method
 from analysis.sharing.rows import OptimiserRow, PaperCase, SweepRow
 from analysis.sharing.rows import PairRow as PairRow
@@ -203,6 +204,7 @@ class Summary:
     targets: tuple[TargetStudy, ...] = ()
     adapted: tuple[AdaptedRow, ...] = ()
     compression: CompressionStudy = field(default_factory=CompressionStudy)
+    collectives: tuple[CollectiveRow, ...] = ()
     outcomes: tuple[OutcomeRow, ...]
     provenance: tuple[ProvenanceRow, ...]
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from analysis.cells import SIMULATED, cells, is_shared
 from analysis.claims import ClaimRow
 from analysis.codes.findings import compression_study
+from analysis.collectives.rows import collective_rows
 from analysis.corrections import corrected
 from analysis.pipelines.rows import pipeline_rows
 from analysis.rows import OutcomeRow, ProvenanceRow, SettingRow, Summary
@@ -62,6 +63,7 @@ def summarise(records: Iterable[Record], *, studies: Sequence[Study] = (), basel
         errors=evidence.errors,
         targets=evidence.targets,
         compression=evidence.compression,
+        collectives=evidence.collectives,
         adapted=adapted_rows(ran),
         outcomes=outcomes(groups),
         provenance=provenance(given),
@@ -88,6 +90,7 @@ def evidence_of(records: Sequence[Record], groups: Sequence[Sequence[Record]], s
         targets=targets,
         compression=compression_study(cells(records), targets, suites_with(studies, lambda study: study.codes)),
         pipelines=pipeline_rows(groups),
+        collectives=collective_rows(groups),
     )
 
 

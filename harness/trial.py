@@ -15,6 +15,7 @@ from harness.asynchrony.cluster import OnLoss, VirtualCluster
 from harness.parallel.placement import Pipelining
 from harness.precision import Precision
 from models.workload import Device, WorkloadSpec
+from results.collectives import Operation
 from results.facts import Role
 
 
@@ -90,6 +91,20 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Collective:
+    """An operation of a library to be timed by itself, every size whose rows fit into `most_s` seconds."""
+
+    library: str
+    operation: Operation
+    most_s: float = 15.0
+
+    @property
+    def text(self) -> str:
+        """`mpi all-reduce`."""
+        return f"{self.library} {self.operation}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
     """One run: `jobs` over `fabric`, `ranks_per_host` ranks of each job a host, `num_warmup + num_steps` steps.
 
@@ -98,7 +113,8 @@ class Trial:
     compute, and compute beside other communication, so many times each. `link` matters where link turns are taken.
     The `shares` of weighted, the `groups` of muri and the `beats` of cassini come from these costs unless given. With a
     `cluster`, unequal workers push to servers (`harness.asynchrony`): on the fabric lockstep on a virtual clock, on
-    others as processes, where `on_loss` says what becomes of the rest when a worker's ends.
+    others as processes, where `on_loss` says what becomes of the rest when a worker's ends. With a `collective` that is
+    timed by ranks of its library, and there are no jobs.
     """
 
     suite: str
@@ -124,10 +140,11 @@ class Trial:
     ranks_per_host: int = 1
     cluster: VirtualCluster | None = None
     on_loss: OnLoss = OnLoss.STOP
+    collective: Collective | None = None
 
     def __post_init__(self) -> None:
-        if not self.jobs:
-            raise TrialError(f"{self.cell}: no jobs; a trial needs at least one")
+        if bool(self.jobs) == (self.collective is not None):
+            raise TrialError(f"{self.cell}: {len(self.jobs)} jobs; a trial needs at least one, or a collective alone")
         if self.num_steps < 1 or self.num_warmup < 1:
             raise TrialError(
                 f"{self.cell}: num_steps is {self.num_steps} and num_warmup {self.num_warmup}; both must be at least 1"
@@ -191,6 +208,9 @@ def check(trial: Trial) -> None:
     from harness.systems.api import HasPrecisions, Warms
 
     _check_placement(trial)
+    if trial.collective is not None:
+        _check_collective(trial, trial.collective)
+        return
     if trial.is_pipelined:
         from harness.parallel.trial_checks import check_pipelines
 
@@ -226,6 +246,23 @@ def check(trial: Trial) -> None:
         else:
             # Other systems have no strategy, but the optimizer is a plug-in of ours.
             parse_strategy(job.optimizer)
+
+
+LIBRARIES = {FabricKind.EMULATED: ("gloo", "mpi", "horovod"), FabricKind.NATIVE: ("nccl",)}
+
+
+def _check_collective(trial: Trial, asked: Collective) -> None:
+    """Whether the library's ranks can be started there."""
+    if trial.fabric.kind not in LIBRARIES:
+        raise TrialError(
+            f"{trial.cell}: {asked.text} on the fabric {trial.fabric.kind}, which has no wire to be timed; use "
+            "emulated, or native for nccl"
+        )
+    if asked.library not in LIBRARIES[trial.fabric.kind]:
+        known = ", ".join(LIBRARIES[trial.fabric.kind])
+        raise TrialError(f"{trial.cell}: library {asked.library!r} on the fabric {trial.fabric.kind}; use {known}")
+    if trial.fabric.num_hosts < 2:
+        raise TrialError(f"{trial.cell}: a collective among {trial.fabric.num_hosts} hosts; use 2 or more")
 
 
 def _check_skipping(trial: Trial, job: Job) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 
 from results import schema1
 from results.codec import CodecError, from_jsonable, to_jsonable
+from results.collectives import CollectiveFacts
 from results.facts import ChargeFacts, CheckFacts, CodeFacts, MachineFacts, PipelineFacts, PluginFacts, Role
 from results.files import read_json, write_json
 
@@ -264,7 +265,8 @@ class Record:
     JSON, enough to run it again. `started_at` and `ended_at` are this trial's own times (UTC, ISO 8601), `machine` is
     what else went on meanwhile, `checks` what was found against each limit of validity; empty and None in records of
     schema 1, and where nothing is checked. `attempt` counts, from 1, how often this repeat of the cell was run: earlier
-    attempts were invalid, and have records of their own."""
+    attempts were invalid, and have records of their own. A trial that timed a collective has no jobs, and
+    `collective`."""
 
     id: str
     suite: str
@@ -289,6 +291,7 @@ class Record:
     machine: MachineFacts | None = None
     checks: tuple[CheckFacts, ...] = ()
     attempt: int = 1
+    collective: CollectiveFacts | None = None
     schema: int = SCHEMA_VERSION
 
     @property
