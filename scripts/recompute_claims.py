@@ -254,13 +254,16 @@ def speed_up(*operands: Operand) -> Figures:
 def of_bound(plain: Operand, best: Operand, alone: Operand) -> Figures:
     """The share of the way from the plain step to the bound that the best one goes."""
     first = next(one for one in best if is_timed(one))
-    job, fabric, world = first["jobs"][0], first["fabric"], len(first["jobs"][0]["ranks"])
-    line_s = 2 * (world - 1) / world * 8 / (PAYLOAD_SHARE * fabric["rate_bps"])
+    job, fabric = first["jobs"][0], first["fabric"]
+    world = workers(fabric, job)
+    sent_s = 4 * job["num_parameters"] * 2 * (world - 1) / world * 8 / (PAYLOAD_SHARE * fabric["rate_bps"])
+    if fabric["fit_residual"] == 0.0:  # the costs are given
+        sent_s = fabric["alpha_s"] + 4 * job["num_parameters"] * fabric["beta_s_per_byte"]
     groups: dict[str, list[Json]] = {}
     for one in alone:
         groups.setdefault(one["cell"], []).append(one)
     timed = [list(by_repeat(own).values()) for own in groups.values() if by_repeat(own)]
-    bound_s = max(statistics.median(map(statistics.median, timed)), 4 * job["num_parameters"] * line_s)
+    bound_s = max(statistics.median(map(statistics.median, timed)), sent_s)
     theirs, own = by_repeat(plain), by_repeat(best)
     both = [(theirs[r], own[r]) for r in theirs if r in own]
     return [(a - b) / (a - bound_s) for a, b in both if a - bound_s > 0.05 * a]
@@ -480,13 +483,22 @@ def error_figures(operands: Sequence[Operand]) -> tuple[list[float], dict[tuple[
     return sizes, signs
 
 
+def workers(fabric: Json, job: Json) -> int:
+    """Of a job, virtual ones too."""
+    return max(fabric["num_hosts"] * fabric.get("ranks_per_host", 1) + fabric.get("num_virtual", 0), len(job["ranks"]))
+
+
 def _place(operand: Operand) -> tuple[Any, ...]:
     one = next(one for one in operand if is_timed(one))
     fabric, job = one["fabric"], one["jobs"][0]
     rate = fabric["equivalent_rate_bps"] or fabric["rate_bps"]
-    hosts = fabric["num_hosts"] * fabric.get("ranks_per_host", 1) + fabric.get("num_virtual", 0)
-    workers = max(hosts, len(job["ranks"]))
-    return one["suite"], job["workload"], job["batch_size"], workers, None if rate is None else f"{rate / 1e9:.6g}"
+    return (
+        one["suite"],
+        job["workload"],
+        job["batch_size"],
+        workers(fabric, job),
+        None if rate is None else f"{rate / 1e9:.6g}",
+    )
 
 
 def tau_interval(signs: Mapping[tuple[int, int], float], n: int) -> tuple[float, float, float]:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from analysis import naming
-from analysis.cells import LOCAL, SIMULATED, fabric_key, is_measured, is_shared, num_ranks, step_time_s
+from analysis.cells import LOCAL, SIMULATED, fabric_key, is_measured, is_shared, num_workers, step_time_s
 from analysis.stats import NOISE, Interval, bootstrap_interval, pairs_interval, quantile_interval
 from analysis.steps.rows import ErrorRow, PaysRow, Setting, StepRow, StudyRow, on_fabric
 from analysis.targets.training import median_phases, visible_phases
@@ -23,6 +23,7 @@ from results.lines import line_s_per_byte
 from results.record import Record
 
 GRADIENT_BYTES = 4
+GIVEN = 0.0  # the residual of costs that nobody had to fit, on a modelled link
 Key = tuple[Setting, str]
 
 
@@ -71,7 +72,7 @@ def place_of(record: Record) -> Setting:
         suite=record.suite,
         workload=job.workload,
         batch_size=job.batch_size,
-        num_workers=max(fabric.num_hosts * fabric.ranks_per_host + fabric.num_virtual, num_ranks(record, job)),
+        num_workers=num_workers(record, job),
         gbit=None if rate is None else float(f"{rate / 1e9:.6g}"),
         network=fabric_key(fabric).network,
     )
@@ -110,11 +111,11 @@ def _row(records: Sequence[Record]) -> StepRow:
 
 
 def _all_in_one_s(record: Record) -> float | None:
-    """One message with every gradient by all-reduce: what the line's rate needs, since fits of noisy minutes say more,
-    or α + β·bytes where no rate is set; None where the link was not calibrated either."""
+    """One message with every gradient by all-reduce: α + β·bytes where they are given and not fitted, else what the
+    line's rate needs, since fits of noisy minutes say more; None where no rate is set and nothing was calibrated."""
     fabric, size = record.fabric, GRADIENT_BYTES * record.jobs[0].num_parameters
-    if fabric.rate_bps and size:
-        return size * line_s_per_byte(fabric.rate_bps, num_ranks(record, record.jobs[0]))
+    if fabric.rate_bps and size and fabric.fit_residual != GIVEN:
+        return size * line_s_per_byte(fabric.rate_bps, num_workers(record, record.jobs[0]))
     if fabric.alpha_s is None or fabric.beta_s_per_byte is None or not size:
         return None
     return fabric.alpha_s + fabric.beta_s_per_byte * size
