@@ -51,7 +51,7 @@ def _drawn(name: str, caption: str, figure: Figure, rows: Sequence[PacketRow]) -
 
 def _where(rows: Sequence[PacketRow]) -> str:
     """The network, where all cells have the same one."""
-    networks = list(dict.fromkeys(row.network for row in rows))
+    networks = list(dict.fromkeys(row.network for row in sorted(rows, key=lambda row: row.at or 0.0)))
     return networks[0] if len(networks) == 1 else f"{networks[0]} to {networks[-1]}"
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.ticker import NullLocator, ScalarFormatter
+from matplotlib.ticker import NullLocator
 
 from analysis import theme
 from analysis.packets.rows import FRAME_BYTES, PacketRow, goodput_bps, slowdowns
@@ -115,5 +115,5 @@ def _wide() -> Figure:
 
 def _plain(axes: Axes) -> None:
     """Numbers rather than powers on a logarithmic axis."""
-    axes.xaxis.set_major_formatter(ScalarFormatter())
+    axes.xaxis.set_major_formatter("{x:g}")
     axes.xaxis.set_minor_locator(NullLocator())

@@ -102,7 +102,7 @@ def _of_incast(rows: Rows) -> Iterator[ClaimRow]:
     )  # fmt: skip
     yield _alone(
         rows, "DCTCP (SIGCOMM 2010, figure 18): no collapse while a window of two packets per sender fits the port",
-        "Goodput over line rate", Formula.LINE_SHARE, ("packets-incast-8", "packets-incast-16"), ("dctcp-200ms",),
+        "Goodput over line rate", Formula.LINE_SHARE, ("packets-incast-16",), ("dctcp-200ms",),
         low=0.5,
     )  # fmt: skip
 
