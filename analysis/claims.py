@@ -65,6 +65,15 @@ class Formula(StrEnum):
     STEPS_TO_TARGET = "steps to the target of 1 over those of 2"
     BUSY_BY_CLOCK = "busy share of 1 over that of the virtual clock"
     STEP_BY_CLOCK = "step of 1 over that of the virtual clock"
+    COMPLETION = "mean completion of 1 over that of 2"
+    GOODPUT = "goodput of 1 over that of 2"
+    LINE_SHARE = "goodput of 1 over its line rate"
+    LEAST_SHARE = "least over mean goodput of the flows of 1"
+    QUEUE = "mean queue of 1 over that of 2"
+    QUEUE_OVER_MARK = "mean queue of 1 over its marking threshold"
+    HIGHEST_QUEUE = "highest queue of 1 over its marking threshold and a frame per flow"
+    ROUND_TRIP = "mean round trip of 1 over that of 2"
+    CIRCLE = "1 where links of 1 wait in a circle, else 0"
     STASHES = "1 where all stashes of 1 peak as by the formula, else 0"
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from analysis.claims import ClaimRow
 from analysis.codes.rows import CompressionStudy
+from analysis.packets.rows import PacketRow
 from analysis.pipelines.rows import PipelineRow
 from analysis.sharing.rows import OptimiserRow, PairRow, SweepRow
 from analysis.steps.rows import ErrorRow, StepRow
@@ -23,7 +24,8 @@ class Evidence:
 
     `pairs` are jobs that share devices, those on sweeps too; `sweeps` their curves; `optimised` the same jobs under
     several strategies; `steps` methods by place with their predictions' `errors`; `targets` times to a target;
-    `compression` bits, and the links on which codes pay; `pipelines` jobs in stages.
+    `compression` bits, and the links on which codes pay; `pipelines` jobs in stages; `packets` flows
+    in the packet engine.
     """
 
     suites: frozenset[str]
@@ -35,6 +37,7 @@ class Evidence:
     targets: tuple[TargetStudy, ...] = ()
     compression: CompressionStudy = field(default_factory=CompressionStudy)
     pipelines: tuple[PipelineRow, ...] = ()
+    packets: tuple[PacketRow, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

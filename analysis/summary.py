@@ -9,6 +9,7 @@ from analysis.cells import SIMULATED, cells, is_shared
 from analysis.claims import ClaimRow
 from analysis.codes.findings import compression_study
 from analysis.corrections import corrected
+from analysis.packets.rows import packet_rows
 from analysis.pipelines.rows import pipeline_rows
 from analysis.rows import OutcomeRow, ProvenanceRow, SettingRow, Summary
 from analysis.sharing.gains import pairs
@@ -63,6 +64,7 @@ def summarise(records: Iterable[Record], *, studies: Sequence[Study] = (), basel
         targets=evidence.targets,
         compression=evidence.compression,
         adapted=adapted_rows(ran),
+        packets=evidence.packets,
         outcomes=outcomes(groups),
         provenance=provenance(given),
     )
@@ -88,6 +90,7 @@ def evidence_of(records: Sequence[Record], groups: Sequence[Sequence[Record]], s
         targets=targets,
         compression=compression_study(cells(records), targets, suites_with(studies, lambda study: study.codes)),
         pipelines=pipeline_rows(groups),
+        packets=packet_rows(groups),
     )
 
 

@@ -11,6 +11,7 @@ from baselines.api import NeedsWorld, SharesMemory, UpdatePoint
 from baselines.strategy import Strategy, parse_strategy, why_not_pushed
 from crossover import ReleasePoint, Sharing
 from fabric.api import FabricKind, FabricSpec, NetworkSpec
+from fabric.simulated.packet_traffic import PacketTraffic
 from harness.asynchrony.cluster import OnLoss, VirtualCluster
 from harness.parallel.placement import Pipelining
 from harness.precision import Precision
@@ -98,7 +99,8 @@ class Trial:
     compute, and compute beside other communication, so many times each. `link` matters where link turns are taken.
     The `shares` of weighted, the `groups` of muri and the `beats` of cassini come from these costs unless given. With a
     `cluster`, unequal workers push to servers (`harness.asynchrony`): on the fabric lockstep on a virtual clock, on
-    others as processes, where `on_loss` says what becomes of the rest when a worker's ends.
+    others as processes, where `on_loss` says what becomes of the rest when a worker's ends. A trial of `traffic` has no
+    jobs: flows of the network's transport go through the packet engine (`harness.simulated.packets`).
     """
 
     suite: str
@@ -124,10 +126,13 @@ class Trial:
     ranks_per_host: int = 1
     cluster: VirtualCluster | None = None
     on_loss: OnLoss = OnLoss.STOP
+    traffic: PacketTraffic | None = None
 
     def __post_init__(self) -> None:
-        if not self.jobs:
-            raise TrialError(f"{self.cell}: no jobs; a trial needs at least one")
+        if bool(self.jobs) == (self.traffic is not None):
+            raise TrialError(f"{self.cell}: {len(self.jobs)} jobs; a trial needs at least one, or traffic instead")
+        if self.traffic is not None and self.fabric.kind is not FabricKind.SIMULATED:
+            raise TrialError(f"{self.cell}: traffic on the {self.fabric.kind} fabric; packets are simulated, use that")
         if self.num_steps < 1 or self.num_warmup < 1:
             raise TrialError(
                 f"{self.cell}: num_steps is {self.num_steps} and num_warmup {self.num_warmup}; both must be at least 1"
@@ -190,6 +195,9 @@ def check(trial: Trial) -> None:
     from harness.systems import system_of  # the systems need the values above
     from harness.systems.api import HasPrecisions, Warms
 
+    if trial.traffic is not None:
+        _check_traffic(trial)
+        return
     _check_placement(trial)
     if trial.is_pipelined:
         from harness.parallel.trial_checks import check_pipelines
@@ -334,6 +342,15 @@ def _check_network(trial: Trial, network: NetworkSpec) -> None:
     if trial.cluster is not None:
         raise TrialError(f"{trial.cell}: unequal workers train in lockstep, not on a simulated network; leave it out")
     place_network(network, trial.world, len(trial.jobs))
+
+
+def _check_traffic(trial: Trial) -> None:
+    """Whether all its flows can be. Raises: NetworkError."""
+    from fabric.simulated.packet_flows import check_traffic  # numba comes with it
+
+    assert trial.traffic is not None
+    assert trial.fabric.network is not None
+    check_traffic(trial.traffic, trial.fabric.network, trial.seed)
 
 
 def _check_placement(trial: Trial) -> None:

@@ -16,6 +16,7 @@ from results import schema1
 from results.codec import CodecError, from_jsonable, to_jsonable
 from results.facts import ChargeFacts, CheckFacts, CodeFacts, MachineFacts, PipelineFacts, PluginFacts, Role
 from results.files import read_json, write_json
+from results.traffic import TrafficFacts
 
 SCHEMA_VERSION = 2
 TRACES = "traces"  # the folder beside records that holds their traces, which are JSON too
@@ -259,12 +260,13 @@ class Environment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """One trial. `cell` names the question (repeats of one cell share it); `axis` and `at` say which
-    quantity a sweep varies and where on it this cell lies; `trial` is the resolved trial as plain
-    JSON, enough to run it again. `started_at` and `ended_at` are this trial's own times (UTC, ISO 8601), `machine` is
-    what else went on meanwhile, `checks` what was found against each limit of validity; empty and None in records of
-    schema 1, and where nothing is checked. `attempt` counts, from 1, how often this repeat of the cell was run: earlier
-    attempts were invalid, and have records of their own."""
+    """One trial. `cell` names the question (repeats of one cell share it); `axis` and `at` say which quantity a
+    sweep varies and where on it this cell lies; `traffic` is what flows did in a trial without jobs; `trial` is the
+    resolved trial as plain JSON, enough to run it again. `started_at` and `ended_at` are this trial's own times
+    (UTC, ISO 8601), `machine` is what else went on meanwhile, `checks` what was found against each limit of
+    validity; empty and None in records of schema 1, and where nothing is checked. `attempt` counts, from 1, how
+    often this repeat of the cell was run: earlier attempts were invalid, and have records of their own.
+    """
 
     id: str
     suite: str
@@ -282,6 +284,7 @@ class Record:
     makespan_s: float | None = None
     prediction: Prediction | None = None
     sharing_facts: SharingFacts | None = None
+    traffic: TrafficFacts | None = None
     trial: Mapping[str, Any] = field(default_factory=dict)
     environment: Environment = Environment()
     started_at: str = ""

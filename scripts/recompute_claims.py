@@ -437,6 +437,54 @@ def stashes(own: Operand) -> Figures:
     return [float(all(facts["peak_stash"] == facts["stash_formula"] for _, facts in pipelines(own)))]
 
 
+# ---- figures of flows in the packet engine
+
+
+def traffic(operand: Operand) -> dict[int, Json]:
+    """What flows did, by repeat."""
+    return {one["repeat"]: one["traffic"] for one in operand if one["status"] == "ok" and one["traffic"]}
+
+
+def flow_ratio(figure: Callable[[Json], float]) -> Callable[[Operand, Operand], Figures]:
+    """A figure over that of the other cell, by repeat."""
+
+    def ratio(own: Operand, other: Operand) -> Figures:
+        mine, theirs = traffic(own), traffic(other)
+        return [figure(mine[r]) / figure(theirs[r]) for r in sorted(mine) if r in theirs]
+
+    return ratio
+
+
+def completion_s(run: Json) -> float:
+    """Mean of the first group; a flow that has not ended counts until the run's end."""
+    own = run["groups"][0]
+    ends = [run["now_s"] if end is None else end for end in own["end_s"]]
+    return statistics.fmean(end - start for start, end in zip(own["start_s"], ends, strict=True))
+
+
+def goodputs_bps(run: Json) -> list[float]:
+    """Of the last group's flows, from the moment that counts to the last end or the run's."""
+    own = run["groups"][-1]
+    last_s = run["now_s"] if None in own["end_s"] else max(own["end_s"])
+    both = zip(own["before_bytes"], own["delivered_bytes"], strict=True)
+    return [8 * (delivered - before) / (last_s - run["from_s"]) for before, delivered in both]
+
+
+def round_trip_s(run: Json) -> float:
+    """Mean over flows."""
+    return statistics.fmean(each for group in run["groups"] for each in group["round_trip_s"] if each is not None)
+
+
+def line_share(own: Operand) -> Figures:
+    """Goodput over the line rate."""
+    return [sum(goodputs_bps(one["traffic"])) / one["fabric"]["rate_bps"] for one in own if one["status"] == "ok"]
+
+
+def highest_queue(run: Json) -> float:
+    """Over the marking threshold and a frame of 1,538 bytes per flow."""
+    return float(max(run["queue_bytes"]) / (run["mark_bytes"] + 1538 * len(run["groups"][-1]["num_bytes"])))
+
+
 EXACT: Mapping[str, Callable[..., Figures]] = {
     "computation of 1 over the predicted step of 2, at most 1": predicted_efficiency,
     "float32 over the code of 1": bits,
@@ -462,6 +510,23 @@ SAMPLED: Mapping[str, Callable[..., Figures]] = {
     "steps to the target of 1 over those of 2": steps_to_target,
     "final loss of 1 over that of 2": final_loss,
     "idle share of 1": idle,
+    "mean completion of 1 over that of 2": flow_ratio(completion_s),
+    "goodput of 1 over that of 2": flow_ratio(lambda run: sum(goodputs_bps(run))),
+    "goodput of 1 over its line rate": line_share,
+    "least over mean goodput of the flows of 1": lambda own: [
+        min(each) / statistics.fmean(each) for each in map(goodputs_bps, traffic(own).values())
+    ],
+    "mean queue of 1 over that of 2": flow_ratio(lambda run: float(run["mean_queue_bytes"])),
+    "mean queue of 1 over its marking threshold": lambda own: [
+        run["mean_queue_bytes"] / run["mark_bytes"] for run in traffic(own).values()
+    ],
+    "highest queue of 1 over its marking threshold and a frame per flow": lambda own: [
+        highest_queue(run) for run in traffic(own).values()
+    ],
+    "mean round trip of 1 over that of 2": flow_ratio(round_trip_s),
+    "1 where links of 1 wait in a circle, else 0": lambda own: [
+        float(bool(run["circle"])) for run in traffic(own).values()
+    ],
     "busy share of 1 over that of the virtual clock": busy_by_clock,
     "step of 1 over that of the virtual clock": step_by_clock,
 }
