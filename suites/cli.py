@@ -32,7 +32,7 @@ from suites.errors import is_about_the_request, remedy_for
 RUNS = Path("runs")
 EPILOG = """\
 examples:
-  crossover-bench run quick                      the first comparison, about seven minutes
+  crossover-bench run quick                      the first comparison, about five minutes
   crossover-bench run quick --smoke              the same path in under a minute
   crossover-bench run quick --only real/resnet20 some cells of it
   crossover-bench run quick --strategy tensor-fusion+half --only real --rate 1gbit

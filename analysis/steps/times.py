@@ -17,7 +17,7 @@ from dataclasses import replace
 from analysis import naming
 from analysis.cells import LOCAL, SIMULATED, fabric_key, is_measured, is_shared, num_ranks, step_time_s
 from analysis.stats import NOISE, Interval, bootstrap_interval, pairs_interval, quantile_interval
-from analysis.steps.rows import ErrorRow, PaysRow, Setting, StepRow, StudyRow
+from analysis.steps.rows import ErrorRow, PaysRow, Setting, StepRow, StudyRow, on_fabric
 from analysis.targets.training import median_phases, visible_phases
 from results.lines import line_s_per_byte
 from results.record import Record
@@ -88,6 +88,7 @@ def _row(records: Sequence[Record]) -> StepRow:
         name=str(method),
         system=job.system,
         evidence=first.fabric.label,
+        fabric=first.fabric.kind,
         phases=median_phases([visible_phases(record.jobs[0]) for record in records]),
         num_messages=job.num_messages,
         num_control_rounds=job.num_control_rounds,
@@ -250,11 +251,12 @@ def paying_ranges(gains: Sequence[tuple[float, float]]) -> tuple[tuple[float | N
 
 
 def error_rows(rows: Sequence[StepRow]) -> tuple[ErrorRow, ...]:
-    """How far predictions lie from measurements: over all cells first, then by workers, by network and by suite."""
+    """How far predictions lie from measurements: over all cells first, then by fabric, workers, network and suite."""
     known = [row for row in rows if row.error is not None]
     if not known:
         return ()
     kinds: tuple[Callable[[StepRow], str], ...] = (
+        lambda row: on_fabric(row.fabric),
         lambda row: f"{row.place.num_workers} workers",
         lambda row: row.place.workload,
         lambda row: f"suite {row.place.suite}",
@@ -262,8 +264,7 @@ def error_rows(rows: Sequence[StepRow]) -> tuple[ErrorRow, ...]:
     parts = [errors_of("all", known)]
     for kind in kinds:
         groups = dict.fromkeys(map(kind, known))
-        if len(groups) > 1:
-            parts += [errors_of(group, [row for row in known if kind(row) == group]) for group in groups]
+        parts += [errors_of(group, [row for row in known if kind(row) == group]) for group in groups]
     return tuple(parts)
 
 
