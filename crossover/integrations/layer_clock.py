@@ -183,7 +183,9 @@ def _folded(moments: list[_Moment], num_layers: int) -> tuple[list[float], list[
 
 
 def _between_s(before: Any, after: Any) -> float:
-    return after - before if isinstance(after, float) else before.elapsed_time(after) / 1e3
+    if isinstance(before, float) and isinstance(after, float):
+        return after - before
+    return float(before.elapsed_time(after)) / 1e3
 
 
 def _forward_order(moments: list[_Moment], num_layers: int) -> list[int]:

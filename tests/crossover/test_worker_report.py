@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from crossover.commands.main import main
 from crossover.integrations.layer_clock import LayerClock
+from crossover.integrations.workers import process_group_team
 from crossover.planning import read_profile
 from crossover.worker_report import LayerReport, WorkerReport, first_report, layers_text, write_report
 from models.layer_profile import load_profile
@@ -126,6 +127,16 @@ def test_the_first_workers_largest_model_counts(tmp_path: Path) -> None:
     assert found is not None
     assert (found.rank, found.gradients_bytes, found.layers) == (0, 24, (layer,))
     assert first_report(tmp_path / "nothing") is None
+
+
+def test_the_workers_of_all_hosts_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The arbiter of one host sees its own alone."""
+    answers = {"get_backend": "gloo", "get_rank": 4, "get_world_size": 6}
+    for name, answer in answers.items():
+        monkeypatch.setattr(torch.distributed, name, lambda group, answer=answer: answer)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    team = process_group_team(torch.device("cpu"), None)
+    assert (team.world, team.num_local) == (6, 2)
 
 
 SCRIPT = """\
