@@ -18,7 +18,7 @@ from harness.sizes import scaled
 from harness.trial import Job, Trial
 from models.workload import Device, WorkloadSpec
 from suites.api import Options, Suite, interleave
-from suites.data import with_data
+from suites.data import jobs_with_data, with_data
 from suites.recipes import BERT_TINY, CYCLE, RATE_BPS, RESNET20, RESNET20_LARGE, Recipe, trial
 from suites.scaling import Scene, Wire, buckets, replay_place
 
@@ -101,7 +101,7 @@ def _replay(options: Options) -> Iterator[Trial]:
 
 
 def _sharing(options: Options) -> Iterator[Trial]:
-    real = (RESNET20_LARGE.job("a"), RESNET20_LARGE.job("b"))
+    real = jobs_with_data((RESNET20_LARGE.job("a"), RESNET20_LARGE.job("b")), options.data_path)
     fabric = options.fabric_spec(num_hosts=2, rate_bps=RATE_BPS)
     yield from _ways(real, TURNS, fabric, options)
     modelled, size_scale = replay_place(options, num_workers=PAIR_WORKERS, gbit=PAIR_GBIT, wire=Wire.MODELLED)
@@ -135,7 +135,7 @@ def _in_smoke(cell: Trial, options: Options) -> bool:
     """One cell of each kind: two strategies (or those asked for), DDP, Horovod, one replay, the identical pair."""
     group, workload, label = cell.cell.split("/", 2)
     if group == "sharing":
-        return workload == "resnet20-digits+resnet20-digits"
+        return all(job.workload.device is not Device.REPLAY for job in cell.jobs)
     if group == "real":
         asked_for = bool(options.strategies) and cell.jobs[0].strategy in options.strategies
         return asked_for or label in (REAL[0], REAL[2], REAL_SYSTEMS[0], f"horovod({CYCLE})")
