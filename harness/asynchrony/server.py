@@ -21,7 +21,7 @@ import torch
 
 from harness.asynchrony.cluster import OnLoss, VirtualCluster
 from harness.asynchrony.parameters import Parameters
-from harness.asynchrony.virtual import StalenessTally
+from harness.asynchrony.tally import StalenessTally
 from harness.asynchrony.wire import TOKEN_BYTES, Frame, FrameKind, FrameReader, WireError, header_of, raw
 
 
