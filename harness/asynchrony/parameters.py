@@ -54,6 +54,15 @@ class Parameters:
         self.gone.add(worker)
         self._complete()
 
+    def readmit(self) -> set[int]:
+        """Let lost workers come back, at the clock at which the others are; who they are."""
+        back = {worker for worker in self.gone if self.clocks[worker] < self._num_complete}
+        # Versions that are complete without them stay so.
+        for worker in back:
+            self.clocks[worker] = self._num_complete
+        self.gone.clear()
+        return back
+
     def _complete(self) -> None:
         # Complete versions are added once and forgotten; only open ones must be added anew at each read.
         while self._num_complete < self.slowest:

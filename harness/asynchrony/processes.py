@@ -13,7 +13,7 @@ import socket
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
-from time import monotonic, perf_counter, sleep
+from time import perf_counter
 
 import torch
 import torch.distributed as dist
@@ -27,6 +27,7 @@ from harness.asynchrony.parameters import Parameters
 from harness.asynchrony.server import ParameterServerProcess
 from harness.asynchrony.training import Loss, Training
 from harness.asynchrony.wire import TOKEN_BYTES
+from harness.asynchrony.worker import train_on_servers
 from harness.engine.layout import trainable_parameters
 from harness.lab.gpu import logged_turns, own_times
 from harness.lab.rank import Place, RankResult, Signals, weights_digest
@@ -117,25 +118,17 @@ def _trained(
     cluster, policy = trial.cluster, trial.jobs[place.job].resolve().consistency
     assert cluster is not None
     worker, num_clocks = place.rank, trial.num_warmup + trial.num_steps_of(place.job)
-    begun_s, start_s, values = monotonic(), perf_counter(), training.values
-    ends_s = [begun_s]
-    for clock in range(num_clocks):
-        if clock:
-            values = link.pull(policy.must_include(clock))
-        # Neither a pull nor a push is waited for in here, so jobs cannot wait for each other in a circle.
-        with turns.turn():
-            since_s = monotonic() - begun_s
-            update = training.update(worker, clock, values)
-            until_s = begun_s + cluster.computed_at_s(worker, clock, since_s, trial.seed)
-            # Real computing is a part of the time that the cluster gives the step; only what is missing is slept.
-            sleep(max(0.0, until_s - monotonic()))
-        link.push(clock, update)
-        ends_s.append(monotonic())
-        signals.step(clock)
-    # The last pull waits for the other workers, whose turns must not wait for this one.
-    turns.leave()
-    # Everybody ends with all workers' updates, so that digests of weights can be compared.
-    training.load(link.pull(num_clocks - 1, is_last=True), worker)
+    start_s = perf_counter()
+    ends_s = train_on_servers(
+        worker,
+        training,
+        link,
+        policy,
+        num_clocks,
+        turns=turns,
+        lasts_until_s=lambda clock, since_s: cluster.computed_at_s(worker, clock, since_s, trial.seed),
+        on_push=signals.step,
+    )
     return replace(
         _result(trial, place, training.model, start_s, perf_counter()),
         step_times_s=tuple(later - earlier for earlier, later in pairwise(ends_s)),
