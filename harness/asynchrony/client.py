@@ -104,7 +104,8 @@ class ServersLink:
                 f"updates up to clock {at_least} are asked for"
             )
         self.num_bytes += sum(frame.payload.numel() for frame in frames)
-        return torch.cat([frame.payload.view(torch.float32) for frame in frames])
+        parts = [frame.payload.view(torch.float32) for frame in frames]
+        return torch.cat(parts) if len(parts) > 1 else parts[0]
 
     def _welcomed(self) -> list[int]:
         if not self._recorded:
