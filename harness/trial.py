@@ -99,8 +99,9 @@ class Trial:
     compute, and compute beside other communication, so many times each. `link` matters where link turns are taken.
     The `shares` of weighted, the `groups` of muri and the `beats` of cassini come from these costs unless given. With a
     `cluster`, unequal workers push to servers (`harness.asynchrony`): on the fabric lockstep on a virtual clock, on
-    others as processes, where `on_loss` says what becomes of the rest when a worker's ends. A trial of `traffic` has no
-    jobs: flows of the network's transport go through the packet engine (`harness.simulated.packets`).
+    others as processes, where `on_loss` says what becomes of the rest when a worker's ends. All jobs of such a trial
+    have their workers on the same hosts and their servers on the last ones; `bsp` is the synchronous one. A trial of
+    `traffic` has no jobs: flows of the network's transport go through the packet engine (`harness.simulated.packets`).
     """
 
     suite: str
@@ -292,8 +293,24 @@ def _check_consistency(trial: Trial, job: Job) -> None:
         )
     if reason := why_not_pushed(strategy):
         raise TrialError(f"{trial.cell}: {job.strategy}: {reason}")
+    if trial.sharing is not None:
+        _check_turns(trial, trial.sharing)
     if on_hosts:
         _check_processes(trial, job)
+
+
+def _check_turns(trial: Trial, sharing: Sharing) -> None:
+    """Workers take a turn per step, on the device alone."""
+    if sharing not in (Sharing.CROSSOVER, Sharing.EXCLUSIVE):
+        raise TrialError(
+            f"{trial.cell}: jobs that push to servers share by crossover or exclusive, not by {sharing}: their turn is "
+            "a step's computation, whatever travels meanwhile"
+        )
+    if sharing.gates_link and trial.link is Link.FIFO:
+        raise TrialError(
+            f"{trial.cell}: link=fifo under {sharing}: a pull waits for other workers, and a link turn held meanwhile "
+            "could stop the worker that it waits for; use link=fair"
+        )
 
 
 def _check_processes(trial: Trial, job: Job) -> None:
@@ -301,7 +318,7 @@ def _check_processes(trial: Trial, job: Job) -> None:
     strategy, cluster = job.resolve(), trial.cluster
     assert cluster is not None
     refusals = (
-        (trial.sharing is not None or job.system != "ours", "run alone and under ours"),
+        (job.system != "ours", "run under ours"),
         (job.workload.device is not Device.CPU, f"compute on the cpu, not on {job.workload.device}"),
         (trial.fabric.num_virtual > 0, "are all real; use num_virtual=0"),
         (
@@ -321,12 +338,12 @@ def _check_processes(trial: Trial, job: Job) -> None:
 
 def _check_lockstep(trial: Trial) -> None:
     """One process, no time: what is about either is asked of another fabric."""
-    job = trial.jobs[0]
+    jobs = trial.jobs
     reasons = (
-        (trial.sharing is not None, f"jobs cannot share by {trial.sharing}"),
-        (job.system != "ours", f"{job.system} is processes of its own"),
-        (job.workload.device is Device.REPLAY, "a replayed workload learns nothing"),
-        (job.clip_norm is not None, "gradients are not clipped"),
+        (trial.sharing is not None and trial.cluster is None, f"jobs cannot share by {trial.sharing}"),
+        *((job.system != "ours", f"{job.system} is processes of its own") for job in jobs),
+        (any(job.workload.device is Device.REPLAY for job in jobs), "a replayed workload learns nothing"),
+        (any(job.clip_norm is not None for job in jobs), "gradients are not clipped"),
         (trial.num_cost_steps > 0, "there are no costs to measure"),
         (trial.trace, "there are no moments to trace"),
         (trial.ranks_per_host > 1, f"every rank is a host's only one, not one of {trial.ranks_per_host}"),
