@@ -66,6 +66,7 @@ class Formula(StrEnum):
     BUSY_BY_CLOCK = "busy share of 1 over that of the virtual clock"
     STEP_BY_CLOCK = "step of 1 over that of the virtual clock"
     STASHES = "1 where all stashes of 1 peak as by the formula, else 0"
+    DISTANCE = "distance of 1's weights from one device's, relative to their norm"
 
 
 class CellValue(NamedTuple):

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from analysis.claims import ClaimRow
 from analysis.codes.rows import CompressionStudy
 from analysis.pipelines.rows import PipelineRow
+from analysis.pipelines.splits import SplitRow
 from analysis.sharing.rows import OptimiserRow, PairRow, SweepRow
 from analysis.steps.rows import ErrorRow, StepRow
 from analysis.targets.rows import TargetStudy
@@ -23,7 +24,8 @@ class Evidence:
 
     `pairs` are jobs that share devices, those on sweeps too; `sweeps` their curves; `optimised` the same jobs under
     several strategies; `steps` methods by place with their predictions' `errors`; `targets` times to a target;
-    `compression` bits, and the links on which codes pay; `pipelines` jobs in stages.
+    `compression` bits, and the links on which codes pay; `pipelines` jobs in stages;
+    `splits` jobs in parts of operators.
     """
 
     suites: frozenset[str]
@@ -35,6 +37,7 @@ class Evidence:
     targets: tuple[TargetStudy, ...] = ()
     compression: CompressionStudy = field(default_factory=CompressionStudy)
     pipelines: tuple[PipelineRow, ...] = ()
+    splits: tuple[SplitRow, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
