@@ -15,6 +15,7 @@ from fabric.simulated.packet_traffic import PacketTraffic
 from harness.asynchrony.cluster import OnLoss, VirtualCluster
 from harness.parallel.placement import Pipelining
 from harness.precision import Precision
+from harness.splits.splitting import Splitting
 from models.workload import Device, WorkloadSpec
 from results.facts import Role
 
@@ -39,7 +40,8 @@ class Job:
     micro-batches of the workload's batch size; before the update the L2 norm of the averaged gradient of all parameters
     is clipped to `clip_norm`, if that is given. Layers compute in `precision`, parameters and gradients stay float32
     (`harness/precision.py`). `role` is what the job is for among those that it is compared with. With `pipelining` the
-    ranks are the stages of one replica of the network rather than replicas, and a step's micro-batches go through them.
+    ranks are the stages of one replica of the network rather than replicas, and a step's micro-batches go through them;
+    with `splitting` each rank has a part of every layer, and the batch is that of all ranks together.
     """
 
     name: str
@@ -55,6 +57,7 @@ class Job:
     precision: Precision = Precision.FLOAT32
     role: Role = Role.METHOD
     pipelining: Pipelining | None = None
+    splitting: Splitting | None = None
 
     def __post_init__(self) -> None:
         if self.accumulate < 1:
@@ -87,6 +90,8 @@ class Job:
         label = self.strategy if self.system == "ours" else self.system
         if self.pipelining is not None:
             label = self.pipelining.schedule if self.system == "ours" else f"{self.system}, {self.pipelining.schedule}"
+        if self.splitting is not None:
+            label = self.splitting.planner
         return label if self.precision is Precision.FLOAT32 else f"{label} in {self.precision}"
 
 
@@ -175,9 +180,19 @@ class Trial:
         return any(job.pipelining is not None for job in self.jobs)
 
     @property
+    def is_split(self) -> bool:
+        """Whether a job's operators are split over its ranks."""
+        return any(job.splitting is not None for job in self.jobs)
+
+    @property
+    def is_partitioned(self) -> bool:
+        """Whether a rank has a part of a network, stages or splits, rather than a replica."""
+        return self.is_pipelined or self.is_split
+
+    @property
     def is_timed(self) -> bool:
         """Whether step times are those of this trial, measured or on a virtual clock."""
-        return self.fabric.kind.has_clock or self.cluster is not None or self.is_pipelined
+        return self.fabric.kind.has_clock or self.cluster is not None or self.is_partitioned
 
     @property
     def id(self) -> str:
@@ -200,6 +215,11 @@ def check(trial: Trial) -> None:
         _check_traffic(trial)
         return
     _check_placement(trial)
+    if trial.is_split:
+        from harness.splits.split_checks import check_splits
+
+        check_splits(trial)
+        return
     if trial.is_pipelined:
         from harness.parallel.trial_checks import check_pipelines
 

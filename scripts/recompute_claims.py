@@ -401,8 +401,9 @@ def weights(alone: Operand, here: Operand) -> Figures:
 
 
 def pipelines(operand: Operand) -> list[tuple[Json, Json]]:
-    """Each record's job and what its pipeline did."""
-    return [(one["jobs"][0], one["jobs"][0]["pipeline"]) for one in operand if one["status"] == "ok"]
+    """Each record's job and what its pipeline did, or its split operators."""
+    jobs = [one["jobs"][0] for one in operand if one["status"] == "ok"]
+    return [(job, job["pipeline"] or job["split"]) for job in jobs]
 
 
 def idle(own: Operand) -> Figures:
@@ -435,6 +436,11 @@ def step_by_clock(own: Operand) -> Figures:
 def stashes(own: Operand) -> Figures:
     """Whether every rank of every repeat held as many activations as the formula says."""
     return [float(all(facts["peak_stash"] == facts["stash_formula"] for _, facts in pipelines(own)))]
+
+
+def distances(own: Operand) -> Figures:
+    """How far the weights are from one device's; the farthest of the repeats."""
+    return [max(facts["distance"] for _, facts in pipelines(own))]
 
 
 # ---- figures of flows in the packet engine
@@ -494,6 +500,7 @@ EXACT: Mapping[str, Callable[..., Figures]] = {
     "samples per second of 1 over those of 2": lambda a, b: [samples_per_s(a) / samples_per_s(b)],
     "memory of the fullest device of 1 over that of 2": lambda a, b: [fullest_bytes(a) / fullest_bytes(b)],
     "1 where all stashes of 1 peak as by the formula, else 0": stashes,
+    "distance of 1's weights from one device's, relative to their norm": distances,
 }
 SAMPLED: Mapping[str, Callable[..., Figures]] = {
     "step of 1 over step of 2": speed_up,
