@@ -205,12 +205,8 @@ class Trial:
 def check(trial: Trial) -> None:
     """Everything about a trial that can be known before it starts, memory apart.
 
-    Raises: TrialError, TextError, CatalogueError, WorkloadError with value and remedy.
+    Raises: TrialError, TextError, CatalogueError, WorkloadError, NetworkError with value and remedy.
     """
-    from harness.parallel.sessions import RunsPipelines
-    from harness.systems import system_of  # the systems need the values above
-    from harness.systems.api import HasPrecisions, Warms
-
     if trial.traffic is not None:
         _check_traffic(trial)
         return
@@ -219,12 +215,20 @@ def check(trial: Trial) -> None:
         from harness.splits.split_checks import check_splits
 
         check_splits(trial)
-        return
-    if trial.is_pipelined:
+    elif trial.is_pipelined:
         from harness.parallel.trial_checks import check_pipelines
 
         check_pipelines(trial)
-        return
+    else:
+        _check_jobs(trial)
+
+
+def _check_jobs(trial: Trial) -> None:
+    """Jobs that train by data parallelism, on any fabric."""
+    from harness.parallel.sessions import RunsPipelines
+    from harness.systems import system_of  # the systems need the values above
+    from harness.systems.api import HasPrecisions, Warms
+
     if trial.sharing is Sharing.MPS:
         raise TrialError(
             f"{trial.cell}: mps is a service of the GPU's driver, which no trial starts; use `crossover run`"

@@ -251,6 +251,12 @@ def speed_up(*operands: Operand) -> Figures:
     return [min(rival[r] for rival in rivals) / own[r] for r in own if all(r in rival for rival in rivals)]
 
 
+def over_median(own: Operand, alone: Operand) -> Figures:
+    """The step over what another takes in the median, repeat by repeat."""
+    middle = statistics.median(by_repeat(alone).values())
+    return [step / middle for step in by_repeat(own).values()]
+
+
 def of_bound(plain: Operand, best: Operand, alone: Operand) -> Figures:
     """The share of the way from the plain step to the bound that the best one goes."""
     first = next(one for one in best if is_timed(one))
@@ -536,6 +542,7 @@ SAMPLED: Mapping[str, Callable[..., Figures]] = {
     ],
     "busy share of 1 over that of the virtual clock": busy_by_clock,
     "step of 1 over that of the virtual clock": step_by_clock,
+    "step of 1 over the median step of 2": over_median,
 }
 ERROR = "predicted over measured step, less one"
 
