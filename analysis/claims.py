@@ -67,8 +67,18 @@ class Formula(StrEnum):
     STEP_BY_CLOCK = "step of 1 over that of the virtual clock"
     BUS_SHARE = "bus bandwidth of 1 at 25 MB over the line"
     ALPHA_RATIO = "α of 1 over α of 2"
+    COMPLETION = "mean completion of 1 over that of 2"
+    GOODPUT = "goodput of 1 over that of 2"
+    LINE_SHARE = "goodput of 1 over its line rate"
+    LEAST_SHARE = "least over mean goodput of the flows of 1"
+    QUEUE = "mean queue of 1 over that of 2"
+    QUEUE_OVER_MARK = "mean queue of 1 over its marking threshold"
+    HIGHEST_QUEUE = "highest queue of 1 over its marking threshold and a frame per flow"
+    ROUND_TRIP = "mean round trip of 1 over that of 2"
+    CIRCLE = "1 where links of 1 wait in a circle, else 0"
     OVER_MEDIAN = "step of 1 over the median step of 2"
     STASHES = "1 where all stashes of 1 peak as by the formula, else 0"
+    DISTANCE = "distance of 1's weights from one device's, relative to their norm"
 
 
 class CellValue(NamedTuple):

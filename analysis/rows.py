@@ -12,6 +12,7 @@ from analysis.claims import ClaimRow
 from analysis.codes.rows import CompressionStudy
 from analysis.collectives.rows import CollectiveRow
 from analysis.naming import Method
+from analysis.packets.rows import PacketRow
 from analysis.sharing.rows import OptimiserRow, PaperCase, SweepRow
 from analysis.sharing.rows import PairRow as PairRow
 from analysis.sharing.rows import SharingRow as SharingRow
@@ -46,7 +47,7 @@ class CellRow:
 
     `label` says all that was run (`method` as text), `name` leaves out what no cell differs in. `speedup` is the
     baseline's step time over this one's, repeat by repeat: above 1 is faster. `samples_per_s`
-    counts all ranks; the one-rank line `local` is multiplied by the setting's ranks.
+    counts all workers; the line `local`, of one, is multiplied by the setting's workers.
     `num_control_rounds` are those of a step in which ranks agreed on messages.
     `time_to_target_s` holds ∞ for repeats that did not get there. `phases` are medians over
     repeats. `repeat_samples_per_s` has one value a repeat, `steps_s` every step of the slowest
@@ -60,7 +61,7 @@ class CellRow:
     name: str
     system: str
     strategy: str
-    num_ranks: int
+    num_workers: int
     num_repeats: int
     num_parameters: int
     step_time_s: Interval
@@ -110,7 +111,7 @@ class SettingRow:
 
     key: SettingKey
     fabric: FabricFacts
-    num_ranks: int
+    num_workers: int
     cells: tuple[CellRow, ...]
     baseline: str | None = None
     target_loss: float | None = None
@@ -188,7 +189,8 @@ class ProvenanceRow:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
     """Everything the records say. `pairs` are the sets of sharing jobs that lie on no sweep, `studies` step times by
-    method, workers and link, `errors` how far predictions lie from them, `adapted` what strategies chose meanwhile."""
+    method, workers and link, `errors` how far predictions lie from them, `adapted` what strategies chose meanwhile,
+    `packets` experiments of flows without jobs."""
 
     suites: tuple[str, ...]
     num_records: int
@@ -203,6 +205,7 @@ class Summary:
     errors: tuple[ErrorRow, ...] = ()
     targets: tuple[TargetStudy, ...] = ()
     adapted: tuple[AdaptedRow, ...] = ()
+    packets: tuple[PacketRow, ...] = ()
     compression: CompressionStudy = field(default_factory=CompressionStudy)
     collectives: tuple[CollectiveRow, ...] = ()
     outcomes: tuple[OutcomeRow, ...]

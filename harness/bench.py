@@ -29,6 +29,7 @@ from harness.predict.layers import Layers, layers_of, layers_of_workload
 from harness.predict.lockstep import predicted_step
 from harness.predict.trial import predict_trial, why_unpredictable
 from harness.sharing_settings import with_rules
+from harness.simulated.packets import traffic_record
 from harness.simulated.trial import simulate
 from harness.systems import system_of
 from harness.trace import Process, write_trace
@@ -82,6 +83,8 @@ class Bench:
 
     def _run(self, trial: Trial, on_event: OnEvent) -> Record:
         background = Background(self._environment)
+        if trial.traffic is not None:
+            return traffic_record(trial, self._environment)
         # A missing library skips the trial before anything is measured for it.
         reasons = [system_of(job.system).why_unavailable() for job in trial.jobs]
         if reason := next(filter(None, reasons), None):
@@ -127,7 +130,7 @@ class Bench:
 
     def _foretold(self, trial: Trial) -> Prediction | None:
         """The step time before the trial is run, where it can be known. Raises: LabLost, FabricError."""
-        if trial.is_pipelined:
+        if trial.is_partitioned:
             return None  # its own clock predicts it, and the prediction stands in its record
         if trial.cluster is not None:  # the virtual clock is the prediction
             return virtual_prediction(trial) if trial.fabric.kind.has_processes else None

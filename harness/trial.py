@@ -11,9 +11,11 @@ from baselines.api import NeedsWorld, SharesMemory, UpdatePoint
 from baselines.strategy import Strategy, parse_strategy, why_not_pushed
 from crossover import ReleasePoint, Sharing
 from fabric.api import FabricKind, FabricSpec, NetworkSpec
+from fabric.simulated.packet_traffic import PacketTraffic
 from harness.asynchrony.cluster import OnLoss, VirtualCluster
 from harness.parallel.placement import Pipelining
 from harness.precision import Precision
+from harness.splits.splitting import Splitting
 from models.workload import Device, WorkloadSpec
 from results.collectives import Operation
 from results.facts import Role
@@ -39,7 +41,8 @@ class Job:
     micro-batches of the workload's batch size; before the update the L2 norm of the averaged gradient of all parameters
     is clipped to `clip_norm`, if that is given. Layers compute in `precision`, parameters and gradients stay float32
     (`harness/precision.py`). `role` is what the job is for among those that it is compared with. With `pipelining` the
-    ranks are the stages of one replica of the network rather than replicas, and a step's micro-batches go through them.
+    ranks are the stages of one replica of the network rather than replicas, and a step's micro-batches go through them;
+    with `splitting` each rank has a part of every layer, and the batch is that of all ranks together.
     """
 
     name: str
@@ -55,6 +58,7 @@ class Job:
     precision: Precision = Precision.FLOAT32
     role: Role = Role.METHOD
     pipelining: Pipelining | None = None
+    splitting: Splitting | None = None
 
     def __post_init__(self) -> None:
         if self.accumulate < 1:
@@ -87,6 +91,8 @@ class Job:
         label = self.strategy if self.system == "ours" else self.system
         if self.pipelining is not None:
             label = self.pipelining.schedule if self.system == "ours" else f"{self.system}, {self.pipelining.schedule}"
+        if self.splitting is not None:
+            label = self.splitting.planner
         return label if self.precision is Precision.FLOAT32 else f"{label} in {self.precision}"
 
 
@@ -113,8 +119,10 @@ class Trial:
     compute, and compute beside other communication, so many times each. `link` matters where link turns are taken.
     The `shares` of weighted, the `groups` of muri and the `beats` of cassini come from these costs unless given. With a
     `cluster`, unequal workers push to servers (`harness.asynchrony`): on the fabric lockstep on a virtual clock, on
-    others as processes, where `on_loss` says what becomes of the rest when a worker's ends. With a `collective` that is
-    timed by ranks of its library, and there are no jobs.
+    others as processes, where `on_loss` says what becomes of the rest when a worker's ends. All jobs of such a trial
+    have their workers on the same hosts and their servers on the last ones; `bsp` is the synchronous one. A trial of
+    `traffic` has no jobs: flows of the network's transport go through the packet engine (`harness.simulated.packets`);
+    nor has one of a `collective`, which ranks of its library time (`harness.collectives`).
     """
 
     suite: str
@@ -140,11 +148,16 @@ class Trial:
     ranks_per_host: int = 1
     cluster: VirtualCluster | None = None
     on_loss: OnLoss = OnLoss.STOP
+    traffic: PacketTraffic | None = None
     collective: Collective | None = None
 
     def __post_init__(self) -> None:
-        if bool(self.jobs) == (self.collective is not None):
-            raise TrialError(f"{self.cell}: {len(self.jobs)} jobs; a trial needs at least one, or a collective alone")
+        if bool(self.jobs) + (self.traffic is not None) + (self.collective is not None) != 1:
+            raise TrialError(
+                f"{self.cell}: {len(self.jobs)} jobs; a trial has one or more, or traffic, or a collective"
+            )
+        if self.traffic is not None and self.fabric.kind is not FabricKind.SIMULATED:
+            raise TrialError(f"{self.cell}: traffic on the {self.fabric.kind} fabric; packets are simulated, use that")
         if self.num_steps < 1 or self.num_warmup < 1:
             raise TrialError(
                 f"{self.cell}: num_steps is {self.num_steps} and num_warmup {self.num_warmup}; both must be at least 1"
@@ -186,9 +199,19 @@ class Trial:
         return any(job.pipelining is not None for job in self.jobs)
 
     @property
+    def is_split(self) -> bool:
+        """Whether a job's operators are split over its ranks."""
+        return any(job.splitting is not None for job in self.jobs)
+
+    @property
+    def is_partitioned(self) -> bool:
+        """Whether a rank has a part of a network, stages or splits, rather than a replica."""
+        return self.is_pipelined or self.is_split
+
+    @property
     def is_timed(self) -> bool:
         """Whether step times are those of this trial, measured or on a virtual clock."""
-        return self.fabric.kind.has_clock or self.cluster is not None or self.is_pipelined
+        return self.fabric.kind.has_clock or self.cluster is not None or self.is_partitioned
 
     @property
     def id(self) -> str:
@@ -201,21 +224,33 @@ class Trial:
 def check(trial: Trial) -> None:
     """Everything about a trial that can be known before it starts, memory apart.
 
-    Raises: TrialError, TextError, CatalogueError, WorkloadError with value and remedy.
+    Raises: TrialError, TextError, CatalogueError, WorkloadError, NetworkError with value and remedy.
     """
+    if trial.traffic is not None:
+        _check_traffic(trial)
+        return
+    if trial.collective is not None:
+        _check_collective(trial, trial.collective)
+        return
+    _check_placement(trial)
+    if trial.is_split:
+        from harness.splits.split_checks import check_splits
+
+        check_splits(trial)
+    elif trial.is_pipelined:
+        from harness.parallel.trial_checks import check_pipelines
+
+        check_pipelines(trial)
+    else:
+        _check_jobs(trial)
+
+
+def _check_jobs(trial: Trial) -> None:
+    """Jobs that train by data parallelism, on any fabric."""
     from harness.parallel.sessions import RunsPipelines
     from harness.systems import system_of  # the systems need the values above
     from harness.systems.api import HasPrecisions, Warms
 
-    _check_placement(trial)
-    if trial.collective is not None:
-        _check_collective(trial, trial.collective)
-        return
-    if trial.is_pipelined:
-        from harness.parallel.trial_checks import check_pipelines
-
-        check_pipelines(trial)
-        return
     if trial.sharing is Sharing.MPS:
         raise TrialError(
             f"{trial.cell}: mps is a service of the GPU's driver, which no trial starts; use `crossover run`"
@@ -321,8 +356,24 @@ def _check_consistency(trial: Trial, job: Job) -> None:
         )
     if reason := why_not_pushed(strategy):
         raise TrialError(f"{trial.cell}: {job.strategy}: {reason}")
+    if trial.sharing is not None:
+        _check_turns(trial, trial.sharing)
     if on_hosts:
         _check_processes(trial, job)
+
+
+def _check_turns(trial: Trial, sharing: Sharing) -> None:
+    """Workers take a turn per step, on the device alone."""
+    if sharing not in (Sharing.CROSSOVER, Sharing.EXCLUSIVE):
+        raise TrialError(
+            f"{trial.cell}: jobs that push to servers share by crossover or exclusive, not by {sharing}: their turn is "
+            "a step's computation, whatever travels meanwhile"
+        )
+    if sharing.gates_link and trial.link is Link.FIFO:
+        raise TrialError(
+            f"{trial.cell}: link=fifo under {sharing}: a pull waits for other workers, and a link turn held meanwhile "
+            "could stop the worker that it waits for; use link=fair"
+        )
 
 
 def _check_processes(trial: Trial, job: Job) -> None:
@@ -330,7 +381,7 @@ def _check_processes(trial: Trial, job: Job) -> None:
     strategy, cluster = job.resolve(), trial.cluster
     assert cluster is not None
     refusals = (
-        (trial.sharing is not None or job.system != "ours", "run alone and under ours"),
+        (job.system != "ours", "run under ours"),
         (job.workload.device is not Device.CPU, f"compute on the cpu, not on {job.workload.device}"),
         (trial.fabric.num_virtual > 0, "are all real; use num_virtual=0"),
         (
@@ -350,12 +401,12 @@ def _check_processes(trial: Trial, job: Job) -> None:
 
 def _check_lockstep(trial: Trial) -> None:
     """One process, no time: what is about either is asked of another fabric."""
-    job = trial.jobs[0]
+    jobs = trial.jobs
     reasons = (
-        (trial.sharing is not None, f"jobs cannot share by {trial.sharing}"),
-        (job.system != "ours", f"{job.system} is processes of its own"),
-        (job.workload.device is Device.REPLAY, "a replayed workload learns nothing"),
-        (job.clip_norm is not None, "gradients are not clipped"),
+        (trial.sharing is not None and trial.cluster is None, f"jobs cannot share by {trial.sharing}"),
+        *((job.system != "ours", f"{job.system} is processes of its own") for job in jobs),
+        (any(job.workload.device is Device.REPLAY for job in jobs), "a replayed workload learns nothing"),
+        (any(job.clip_norm is not None for job in jobs), "gradients are not clipped"),
         (trial.num_cost_steps > 0, "there are no costs to measure"),
         (trial.trace, "there are no moments to trace"),
         (trial.ranks_per_host > 1, f"every rank is a host's only one, not one of {trial.ranks_per_host}"),
@@ -371,6 +422,15 @@ def _check_network(trial: Trial, network: NetworkSpec) -> None:
     if trial.cluster is not None:
         raise TrialError(f"{trial.cell}: unequal workers train in lockstep, not on a simulated network; leave it out")
     place_network(network, trial.world, len(trial.jobs))
+
+
+def _check_traffic(trial: Trial) -> None:
+    """Whether all its flows can be. Raises: NetworkError."""
+    from fabric.simulated.packet_flows import check_traffic  # numba comes with it
+
+    assert trial.traffic is not None
+    assert trial.fabric.network is not None
+    check_traffic(trial.traffic, trial.fabric.network, trial.seed)
 
 
 def _check_placement(trial: Trial) -> None:

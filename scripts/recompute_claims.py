@@ -278,13 +278,16 @@ def over_median(own: Operand, alone: Operand) -> Figures:
 def of_bound(plain: Operand, best: Operand, alone: Operand) -> Figures:
     """The share of the way from the plain step to the bound that the best one goes."""
     first = next(one for one in best if is_timed(one))
-    job, fabric, world = first["jobs"][0], first["fabric"], len(first["jobs"][0]["ranks"])
-    line_s = 2 * (world - 1) / world * 8 / (PAYLOAD_SHARE * fabric["rate_bps"])
+    job, fabric = first["jobs"][0], first["fabric"]
+    world = workers(fabric, job)
+    sent_s = 4 * job["num_parameters"] * 2 * (world - 1) / world * 8 / (PAYLOAD_SHARE * fabric["rate_bps"])
+    if fabric["fit_residual"] == 0.0:  # the costs are given
+        sent_s = fabric["alpha_s"] + 4 * job["num_parameters"] * fabric["beta_s_per_byte"]
     groups: dict[str, list[Json]] = {}
     for one in alone:
         groups.setdefault(one["cell"], []).append(one)
     timed = [list(by_repeat(own).values()) for own in groups.values() if by_repeat(own)]
-    bound_s = max(statistics.median(map(statistics.median, timed)), 4 * job["num_parameters"] * line_s)
+    bound_s = max(statistics.median(map(statistics.median, timed)), sent_s)
     theirs, own = by_repeat(plain), by_repeat(best)
     both = [(theirs[r], own[r]) for r in theirs if r in own]
     return [(a - b) / (a - bound_s) for a, b in both if a - bound_s > 0.05 * a]
@@ -422,8 +425,9 @@ def weights(alone: Operand, here: Operand) -> Figures:
 
 
 def pipelines(operand: Operand) -> list[tuple[Json, Json]]:
-    """Each record's job and what its pipeline did."""
-    return [(one["jobs"][0], one["jobs"][0]["pipeline"]) for one in operand if one["status"] == "ok"]
+    """Each record's job and what its pipeline did, or its split operators."""
+    jobs = [one["jobs"][0] for one in operand if one["status"] == "ok"]
+    return [(job, job["pipeline"] or job["split"]) for job in jobs]
 
 
 def idle(own: Operand) -> Figures:
@@ -458,6 +462,59 @@ def stashes(own: Operand) -> Figures:
     return [float(all(facts["peak_stash"] == facts["stash_formula"] for _, facts in pipelines(own)))]
 
 
+def distances(own: Operand) -> Figures:
+    """How far the weights are from one device's; the farthest of the repeats."""
+    return [max(facts["distance"] for _, facts in pipelines(own))]
+
+
+# ---- figures of flows in the packet engine
+
+
+def traffic(operand: Operand) -> dict[int, Json]:
+    """What flows did, by repeat."""
+    return {one["repeat"]: one["traffic"] for one in operand if one["status"] == "ok" and one["traffic"]}
+
+
+def flow_ratio(figure: Callable[[Json], float]) -> Callable[[Operand, Operand], Figures]:
+    """A figure over that of the other cell, by repeat."""
+
+    def ratio(own: Operand, other: Operand) -> Figures:
+        mine, theirs = traffic(own), traffic(other)
+        return [figure(mine[r]) / figure(theirs[r]) for r in sorted(mine) if r in theirs]
+
+    return ratio
+
+
+def completion_s(run: Json) -> float:
+    """Mean of the first group; a flow that has not ended counts until the run's end."""
+    own = run["groups"][0]
+    ends = [run["now_s"] if end is None else end for end in own["end_s"]]
+    return statistics.fmean(end - start for start, end in zip(own["start_s"], ends, strict=True))
+
+
+def goodputs_bps(run: Json) -> list[float]:
+    """Of the last group's flows, from the moment that counts to the last end or the run's."""
+    own = run["groups"][-1]
+    last_s = run["now_s"] if None in own["end_s"] else max(own["end_s"])
+    both = zip(own["before_bytes"], own["delivered_bytes"], strict=True)
+    return [8 * (delivered - before) / (last_s - run["from_s"]) for before, delivered in both]
+
+
+def round_trip_s(run: Json) -> float:
+    """Mean over flows."""
+    return statistics.fmean(each for group in run["groups"] for each in group["round_trip_s"] if each is not None)
+
+
+def line_share(own: Operand) -> Figures:
+    """Goodput over the line rate."""
+    return [sum(goodputs_bps(one["traffic"])) / one["fabric"]["rate_bps"] for one in own if one["status"] == "ok"]
+
+
+def highest_queue(run: Json) -> float:
+    """Over the marking threshold and a frame of 1,538 bytes per flow."""
+    return float(max(run["queue_bytes"]) / (run["mark_bytes"] + 1538 * len(run["groups"][-1]["num_bytes"])))
+
+
 EXACT: Mapping[str, Callable[..., Figures]] = {
     "computation of 1 over the predicted step of 2, at most 1": predicted_efficiency,
     "float32 over the code of 1": bits,
@@ -467,6 +524,7 @@ EXACT: Mapping[str, Callable[..., Figures]] = {
     "samples per second of 1 over those of 2": lambda a, b: [samples_per_s(a) / samples_per_s(b)],
     "memory of the fullest device of 1 over that of 2": lambda a, b: [fullest_bytes(a) / fullest_bytes(b)],
     "1 where all stashes of 1 peak as by the formula, else 0": stashes,
+    "distance of 1's weights from one device's, relative to their norm": distances,
 }
 SAMPLED: Mapping[str, Callable[..., Figures]] = {
     "step of 1 over step of 2": speed_up,
@@ -483,6 +541,23 @@ SAMPLED: Mapping[str, Callable[..., Figures]] = {
     "steps to the target of 1 over those of 2": steps_to_target,
     "final loss of 1 over that of 2": final_loss,
     "idle share of 1": idle,
+    "mean completion of 1 over that of 2": flow_ratio(completion_s),
+    "goodput of 1 over that of 2": flow_ratio(lambda run: sum(goodputs_bps(run))),
+    "goodput of 1 over its line rate": line_share,
+    "least over mean goodput of the flows of 1": lambda own: [
+        min(each) / statistics.fmean(each) for each in map(goodputs_bps, traffic(own).values())
+    ],
+    "mean queue of 1 over that of 2": flow_ratio(lambda run: float(run["mean_queue_bytes"])),
+    "mean queue of 1 over its marking threshold": lambda own: [
+        run["mean_queue_bytes"] / run["mark_bytes"] for run in traffic(own).values()
+    ],
+    "highest queue of 1 over its marking threshold and a frame per flow": lambda own: [
+        highest_queue(run) for run in traffic(own).values()
+    ],
+    "mean round trip of 1 over that of 2": flow_ratio(round_trip_s),
+    "1 where links of 1 wait in a circle, else 0": lambda own: [
+        float(bool(run["circle"])) for run in traffic(own).values()
+    ],
     "busy share of 1 over that of the virtual clock": busy_by_clock,
     "step of 1 over that of the virtual clock": step_by_clock,
     "step of 1 over the median step of 2": over_median,
@@ -507,13 +582,22 @@ def error_figures(operands: Sequence[Operand]) -> tuple[list[float], dict[tuple[
     return sizes, signs
 
 
+def workers(fabric: Json, job: Json) -> int:
+    """Of a job, virtual ones too."""
+    return max(fabric["num_hosts"] * fabric.get("ranks_per_host", 1) + fabric.get("num_virtual", 0), len(job["ranks"]))
+
+
 def _place(operand: Operand) -> tuple[Any, ...]:
     one = next(one for one in operand if is_timed(one))
     fabric, job = one["fabric"], one["jobs"][0]
     rate = fabric["equivalent_rate_bps"] or fabric["rate_bps"]
-    hosts = fabric["num_hosts"] * fabric.get("ranks_per_host", 1) + fabric.get("num_virtual", 0)
-    workers = max(hosts, len(job["ranks"]))
-    return one["suite"], job["workload"], job["batch_size"], workers, None if rate is None else f"{rate / 1e9:.6g}"
+    return (
+        one["suite"],
+        job["workload"],
+        job["batch_size"],
+        workers(fabric, job),
+        None if rate is None else f"{rate / 1e9:.6g}",
+    )
 
 
 def tau_interval(signs: Mapping[tuple[int, int], float], n: int) -> tuple[float, float, float]:

@@ -36,7 +36,10 @@ UNFINISHED = VENV / ".unfinished"
 SCRATCH = VENV / ".setup"
 PYTHON = VENV / "bin" / "python"
 BUILD_TOOLS = ["setuptools>=77", "wheel", "packaging", "numpy", "ninja"]
-COMPILE_KERNELS = "from baselines.kernels import warm_up; warm_up()"  # else the first run would wait for it
+COMPILE = {  # else the first run would wait for it
+    "compressors' kernels, compiled": "from baselines.kernels import warm_up; warm_up()",
+    "network engines, compiled": "from fabric.simulated.warm_up import warm_up; warm_up()",
+}
 COMPILED = {"Horovod": horovod_wheel, "DeepSpeed": deepspeed_wheel}
 GPU_DEVICES = ("/dev/nvidia0", "/dev/dxg", "/dev/kfd")
 COMMAND = """\
@@ -127,7 +130,8 @@ def set_up(use_system_torch: bool, stamp: Path) -> None:
     try:
         pip("project and its dependencies", ["--no-build-isolation", "-e", ".[bench,dev]"])
         see_checkout()
-        run("compressors' kernels, compiled", [str(PYTHON), "-c", COMPILE_KERNELS], SCRATCH)
+        for title, code in COMPILE.items():
+            run(title, [str(PYTHON), "-c", code], SCRATCH)
         for name in COMPILED:
             install_wheel(name, torch, building.get(name))
     finally:

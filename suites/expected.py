@@ -43,6 +43,7 @@ NEGOTIATED_MESSAGES = 4  # about as many a step where no plan says it, in other 
 SAMPLE_S = {"resnet20": 2.3e-4, "bert_tiny": 4.4e-3}  # forward and backward on one core
 OTHER_SAMPLE_S = 2e-3
 VIRTUAL_STEP_S = 0.05  # of a job on a simulated network
+TRAFFIC_S = 1.0  # of a few million events of the packet engine
 PASS_S = 8e-3  # of a virtual rank in lockstep, however few its samples
 EVERYTHING_ELSE = 1.7  # rows of micro-benchmarks beside those of all-reduce, in time of these
 
@@ -63,12 +64,16 @@ class StepParts:
 
 def expected_s(trial: Trial) -> float:
     """Seconds from the start of a trial to its record, on a fabric that is up and calibrated."""
+    if trial.traffic is not None:
+        return START_S + TRAFFIC_S
     if trial.fabric.kind is FabricKind.SIMULATED:
         return START_S + len(trial.jobs) * (trial.num_warmup + trial.num_steps) * VIRTUAL_STEP_S
     if trial.collective is not None:
         return _collective_s(trial, trial.collective)
     if trial.is_pipelined:
         return _pipelined_s(trial)
+    if trial.is_split and trial.jobs[0].workload.device is Device.REPLAY:
+        return START_S  # its clock's steps take no time
     if not trial.fabric.kind.has_processes:
         return START_S + (trial.num_warmup + trial.num_steps) * trial.world * _in_lockstep_s(trial.jobs[0])
     parts = [step_parts(job, trial.fabric, trial.num_ranks) for job in trial.jobs]

@@ -15,7 +15,7 @@ from typing import Any, TypeVar, cast
 
 import numba
 
-CONSTANTS = ("engine", "transports")
+CONSTANTS = ("engine", "transports", "switches")
 njit: Any = numba.njit  # its types do not know `_nrt`
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -50,6 +50,6 @@ def source_digest() -> str:
     digest = hashlib.sha256()
     for path in sorted(Path(__file__).parent.rglob("*.py")):
         source = path.read_bytes()
-        if __name__.encode() in source or path.parent.name in CONSTANTS or path == Path(__file__):
+        if __name__.encode() in source or {path.parent.name, path.stem} & set(CONSTANTS) or path == Path(__file__):
             digest.update(source)
     return digest.hexdigest()

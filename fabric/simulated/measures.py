@@ -13,8 +13,13 @@ HALF_HOP = 0.5  # through a switch, two cables make one hop from server to serve
 
 def diameter(graph: NetworkGraph) -> int:
     """Edges of the longest shortest path between hosts; −1 if hosts are parted."""
-    longest = _distances(graph, np.ones(graph.num_cables)).max()
+    longest = edge_distances(graph).max()
     return int(longest) if np.isfinite(longest) else -1
+
+
+def edge_distances(graph: NetworkGraph) -> Floats:
+    """Edges of the shortest path from each host to each other one [hosts, hosts]; ∞ if they are parted."""
+    return _distances(graph, np.ones(graph.num_cables))
 
 
 def server_hops(graph: NetworkGraph) -> int:

@@ -22,7 +22,8 @@ from fabric.simulated.engine.loop import ALL_DONE, IDLE, OUT_OF_ROOM, run_until
 from fabric.simulated.engine.state import PS_PER_S, Simulated
 from fabric.simulated.graph import Floats, Ints, NetworkError, NetworkGraph
 from fabric.simulated.routing import PathSet, route
-from fabric.simulated.transports import FlowControl, Marking, TransportSpec, find_transport
+from fabric.simulated.switches import FlowControl, Marking, SwitchSettings
+from fabric.simulated.transports import TransportSpec, find_transport
 
 BITS = 8
 FIRST_POOL = 4096
@@ -44,27 +45,6 @@ class PacketFlow:
     start_s: float = 0.0
     priority: int = 1
     choice: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class SwitchSettings:
-    """All switches alike. None takes what the first flow's transport was designed for.
-
-    `xoff_bytes` None: what the buffer leaves per ingress link after the headroom. `share` is the dynamic threshold's
-    factor on lossy queues, `port_bytes` a fixed limit of a queue; `credit_bytes` is a link's receive buffer under
-    credits. `timeout_min_s` is TCP's smallest timeout.
-    """
-
-    buffer_bytes: int = 9_000_000
-    flow_control: FlowControl | None = None
-    marking: Marking | None = None
-    xoff_bytes: int | None = None
-    share: float = 1.0
-    port_bytes: int | None = None
-    credit_bytes: int = 64_000
-    timeout_min_s: float = 0.2
-    ack_bytes: int = 64
-    seed: int = 1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -163,6 +143,31 @@ class PacketRun:
         sizes = np.array([flow.num_bytes for flow in self.flows], np.float64)
         arrived: Floats = np.minimum(flows["expected"] * payloads, sizes)
         return arrived
+
+    def byte_seconds(self, link: int) -> float:
+        """What has waited for `link` so far, summed over time."""
+        port = self.sim.ports[link]
+        waited = float(port["byte_ps"]) + float(port["queued"]) * (
+            int(self.sim.clock["now_ps"][0]) - port["changed_ps"]
+        )
+        return waited / PS_PER_S
+
+    @property
+    def least_round_trip_s(self) -> float:
+        """What a full packet and its acknowledgement take on the longest path, with nobody else on it."""
+        return float(self.sim.flows["base_rtt_ps"][0]) / PS_PER_S
+
+    def alone_s(self) -> Floats:
+        """How long each flow takes with the network to itself: its bytes at line rate, and the way of one packet."""
+        delays, rates = np.repeat(self.graph.delay_s, 2), self.graph.link_rate_bps
+        flows = self.sim.flows
+        headers = np.array([spec.header_bytes for spec in self.specs], np.float64)
+        wire = np.array([flow.num_bytes for flow in self.flows]) + flows["num_packets"] * headers
+        found: Floats = wire * BITS / flows["line_bps"]
+        for flow, last in enumerate(flows["last_bytes"].tolist()):
+            path = self.paths[flow]
+            found[flow] += delays[path].sum() + (last * BITS / rates[path[1:]]).sum()
+        return found
 
     def deadlock(self) -> list[int]:
         """Links that wait for each other in a circle, in order; empty if none do.

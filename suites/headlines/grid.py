@@ -69,7 +69,7 @@ def _cell(place: PaperSetting, job: Job, options: Options) -> Trial:
 
 
 def _fabric(place: PaperSetting, job: Job, options: Options) -> FabricSpec:
-    """Real ranks only where peers hold something of their own: servers, trees, and parts that each compresses for all."""
+    """Real ranks only where peers hold something of their own: servers, trees, parts that are compressed again."""
     holds = any(name in job.strategy for name in ("parameter-server", "tree", "onebit-adam"))
     return options.paced_spec(
         num_workers=place.num_workers,

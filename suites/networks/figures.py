@@ -1,8 +1,8 @@
-"""Figures of simulated networks: topologies, link use, queues and pauses, completion times, incast.
+"""Figures of simulated networks that no record holds: drawings of topologies, and how busy links are. PNG and PDF.
 
     python -m suites.networks.figures --out figures
 
-They come from the engines and not from records: a record holds step times, and these show what makes them. PNG and PDF.
+Queues, pauses, completion times and incast are in the suite's report, from its records (`analysis/packets`).
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from analysis import theme
@@ -22,13 +21,8 @@ from fabric.simulated.graph import Floats, NetworkGraph
 from fabric.simulated.placed import place_network
 from fabric.simulated.topologies import parse_topology
 from fabric.simulated.traffic import TrafficJob, ring_all_reduce
-from suites.networks.experiments import completion_slowdowns, incast_goodput_bps, queue_trace
 
 DRAWN = ("fat-tree(k=4)", "leaf-spine(leaves=4, spines=2, hosts_per_leaf=4)", "bcube(n=4, k=1)", "torus(sides=(4, 4))")
-QUEUED = ("roce-v2", "dcqcn", "hpcc", "dctcp")
-MIXED = ("roce-v2", "irn", "dcqcn", "hpcc", "dctcp")
-SENDERS = (1, 2, 4, 8, 16, 32)
-TIMEOUTS_S = (0.2, 200e-6)
 
 
 def draw_all(folder: Path) -> list[Path]:
@@ -37,9 +31,6 @@ def draw_all(folder: Path) -> list[Path]:
     made: Mapping[str, Callable[[], Figure]] = {
         "topologies": topologies,
         "link-use": link_use,
-        "queue-and-pauses": queues,
-        "completion-times": completions,
-        "incast": incast,
     }
     written = []
     for name, draw in made.items():
@@ -115,55 +106,6 @@ def _leaves_and_spines(graph: NetworkGraph, busy: Floats) -> Floats:
     for cable, (a, b) in enumerate(graph.ends):
         rows.setdefault(int(b if a < graph.num_hosts else a) - first, []).append(float(busy[2 * cable]))
     return np.array([rows[row] for row in sorted(rows)])
-
-
-def queues() -> Figure:
-    """The queue of the port that eight senders share, and the pause frames so far."""
-    figure = Figure(figsize=(2 * theme.WIDTH_IN, 0.8 * theme.WIDTH_IN), layout="constrained")
-    queue, pauses = figure.subplots(1, 2)
-    for colour, transport in zip(theme.palette(), QUEUED, strict=False):
-        trace = queue_trace(transport)
-        name = f"{transport}, {trace.goodput_bps / 1e9:.1f} Gbit/s"
-        queue.plot(trace.times_s * 1e3, trace.queue_bytes / 1e3, color=colour, label=name)
-        pauses.plot(trace.times_s * 1e3, trace.num_pauses, color=colour)
-    _titled(queue, "Eight into one, 40 Gbit/s", "ms")
-    _titled(pauses, "Pause frames so far", "ms")
-    queue.set_ylabel("queue, kB")
-    queue.legend(frameon=False)
-    return figure
-
-
-def completions() -> Figure:
-    """Completion times under a mixed load of 60 %, over those alone."""
-    figure, axes = theme.canvas(2.4)
-    for colour, transport in zip(theme.palette(), MIXED, strict=False):
-        slowdowns = completion_slowdowns(transport)
-        share = np.arange(1, len(slowdowns) + 1) / len(slowdowns)
-        axes.plot(slowdowns, share, color=colour, label=f"{transport}, mean {np.mean(slowdowns):.1f}")
-    axes.set_xscale("log")
-    axes.set_ylabel("share of flows")
-    _titled(axes, "Fat-tree of 16, load 60 %", "completion over time alone")
-    axes.legend(frameon=False)
-    return figure
-
-
-def incast() -> Figure:
-    """Goodput of striped blocks over the number of senders, with long and short timeouts."""
-    figure, axes = theme.canvas(2.2)
-    for colour, timeout_s in zip(theme.palette(), TIMEOUTS_S, strict=False):
-        rates = [incast_goodput_bps(number, timeout_s) / 1e6 for number in SENDERS]
-        axes.plot(SENDERS, rates, color=colour, marker="o", markersize=3, label=f"least timeout {timeout_s * 1e3:g} ms")
-    axes.set_xscale("log", base=2)
-    axes.set_ylim(0, 1000)
-    axes.set_ylabel("goodput, Mbit/s")
-    _titled(axes, "Incast behind a 32 kB port of 1 Gbit/s", "senders")
-    axes.legend(frameon=False)
-    return figure
-
-
-def _titled(axes: Axes, title: str, x_label: str) -> None:
-    axes.set_title(title, loc="left")
-    axes.set_xlabel(x_label)
 
 
 def main() -> None:

@@ -1,7 +1,9 @@
-"""The suite `networks`: steps of four networks on every topology, transports, placements, failures, jobs that meet.
+"""The suite `networks`: steps of four networks on every topology, transports, placements, failures, jobs that meet;
+and the papers' own experiments with flows alone, in the packet engine.
 
-Everything runs on the virtual clock over simulated flows, so one repeat says all: a second one gives the same numbers,
-whatever else the machine does. Profiles are of a V100; tensors have their real sizes.
+Steps run on the virtual clock over simulated flows, so one repeat says all. Flows without jobs draw their starts and
+sizes by a seed, and repeat for a spread. Whatever else the machine does changes nothing. Profiles are of a V100;
+tensors have their real sizes.
 """
 
 from __future__ import annotations
@@ -12,10 +14,10 @@ from crossover import Sharing
 from fabric.api import FabricKind, FabricSpec, HostChoice, NetworkSpec
 from harness.trial import Job, Link, Trial
 from models.workload import Device, WorkloadSpec
-from suites.api import Options, Suite
+from suites.api import Options, Suite, interleave
+from suites.networks.packets import NAME, packet_cells
 from suites.networks.places import FAMILIES, SIZES
 
-NAME = "networks"
 STRATEGY = "fixed-buckets"
 MODELS = (("resnet50", 32), ("vgg16", 32), ("bert_large", 8), ("gpt2", 8))  # samples a worker and step
 TRANSPORTS = ("fluid", "dctcp", "infiniband", "roce-v2", "irn", "hpcc", "dcqcn", "timely")
@@ -125,8 +127,9 @@ def shared() -> Iterator[Trial]:
 def grid(options: Options) -> Sequence[Trial]:
     """Every question; one of each kind for a first look."""
     if options.smoke:
-        return [*topologies(SIZES[:1]), *list(shared())[:5]]
-    return [*topologies(), *placements(), *transports(), *failures(), *exchanges(), *published(), *shared()]
+        return [*topologies(SIZES[:1]), *list(shared())[:5], *packet_cells()[:2]]
+    jobs = [*topologies(), *placements(), *transports(), *failures(), *exchanges(), *published(), *shared()]
+    return [*jobs, *interleave(packet_cells(), options.num_repeats())]
 
 
 SUITE = Suite(

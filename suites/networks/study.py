@@ -16,6 +16,7 @@ from analysis.stats import exactly
 from analysis.steps.rows import StepRow
 from analysis.study import Evidence, Study
 from suites.networks.grid import NAME
+from suites.networks.packet_claims import packet_claims
 from suites.networks.places import FAMILIES, SIZES
 
 Steps = dict[tuple[str, int, str], StepRow]  # by workload, ranks, and network with transport and placement
@@ -117,6 +118,7 @@ def claims(evidence: Evidence) -> Iterable[ClaimRow]:
     for own in (*_of_places(steps), *_of_traffic(steps), *_published(evidence), *_of_sharing(evidence.pairs)):
         level = Level(claim=own.claim, quantity=own.quantity, low=own.low, high=own.high, formula=own.formula, unit="×")
         yield judge(level, list(own.measured))
+    yield from packet_claims(evidence.packets)
 
 
 def _of_places(steps: Steps) -> Iterator[Question]:

@@ -19,10 +19,13 @@ from suites.networks.grid import grid
 from suites.networks.places import FAMILIES, SIZES
 
 
-def test_cells_have_names_of_their_own_and_one_repeat() -> None:
-    names = [(trial.cell, trial.repeat) for trial in grid(Options())]
-    assert len(set(names)) == len(names)
-    assert {repeat for _, repeat in names} == {0}
+def test_cells_have_names_of_their_own_and_repeats_only_where_seeds_matter() -> None:
+    trials = grid(Options())
+    assert len({trial.id for trial in trials}) == len(trials)
+    assert {trial.repeat for trial in trials if trial.jobs} == {0}
+    # what a seed draws has a spread
+    assert {trial.repeat for trial in trials if trial.traffic is not None} == set(range(6))
+    assert all(trial.seed == 1 + trial.repeat for trial in trials if trial.traffic is not None)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -57,8 +60,8 @@ def step(network: str, predicted_s: float) -> StepRow:
     )
     method = Method(())
     return StepRow(
-        place=place, method="", strategy=method, name="", system="ours", evidence="simulated", phases=Phases(),
-        predicted_s=predicted_s, ids=(network,),
+        place=place, method="", strategy=method, name="", system="ours", evidence="simulated", fabric="simulated",
+        phases=Phases(), predicted_s=predicted_s, ids=(network,),
     )  # fmt: skip
 
 

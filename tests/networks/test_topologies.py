@@ -20,6 +20,7 @@ from fabric.simulated.topologies import (
     FiConn,
     LeafSpine,
     MdCube,
+    SwitchRing,
     Topology,
     Torus,
     Vl2,
@@ -37,6 +38,7 @@ SMALL: list[Topology] = [
         MdCube(n, k, grid)
         for n, k, grid in ((2, 1, (2,)), (4, 1, (3, 3)), (4, 1, (5,)), (2, 2, (2, 3)), (3, 1, (2, 2)))
     ),
+    *(SwitchRing(*sizes) for sizes in ((3, 1), (4, 2), (5, 2), (6, 3), (8, 1))),
     *(Torus(sides) for sides in ((4, 4), (3, 5), (2, 4), (4, 4, 4), (8, 3, 2), (6,))),
 ]
 LARGE: list[Topology] = [

@@ -137,7 +137,7 @@ def test_every_cell_can_run_on_its_fabric_and_is_refused_with_a_remedy_elsewhere
 
 def test_a_trial_has_jobs_or_a_collective() -> None:
     (trial, *_) = grid(Options(repeats=1))
-    with pytest.raises(TrialError, match="at least one, or a collective alone"):
+    with pytest.raises(TrialError, match="or traffic, or a collective"):
         replace(trial, collective=None)
 
 

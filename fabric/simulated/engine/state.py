@@ -12,6 +12,7 @@ import numpy as np
 from fabric.simulated.compiled import inlined
 from fabric.simulated.graph import Floats, Ints
 from fabric.simulated.heap import push
+from fabric.simulated.switches import FlowControl
 
 PS_PER_S = 10**12
 PS_PER_US = 10**6
@@ -27,7 +28,7 @@ ARRIVE, FREE, WAKE, START, TIMEOUT, PAUSE, RESUME, ALPHA_TIMER, RATE_TIMER, CRED
 KIND_BITS, KIND_MASK = 4, 15
 CREDIT_BITS = 14  # a returned credit's code also holds its bytes, at most 16,383
 # Flow control on links.
-LOSSY, PFC, CREDITS = 0, 1, 2
+LOSSY, PFC, CREDITS = map(int, FlowControl)
 # What a receiver does with packets out of order, and a sender with losses.
 GO_BACK_N, NEW_RENO, SELECTIVE = 0, 1, 2
 # Transports.

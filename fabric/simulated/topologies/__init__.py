@@ -14,6 +14,7 @@ from fabric.simulated.topologies.fat_tree import FatTree
 from fabric.simulated.topologies.ficonn import FiConn
 from fabric.simulated.topologies.leaf_spine import LeafSpine
 from fabric.simulated.topologies.mdcube import MdCube
+from fabric.simulated.topologies.switch_ring import SwitchRing
 from fabric.simulated.topologies.torus import Torus
 from fabric.simulated.topologies.vl2 import Vl2
 
@@ -25,6 +26,7 @@ __all__ = [
     "FiConn",
     "LeafSpine",
     "MdCube",
+    "SwitchRing",
     "Topology",
     "TopologyFacts",
     "Torus",
@@ -39,6 +41,7 @@ TOPOLOGIES: dict[str, type[Any]] = {
     "ficonn": FiConn,
     "leaf-spine": LeafSpine,
     "mdcube": MdCube,
+    "switch-ring": SwitchRing,
     "torus": Torus,
     "vl2": Vl2,
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fabric.simulated.graph import NetworkError
+from fabric.simulated.switches import FlowControl, Marking
 from fabric.simulated.transports import (
     cubic,
     dcqcn,
@@ -15,7 +16,7 @@ from fabric.simulated.transports import (
     tcp,
     timely,
 )  # fmt: skip
-from fabric.simulated.transports.spec import FlowControl, Marking, Reliability, TransportSpec
+from fabric.simulated.transports.spec import Reliability, TransportSpec
 
 __all__ = ["TRANSPORTS", "FlowControl", "Marking", "Reliability", "TransportSpec", "find_transport"]
 

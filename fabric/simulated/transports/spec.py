@@ -6,14 +6,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from fabric.simulated.engine import state
-
-
-class FlowControl(IntEnum):
-    """How links keep buffers from overflowing."""
-
-    LOSSY = state.LOSSY
-    PFC = state.PFC
-    CREDITS = state.CREDITS
+from fabric.simulated.switches import FlowControl, Marking
 
 
 class Reliability(IntEnum):
@@ -22,15 +15,6 @@ class Reliability(IntEnum):
     GO_BACK_N = state.GO_BACK_N
     NEW_RENO = state.NEW_RENO
     SELECTIVE = state.SELECTIVE
-
-
-@dataclass(frozen=True, slots=True)
-class Marking:
-    """ECN by queue length, bytes: none below `mark_from`, all above `mark_all`, up to `mark_most` of them between."""
-
-    mark_from: float
-    mark_all: float
-    mark_most: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,1 @@
+"""Flows in the packet engine, from records of trials without jobs."""

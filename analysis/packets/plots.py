@@ -1,0 +1,119 @@
+"""Figures of flows in the packet engine. Imported only when something is drawn."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.ticker import NullLocator
+
+from analysis import theme
+from analysis.packets.rows import FRAME_BYTES, PacketRow, goodput_bps, slowdowns
+
+MARKERS = "osD^vP"
+
+
+def courses(rows: Sequence[PacketRow]) -> Figure:
+    """The watched queue, and pause frames so far, over the time of the first repeat."""
+    figure = _wide()
+    queue, pauses = figure.subplots(1, 2)
+    for colour, row in zip(_colours(rows), rows, strict=True):
+        run = row.runs[min(row.runs)]
+        times_ms = 1e3 * np.array(run.times_s)
+        name = f"{row.label}, {goodput_bps(run) / 1e9:.1f} Gbit/s"
+        queue.plot(times_ms, np.array(run.queue_bytes) / 1e3, color=colour, label=name)
+        pauses.plot(times_ms, run.num_pauses, color=colour)
+    # Queues differ by a factor of a thousand; an empty one stands on the axis.
+    queue.set_yscale("symlog", linthresh=1.0)
+    queue.set_ylim(0, None)
+    queue.set_ylabel("queue, kB")
+    pauses.set_ylabel("pause frames so far")
+    pauses.set_ylim(0, None)
+    for axes in (queue, pauses):
+        axes.set_xlabel("ms")
+    figure.legend(loc="outside lower center", ncols=len(rows))
+    return figure
+
+
+def completions(rows: Sequence[PacketRow]) -> Figure:
+    """The share of flows that took at most so many times as long as alone, all repeats together."""
+    figure, axes = theme.canvas(2.5)
+    for colour, row in zip(_colours(rows), rows, strict=True):
+        pooled = np.sort([each for run in row.runs.values() for each in slowdowns(run)])
+        share = np.arange(1, len(pooled) + 1) / len(pooled)
+        axes.plot(pooled, share, color=colour, label=f"{row.label}, mean {pooled.mean():.1f}")
+    axes.set_xscale("log")
+    axes.set_xlim(1, None)
+    axes.set_ylim(0, 1)
+    _plain(axes)
+    axes.set_xlabel("completion over time alone")
+    axes.set_ylabel("share of flows")
+    axes.legend(loc="lower right")
+    return figure
+
+
+def sweep(rows: Sequence[PacketRow]) -> Figure:
+    """Goodput over the axis, a curve per label, with intervals over repeats."""
+    figure, axes = theme.canvas(2.4)
+    labels = list(dict.fromkeys(row.label for row in rows))
+    for place, (colour, label) in enumerate(zip(_colours(labels), labels, strict=True)):
+        own = sorted((row for row in rows if row.label == label), key=lambda row: row.at or 0.0)
+        values = [row.value(goodput_bps).times(1e-6) for row in own]
+        theme.error_bars(
+            axes, [row.at or math.nan for row in own], values, color=colour, marker=MARKERS[place], markersize=3,
+            label=label,
+        )  # fmt: skip
+    axes.set_xscale("log", base=2)
+    axes.set_ylim(0, rows[0].line_bps / 1e6)
+    axes.set_xticks(sorted({row.at or 0.0 for row in rows}))
+    _plain(axes)
+    axes.set_xlabel(rows[0].axis)
+    axes.set_ylabel("goodput, Mbit/s")
+    figure.legend(loc="outside lower center", ncols=len(labels))
+    return figure
+
+
+def limit_cycles(rows: Sequence[PacketRow]) -> Figure:
+    """The highest and lowest queue over the number of flows, beside DCTCP's own analysis (SIGCOMM 2010, section 3.3).
+
+    Of N flows in step the queue swings from K + N − √(N·(C·RTT + K)/2) to K + N packets.
+    """
+    figure, axes = theme.canvas(2.4)
+    ordered = sorted(rows, key=lambda row: row.at or 0.0)
+    flows = np.array([row.at or 0.0 for row in ordered])
+    run = next(iter(ordered[0].runs.values()))
+    mark = (run.mark_bytes or 0.0) / FRAME_BYTES
+    product = run.least_round_trip_s * ordered[0].line_bps / 8 / FRAME_BYTES
+    own, other = theme.palette()[0], theme.neutral()
+    for name, pick, marker in (("highest", max, "^"), ("lowest", min, "v")):
+        values = [row.value(lambda run, pick=pick: pick(run.queue_bytes) / FRAME_BYTES) for row in ordered]
+        theme.error_bars(axes, flows.tolist(), values, color=own, marker=marker, markersize=4, label=f"{name} here")
+    fine = np.linspace(1, flows.max(), 200)
+    axes.plot(fine, mark + fine, color=other, linestyle="--", label="K + N")
+    swing = np.sqrt(fine * (product + mark) / 2)
+    axes.plot(fine, np.maximum(0, mark + fine - swing), color=other, linestyle=":", label="K + N − A")
+    axes.set_ylim(0, None)
+    axes.set_xlabel(rows[0].axis)
+    axes.set_ylabel("queue, packets")
+    axes.legend(loc="upper left")
+    return figure
+
+
+def _colours(rows: Sequence[object]) -> Sequence[str]:
+    return [theme.palette()[place % len(theme.palette())] for place in range(len(rows))]
+
+
+def _wide() -> Figure:
+    figure = Figure(figsize=(2 * theme.WIDTH_IN, 2.4), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def _plain(axes: Axes) -> None:
+    """Numbers rather than powers on a logarithmic axis."""
+    axes.xaxis.set_major_formatter("{x:g}")
+    axes.xaxis.set_minor_locator(NullLocator())
