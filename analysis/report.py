@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from analysis import wording
 from analysis.claims import text_of
 from analysis.codes.tables import bits, sooner_text
+from analysis.collectives.tables import bandwidth
 from analysis.figures import drawings, save
 from analysis.rows import Drawing, PairRow, Summary
 from analysis.sharing.axes import axis_of
@@ -106,7 +107,7 @@ def _environment() -> Environment:
     }
     environment.globals |= {"plural": wording.plural, "axis_of": axis_of, "judged": judged, "value_text": text_of}
     environment.globals |= {"number": wording.number, "size": wording.size, "duration": wording.duration}
-    environment.globals |= {"sent_bits": bits, "sooner_text": sooner_text}
+    environment.globals |= {"bandwidth": bandwidth, "sent_bits": bits, "sooner_text": sooner_text}
     return environment
 
 

@@ -5,10 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from analysis.collectives.rows import CollectiveRow, SizeRow
+from analysis.stats import Interval
 from analysis.terminal import ColumnOf, Listing, columns_of
 from analysis.wording import interval, percent, rate
 
 Sized = tuple[CollectiveRow, SizeRow]
+
+
+def bandwidth(value: Interval) -> str:
+    """Its median to three figures."""
+    return rate(float(f"{value.median:.3g}"))
+
+
 FITS: tuple[ColumnOf[CollectiveRow], ...] = (
     ColumnOf("α, µs\n[95 %]", 1, lambda row: interval(row.alpha_s, 1e6)),
     ColumnOf("β, ns/kB\n[95 %]", 2, lambda row: interval(row.beta_s_per_byte, 1e12)),
@@ -19,8 +27,8 @@ FITS: tuple[ColumnOf[CollectiveRow], ...] = (
 SIZES: tuple[ColumnOf[Sized], ...] = (
     ColumnOf("bytes", 0, lambda row: f"{row[1].num_bytes:,}"),
     ColumnOf("time, µs\n[95 %]", 1, lambda row: interval(row[1].time_s, 1e6)),
-    ColumnOf("algorithm", 2, lambda row: rate(row[1].algorithm_bps.median)),
-    ColumnOf("bus", 1, lambda row: rate(row[1].bus_bps.median)),
+    ColumnOf("algorithm", 2, lambda row: bandwidth(row[1].algorithm_bps)),
+    ColumnOf("bus", 1, lambda row: bandwidth(row[1].bus_bps)),
 )
 NOTE = "Time = α + β · bytes, fitted to all sizes by relative errors; – where a size was left out."
 
