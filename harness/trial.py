@@ -97,7 +97,7 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Collective:
+class TimedCollective:
     """An operation of a library to be timed by itself, every size whose rows fit into `most_s` seconds."""
 
     library: str
@@ -149,7 +149,7 @@ class Trial:
     cluster: VirtualCluster | None = None
     on_loss: OnLoss = OnLoss.STOP
     traffic: PacketTraffic | None = None
-    collective: Collective | None = None
+    collective: TimedCollective | None = None
 
     def __post_init__(self) -> None:
         if bool(self.jobs) + (self.traffic is not None) + (self.collective is not None) != 1:
@@ -286,7 +286,7 @@ def _check_jobs(trial: Trial) -> None:
 LIBRARIES = {FabricKind.EMULATED: ("gloo", "mpi", "horovod"), FabricKind.NATIVE: ("nccl",)}
 
 
-def _check_collective(trial: Trial, asked: Collective) -> None:
+def _check_collective(trial: Trial, asked: TimedCollective) -> None:
     """Whether the library's ranks can be started there."""
     if trial.fabric.kind not in LIBRARIES:
         raise TrialError(

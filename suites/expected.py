@@ -26,7 +26,7 @@ from harness.predict.costs import RING_STEPS, LinkCosts, PredictError, given_cos
 from harness.predict.demand import Demands
 from harness.predict.layers import Layers, layers_of_workload, plain_layers
 from harness.predict.worker import bound
-from harness.trial import Collective, Job, Trial
+from harness.trial import Job, TimedCollective, Trial
 from models.networks import find_network
 from models.workload import Device, WorkloadSpec
 from results.collectives import bus_factor
@@ -88,7 +88,7 @@ def expected_s(trial: Trial) -> float:
     return START_S + HOST_S * trial.world + sum(map(_adapting_s, trial.jobs)) + run_s + alone_s
 
 
-def _collective_s(trial: Trial, asked: Collective) -> float:
+def _collective_s(trial: Trial, asked: TimedCollective) -> float:
     """Rows of every size that fits, at the line's rate; what small ones lack of a row is waited for by none."""
     second_bytes = (trial.fabric.rate_bps or UNSHAPED_BPS) * PAYLOAD_SHARE / 8
     factor = bus_factor(asked.operation, trial.num_ranks)

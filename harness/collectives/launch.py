@@ -13,7 +13,7 @@ from pathlib import Path
 from fabric.api import FabricError, FabricKind, FabricSpec
 from harness.calibrate import fit_link
 from harness.mpi.library import why_no_mpi
-from harness.trial import Collective
+from harness.trial import TimedCollective
 from results.codec import from_jsonable
 from results.collectives import CollectiveFacts, SizeTimes
 
@@ -36,7 +36,7 @@ def why_not_here(library: str, num_hosts: int) -> str | None:
     return None
 
 
-def run_collective(asked: Collective, spec: FabricSpec, timeout_s: float) -> CollectiveFacts:
+def run_collective(asked: TimedCollective, spec: FabricSpec, timeout_s: float) -> CollectiveFacts:
     """What its ranks measured, with α and β.
 
     Raises: FabricError if they ended badly, with what they said, or not in time.
@@ -60,7 +60,7 @@ def run_collective(asked: Collective, spec: FabricSpec, timeout_s: float) -> Col
     return facts_of(asked, told["num_ranks"], sizes)
 
 
-def facts_of(asked: Collective, num_ranks: int, sizes: tuple[SizeTimes, ...]) -> CollectiveFacts:
+def facts_of(asked: TimedCollective, num_ranks: int, sizes: tuple[SizeTimes, ...]) -> CollectiveFacts:
     """The times with α and β fitted to them."""
     link = fit_link({own.num_bytes: own.median_s for own in sizes}) if len(sizes) > 1 else None
     return CollectiveFacts(

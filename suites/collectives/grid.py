@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from fabric.api import FabricKind
-from harness.trial import LIBRARIES, Collective, Trial
+from harness.trial import LIBRARIES, TimedCollective, Trial
 from results.collectives import Operation
 from suites.api import Options, Suite, interleave
 
@@ -40,7 +40,7 @@ def cells(options: Options, most_s: float, libraries: Sequence[str] = ()) -> Ite
                     cell=f"hosts-{fabric.num_hosts}/{operation}/{library}",
                     jobs=(),
                     fabric=fabric,
-                    collective=Collective(library=library, operation=operation, most_s=most_s),
+                    collective=TimedCollective(library=library, operation=operation, most_s=most_s),
                     seed=options.seed,
                     timeout_s=TIMEOUT_S,
                 )

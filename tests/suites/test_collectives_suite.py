@@ -15,13 +15,12 @@ from analysis.figures import drawings
 from analysis.report import render_page
 from analysis.summary import every_claim, summarise
 from fabric.cluster import FabricError, FabricKind, FabricSpec
-from fabric.collectives import Collective as FabricCollective
-from fabric.collectives import load_of
+from fabric.collectives import Collective, load_of
 from harness.bench import Bench
 from harness.collectives import launch, ranks
 from harness.collectives.launch import command_line, facts_of
 from harness.collectives.libraries import Run
-from harness.trial import Collective, Trial, TrialError, check
+from harness.trial import TimedCollective, Trial, TrialError, check
 from harness.validity import EvidenceKind, evidence_of
 from results.collectives import LARGE_BYTES, CollectiveFacts, Operation, SizeTimes, bus_factor
 from results.record import Record, Status, read_record, write_record
@@ -96,7 +95,7 @@ def test_an_operation_that_a_library_does_not_have_has_no_sizes(monkeypatch: pyt
 def test_bus_bandwidth_is_held_against_the_line_and_algorithm_bandwidth_is_not(
     monkeypatch: pytest.MonkeyPatch, operation: Operation
 ) -> None:
-    facts = facts_of(Collective(library="clocked", operation=operation), NUM_RANKS, timed(monkeypatch, operation))
+    facts = facts_of(TimedCollective(library="clocked", operation=operation), NUM_RANKS, timed(monkeypatch, operation))
     algorithm_bps = facts.sizes[-1].algorithm_bps
     assert facts.bus_bps(LARGE_BYTES) == pytest.approx(bus_factor(operation, NUM_RANKS) * algorithm_bps)
     assert facts.bus_bps(LARGE_BYTES) == pytest.approx(RATE_BPS, rel=2e-3)  # α is 1 ms of 0.75 s or more
@@ -106,9 +105,9 @@ def test_bus_bandwidth_is_held_against_the_line_and_algorithm_bandwidth_is_not(
 
 def test_bus_factors_are_those_of_the_table_of_collectives() -> None:
     """There all-gather counts a rank's part, here the whole, P parts."""
-    assert bus_factor(Operation.ALL_REDUCE, 8) == load_of(FabricCollective.ALL_REDUCE, 8).link_bytes
-    assert bus_factor(Operation.ALL_GATHER, 8) == load_of(FabricCollective.ALL_GATHER, 8).link_bytes / 8
-    assert bus_factor(Operation.POINT_TO_POINT, 8) == load_of(FabricCollective.TRANSFER, 8).link_bytes
+    assert bus_factor(Operation.ALL_REDUCE, 8) == load_of(Collective.ALL_REDUCE, 8).link_bytes
+    assert bus_factor(Operation.ALL_GATHER, 8) == load_of(Collective.ALL_GATHER, 8).link_bytes / 8
+    assert bus_factor(Operation.POINT_TO_POINT, 8) == load_of(Collective.TRANSFER, 8).link_bytes
 
 
 def test_every_library_is_started_by_its_own_launcher() -> None:
