@@ -117,9 +117,10 @@ def setting_key(record: Record) -> SettingKey:
     return SettingKey(group_of(record), job.workload, job.device, job.batch_size, fabric_key(record.fabric))
 
 
-def num_ranks(record: Record, job: JobResult) -> int:
-    """Ranks that trained `job`; the number of hosts where no rank wrote its times."""
-    return len(job.ranks) or record.fabric.num_hosts
+def num_workers(record: Record, job: JobResult) -> int:
+    """Workers of `job`, virtual ones too, which take part in every sum; a launcher's ranks may be more than hosts."""
+    fabric = record.fabric
+    return max(fabric.num_hosts * fabric.ranks_per_host + fabric.num_virtual, len(job.ranks))
 
 
 def is_measured(record: Record) -> bool:

@@ -74,7 +74,9 @@ class Formula(StrEnum):
     HIGHEST_QUEUE = "highest queue of 1 over its marking threshold and a frame per flow"
     ROUND_TRIP = "mean round trip of 1 over that of 2"
     CIRCLE = "1 where links of 1 wait in a circle, else 0"
+    OVER_MEDIAN = "step of 1 over the median step of 2"
     STASHES = "1 where all stashes of 1 peak as by the formula, else 0"
+    DISTANCE = "distance of 1's weights from one device's, relative to their norm"
 
 
 class CellValue(NamedTuple):

@@ -47,7 +47,7 @@ def overview(settings: Sequence[SettingRow]) -> Figure | None:
 
 def _column(setting: SettingRow) -> str:
     fabric = setting.key.fabric
-    return f"{setting.key.workload}\n{fabric.num_hosts} hosts, {fabric.stands_for}\n({setting.evidence})"
+    return f"{setting.key.workload}\n{setting.num_workers} workers, {fabric.stands_for}\n({setting.evidence})"
 
 
 def _speedup(setting: SettingRow, name: str) -> float:
@@ -85,7 +85,7 @@ def throughput(setting: SettingRow, palette: Mapping[str, str]) -> Figure:
     theme.label(
         axes,
         setting.title,
-        f"samples/s, all {setting.num_ranks} ranks ({setting.evidence}, {theme.repeats(rows)})",
+        f"samples/s, all {setting.num_workers} workers ({setting.evidence}, {theme.repeats(rows)})",
     )
     return figure
 

@@ -46,7 +46,7 @@ class CellRow:
 
     `label` says all that was run (`method` as text), `name` leaves out what no cell differs in. `speedup` is the
     baseline's step time over this one's, repeat by repeat: above 1 is faster. `samples_per_s`
-    counts all ranks; the one-rank line `local` is multiplied by the setting's ranks.
+    counts all workers; the line `local`, of one, is multiplied by the setting's workers.
     `num_control_rounds` are those of a step in which ranks agreed on messages.
     `time_to_target_s` holds ∞ for repeats that did not get there. `phases` are medians over
     repeats. `repeat_samples_per_s` has one value a repeat, `steps_s` every step of the slowest
@@ -60,7 +60,7 @@ class CellRow:
     name: str
     system: str
     strategy: str
-    num_ranks: int
+    num_workers: int
     num_repeats: int
     num_parameters: int
     step_time_s: Interval
@@ -110,7 +110,7 @@ class SettingRow:
 
     key: SettingKey
     fabric: FabricFacts
-    num_ranks: int
+    num_workers: int
     cells: tuple[CellRow, ...]
     baseline: str | None = None
     target_loss: float | None = None

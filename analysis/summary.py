@@ -11,6 +11,7 @@ from analysis.codes.findings import compression_study
 from analysis.corrections import corrected
 from analysis.packets.rows import packet_rows
 from analysis.pipelines.rows import pipeline_rows
+from analysis.pipelines.splits import split_rows
 from analysis.rows import OutcomeRow, ProvenanceRow, SettingRow, Summary
 from analysis.sharing.gains import pairs
 from analysis.sharing.optimisers import optimisers
@@ -91,6 +92,7 @@ def evidence_of(records: Sequence[Record], groups: Sequence[Sequence[Record]], s
         compression=compression_study(cells(records), targets, suites_with(studies, lambda study: study.codes)),
         pipelines=pipeline_rows(groups),
         packets=packet_rows(groups),
+        splits=split_rows(groups),
     )
 
 

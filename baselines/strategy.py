@@ -215,10 +215,20 @@ PART_OF_STEPS = (
     "workers push differences of parameters, which are no gradients to apply momentum to; use a compressor without, "
     "e.g. topk+error-feedback"
 )
+NOTHING_TO_ORDER = (
+    "a worker pushes its update when the step is done and reads all parameters before the next, one message each, so "
+    "none can go before another; leave the ordering out"
+)
+
+
+def _orders(strategy: Strategy) -> bool:
+    return bool(strategy.ordering.card.name != DEFAULTS[Slot.ORDERING])
 
 
 def why_not_pushed(strategy: Strategy) -> str | None:
-    """The reason why workers cannot push to servers what the strategy compresses, one by one, or None."""
+    """The reason why workers cannot push to servers as the strategy compresses and orders, one by one, or None."""
+    if _orders(strategy):
+        return NOTHING_TO_ORDER
     if _needs_the_others(strategy.compression):
         return NEEDS_THE_OTHERS
     return PART_OF_STEPS if _does_a_part_of_steps(_innermost(strategy.compression)) else None
@@ -322,6 +332,7 @@ RULES: tuple[Rule, ...] = (
         lambda s: not s.consistency.is_synchronous and isinstance(s.exchange, HasServers),
         "the consistency method has servers of its own; leave the exchange out",
     ),
+    (lambda s: not s.consistency.is_synchronous and _orders(s), NOTHING_TO_ORDER),
     (
         lambda s: not s.consistency.is_synchronous and s.update_point is UpdatePoint.AT_PRE_HOOK,
         "a worker that does not wait reads all parameters at once; update after-all",

@@ -14,6 +14,7 @@ import atexit
 import importlib
 import os
 import sys
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import cache
@@ -30,6 +31,7 @@ from crossover.integrations.unwrapping import show_new_step, unwrapped
 from crossover.keeper import TurnSpan, TurnStatistics
 from crossover.process import default_path
 from crossover.settings import Settings
+from crossover.worker_report import WORKER_REPORTS, write_report
 
 JOB, SOCKET, SETTINGS = "CROSSOVER_JOB", "CROSSOVER_SOCKET", "CROSSOVER_SETTINGS"
 ROUNDS_AHEAD = 8  # of the others' turns that may end while the workers of a late job come together
@@ -44,10 +46,17 @@ INTEGRATIONS = {  # the framework that must have been imported → who speaks to
 class Attachment:
     """An attached job; a context manager, else it is closed at exit. Alone, it does nothing and counts nothing."""
 
-    def __init__(self, job: str, bond: Bond | None = None, models: tuple[Any, ...] = ()) -> None:
+    def __init__(
+        self,
+        job: str,
+        bond: Bond | None = None,
+        models: tuple[Any, ...] = (),
+        write_report: Callable[[], None] = lambda: None,
+    ) -> None:
         self.job = job
         self._bond = bond
         self._models = models
+        self._write_report = write_report
         self._is_open = bond is not None
         self._is_digest_due = DIGESTS in os.environ and bool(models)
         self._owner_pid = os.getpid()
@@ -85,6 +94,7 @@ class Attachment:
         """Run an update that waits for its turn, take the hooks away and leave; the script may go on without turns.
         May be called again."""
         if self._bond is not None and self._detach():
+            self._write_report()
             self._bond.keeper.close()
         if self._is_digest_due:
             self._is_digest_due = False
@@ -178,7 +188,8 @@ def attach(
     )
     team = team if device is None else replace(team, device=device)
     turns = _seat(path if path is not None else default_path(), name, settings, team)
-    attachment = Attachment(name, _bound(integration, models, inner, turns, manner), models)
+    bond = _bound(integration, models, inner, turns, manner)
+    attachment = Attachment(name, bond, models, _reporter(models, inner, team.world))
     for wrapper in optimizers:
         show_new_step(wrapper)
     _open_attachments.add(attachment)
@@ -207,6 +218,22 @@ def _bound(
     except BaseException:
         turns.leave()
         raise
+
+
+def _reporter(models: tuple[Any, ...], optimizers: tuple[Any, ...], world: int) -> Callable[[], None]:
+    """What writes this worker's report where `crossover run --profile` asks for one; hooks are set here and now."""
+    folder = os.environ.get(WORKER_REPORTS)
+    if folder is None:
+        return lambda: None
+    from crossover.integrations.layer_clock import LayerClock
+
+    clock = LayerClock(models, world)
+
+    def write() -> None:
+        clock.remove()
+        write_report(folder, clock.report(optimizers))
+
+    return write
 
 
 def _as_tuple(given: Any) -> tuple[Any, ...]:

@@ -127,7 +127,7 @@ class Bench:
 
     def _foretold(self, trial: Trial) -> Prediction | None:
         """The step time before the trial is run, where it can be known. Raises: LabLost, FabricError."""
-        if trial.is_pipelined:
+        if trial.is_partitioned:
             return None  # its own clock predicts it, and the prediction stands in its record
         if trial.cluster is not None:  # the virtual clock is the prediction
             return virtual_prediction(trial) if trial.fabric.kind.has_processes else None

@@ -15,6 +15,7 @@ from fabric.simulated.packet_traffic import PacketTraffic
 from harness.asynchrony.cluster import OnLoss, VirtualCluster
 from harness.parallel.placement import Pipelining
 from harness.precision import Precision
+from harness.splits.splitting import Splitting
 from models.workload import Device, WorkloadSpec
 from results.facts import Role
 
@@ -39,7 +40,8 @@ class Job:
     micro-batches of the workload's batch size; before the update the L2 norm of the averaged gradient of all parameters
     is clipped to `clip_norm`, if that is given. Layers compute in `precision`, parameters and gradients stay float32
     (`harness/precision.py`). `role` is what the job is for among those that it is compared with. With `pipelining` the
-    ranks are the stages of one replica of the network rather than replicas, and a step's micro-batches go through them.
+    ranks are the stages of one replica of the network rather than replicas, and a step's micro-batches go through them;
+    with `splitting` each rank has a part of every layer, and the batch is that of all ranks together.
     """
 
     name: str
@@ -55,6 +57,7 @@ class Job:
     precision: Precision = Precision.FLOAT32
     role: Role = Role.METHOD
     pipelining: Pipelining | None = None
+    splitting: Splitting | None = None
 
     def __post_init__(self) -> None:
         if self.accumulate < 1:
@@ -87,6 +90,8 @@ class Job:
         label = self.strategy if self.system == "ours" else self.system
         if self.pipelining is not None:
             label = self.pipelining.schedule if self.system == "ours" else f"{self.system}, {self.pipelining.schedule}"
+        if self.splitting is not None:
+            label = self.splitting.planner
         return label if self.precision is Precision.FLOAT32 else f"{label} in {self.precision}"
 
 
@@ -99,8 +104,9 @@ class Trial:
     compute, and compute beside other communication, so many times each. `link` matters where link turns are taken.
     The `shares` of weighted, the `groups` of muri and the `beats` of cassini come from these costs unless given. With a
     `cluster`, unequal workers push to servers (`harness.asynchrony`): on the fabric lockstep on a virtual clock, on
-    others as processes, where `on_loss` says what becomes of the rest when a worker's ends. A trial of `traffic` has no
-    jobs: flows of the network's transport go through the packet engine (`harness.simulated.packets`).
+    others as processes, where `on_loss` says what becomes of the rest when a worker's ends. All jobs of such a trial
+    have their workers on the same hosts and their servers on the last ones; `bsp` is the synchronous one. A trial of
+    `traffic` has no jobs: flows of the network's transport go through the packet engine (`harness.simulated.packets`).
     """
 
     suite: str
@@ -174,9 +180,19 @@ class Trial:
         return any(job.pipelining is not None for job in self.jobs)
 
     @property
+    def is_split(self) -> bool:
+        """Whether a job's operators are split over its ranks."""
+        return any(job.splitting is not None for job in self.jobs)
+
+    @property
+    def is_partitioned(self) -> bool:
+        """Whether a rank has a part of a network, stages or splits, rather than a replica."""
+        return self.is_pipelined or self.is_split
+
+    @property
     def is_timed(self) -> bool:
         """Whether step times are those of this trial, measured or on a virtual clock."""
-        return self.fabric.kind.has_clock or self.cluster is not None or self.is_pipelined
+        return self.fabric.kind.has_clock or self.cluster is not None or self.is_partitioned
 
     @property
     def id(self) -> str:
@@ -189,21 +205,30 @@ class Trial:
 def check(trial: Trial) -> None:
     """Everything about a trial that can be known before it starts, memory apart.
 
-    Raises: TrialError, TextError, CatalogueError, WorkloadError with value and remedy.
+    Raises: TrialError, TextError, CatalogueError, WorkloadError, NetworkError with value and remedy.
     """
-    from harness.parallel.sessions import RunsPipelines
-    from harness.systems import system_of  # the systems need the values above
-    from harness.systems.api import HasPrecisions, Warms
-
     if trial.traffic is not None:
         _check_traffic(trial)
         return
     _check_placement(trial)
-    if trial.is_pipelined:
+    if trial.is_split:
+        from harness.splits.split_checks import check_splits
+
+        check_splits(trial)
+    elif trial.is_pipelined:
         from harness.parallel.trial_checks import check_pipelines
 
         check_pipelines(trial)
-        return
+    else:
+        _check_jobs(trial)
+
+
+def _check_jobs(trial: Trial) -> None:
+    """Jobs that train by data parallelism, on any fabric."""
+    from harness.parallel.sessions import RunsPipelines
+    from harness.systems import system_of  # the systems need the values above
+    from harness.systems.api import HasPrecisions, Warms
+
     if trial.sharing is Sharing.MPS:
         raise TrialError(
             f"{trial.cell}: mps is a service of the GPU's driver, which no trial starts; use `crossover run`"
@@ -292,8 +317,24 @@ def _check_consistency(trial: Trial, job: Job) -> None:
         )
     if reason := why_not_pushed(strategy):
         raise TrialError(f"{trial.cell}: {job.strategy}: {reason}")
+    if trial.sharing is not None:
+        _check_turns(trial, trial.sharing)
     if on_hosts:
         _check_processes(trial, job)
+
+
+def _check_turns(trial: Trial, sharing: Sharing) -> None:
+    """Workers take a turn per step, on the device alone."""
+    if sharing not in (Sharing.CROSSOVER, Sharing.EXCLUSIVE):
+        raise TrialError(
+            f"{trial.cell}: jobs that push to servers share by crossover or exclusive, not by {sharing}: their turn is "
+            "a step's computation, whatever travels meanwhile"
+        )
+    if sharing.gates_link and trial.link is Link.FIFO:
+        raise TrialError(
+            f"{trial.cell}: link=fifo under {sharing}: a pull waits for other workers, and a link turn held meanwhile "
+            "could stop the worker that it waits for; use link=fair"
+        )
 
 
 def _check_processes(trial: Trial, job: Job) -> None:
@@ -301,7 +342,7 @@ def _check_processes(trial: Trial, job: Job) -> None:
     strategy, cluster = job.resolve(), trial.cluster
     assert cluster is not None
     refusals = (
-        (trial.sharing is not None or job.system != "ours", "run alone and under ours"),
+        (job.system != "ours", "run under ours"),
         (job.workload.device is not Device.CPU, f"compute on the cpu, not on {job.workload.device}"),
         (trial.fabric.num_virtual > 0, "are all real; use num_virtual=0"),
         (
@@ -321,12 +362,12 @@ def _check_processes(trial: Trial, job: Job) -> None:
 
 def _check_lockstep(trial: Trial) -> None:
     """One process, no time: what is about either is asked of another fabric."""
-    job = trial.jobs[0]
+    jobs = trial.jobs
     reasons = (
-        (trial.sharing is not None, f"jobs cannot share by {trial.sharing}"),
-        (job.system != "ours", f"{job.system} is processes of its own"),
-        (job.workload.device is Device.REPLAY, "a replayed workload learns nothing"),
-        (job.clip_norm is not None, "gradients are not clipped"),
+        (trial.sharing is not None and trial.cluster is None, f"jobs cannot share by {trial.sharing}"),
+        *((job.system != "ours", f"{job.system} is processes of its own") for job in jobs),
+        (any(job.workload.device is Device.REPLAY for job in jobs), "a replayed workload learns nothing"),
+        (any(job.clip_norm is not None for job in jobs), "gradients are not clipped"),
         (trial.num_cost_steps > 0, "there are no costs to measure"),
         (trial.trace, "there are no moments to trace"),
         (trial.ranks_per_host > 1, f"every rank is a host's only one, not one of {trial.ranks_per_host}"),

@@ -107,7 +107,13 @@ def load_profile(name: str) -> Profile:
             "record one with `python -m models.profile NETWORK --out FILE.json`"
         )
     try:
-        profile = from_jsonable(Profile, read_json(path), str(path))
+        found = read_json(path)
+        if isinstance(found, dict) and "solo_s" in found:
+            raise WorkloadError(
+                f"{path} is a job's profile, without layers: `crossover plan` reads it; give "
+                f"{path.parent / 'layers' / path.name}, which `crossover run --profile` writes beside it"
+            )
+        profile = from_jsonable(Profile, found, str(path))
     except CodecError as error:
         raise WorkloadError(f"{path} is not a profile ({error}); record it again") from error
     _check(profile, path)

@@ -14,7 +14,7 @@ from typing import Any
 
 from results import schema1
 from results.codec import CodecError, from_jsonable, to_jsonable
-from results.facts import ChargeFacts, CheckFacts, CodeFacts, MachineFacts, PipelineFacts, PluginFacts, Role
+from results.facts import ChargeFacts, CheckFacts, CodeFacts, MachineFacts, PipelineFacts, PluginFacts, Role, SplitFacts
 from results.files import read_json, write_json
 from results.traffic import TrafficFacts
 
@@ -141,7 +141,8 @@ class JobResult:
     order; `role` is what the job is for beside others, `code` what its gradients travel in, `charge` what
     compressing them cost in replay (None: not in replay), `tuned` the settings that a tuner chose, by slot and name,
     `consistency` how old parameters were on the virtual clock, `pipeline` how it went through its stages, if it has
-    any; a step is then `accumulate` micro-batches of `batch_size` over all ranks together."""
+    any; a step is then `accumulate` micro-batches of `batch_size` over all ranks together; `split` how its operators
+    were spread, where each rank had a part of them."""
 
     name: str
     workload: str
@@ -180,6 +181,7 @@ class JobResult:
     tuned: Mapping[str, float] = field(default_factory=dict)
     consistency: ConsistencyFacts | None = None
     pipeline: PipelineFacts | None = None
+    split: SplitFacts | None = None
 
     def step_times_s(self) -> tuple[float, ...]:
         """Step times of the slowest rank, step by step. Empty if nothing was measured."""

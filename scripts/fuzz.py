@@ -40,6 +40,7 @@ from harness.systems import system_of, systems
 from models.data.imagefolder import Unreadable, read_image
 from models.layer_profile import FOLDER, load_profile
 from results.record import read_record
+from suites.cli import command_parser
 from suites.cli import main as command_line
 from suites.errors import is_about_the_request
 
@@ -128,11 +129,24 @@ def feed_text(text: str) -> None:
 
 # ---- options
 
-OPTIONS = (
-    "--only", "--strategy", "--fabric", "--hosts", "--rate", "--repeats", "--steps", "--seed", "--data", "--device",
-    "--out", "--workload", "--strategies", "--rates", "--size-scale", "--batch-size", "--calibration", "--alpha",
-    "--beta", "--slowdown", "--baseline", "--smoke", "--trace", "--json", "--allow-different", "--figures",
-)  # fmt: skip
+NEVER = ("--calibrate",)  # measures
+
+
+@cache
+def _parser() -> argparse.ArgumentParser:
+    """One for all command lines: to build it takes longer than to read most of them."""
+    return command_parser()
+
+
+@cache
+def options_of_commands() -> dict[str, tuple[str, ...]]:
+    """The options of every command, `all` of any."""
+    (commands,) = (action for action in _parser()._actions if isinstance(action, argparse._SubParsersAction))
+    own = {
+        name: tuple(text for text in parser._option_string_actions if text.startswith("--") and text not in NEVER)
+        for name, parser in commands.choices.items()
+    }
+    return own | {"all": tuple(sorted({text for texts in own.values() for text in texts}))}
 
 
 def make_options(rng: random.Random) -> list[str]:
@@ -146,7 +160,12 @@ def make_options(rng: random.Random) -> list[str]:
             (["--workload", "resnet20", "--hosts", "2", "--rates", "1gbit"], [rng.choice(SUITES), "--only", "x"])
         )
     for _ in range(rng.choice((0, 1, 1, 2, 3))):
-        words.append(rng.choice(OPTIONS))
+        # mostly the command's own, since argparse alone sees the others
+        words.append(
+            rng.choice(
+                options_of_commands().get(command if rng.random() < 0.8 else "all", options_of_commands()["all"])
+            )
+        )
         if rng.random() < 0.9:
             words.append(_value(rng))
     return words
@@ -155,7 +174,7 @@ def make_options(rng: random.Random) -> list[str]:
 def _value(rng: random.Random) -> str:
     return rng.choice(
         (*WORDS, "2", "200mbit", "emulated", "paced", "lockstep", "native", "unfused", "resnet50", "cuda",
-         make_text(rng), "/dev/null", "/dev/zero", "/proc/self/mem", ".", "/absent/x", "a" * 300,
+         make_text(rng), "/dev/null", "/dev/zero", "/proc/self/mem", ".", "absent/x", "a" * 300,
          str(rng.randint(-9, 10**12)))
     )  # fmt: skip
 
@@ -167,7 +186,7 @@ def feed_options(words: list[str]) -> None:
     streams = contextlib.redirect_stdout(output), contextlib.redirect_stderr(errors)
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder), streams[0], streams[1]:
         try:
-            code = command_line(words)
+            code = command_line(words, parser=_parser())
         except SystemExit as end:
             code = end.code  # type: ignore[assignment]
     assert code in (0, 1, 2, None), f"exit code {code!r}"

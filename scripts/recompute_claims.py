@@ -251,16 +251,25 @@ def speed_up(*operands: Operand) -> Figures:
     return [min(rival[r] for rival in rivals) / own[r] for r in own if all(r in rival for rival in rivals)]
 
 
+def over_median(own: Operand, alone: Operand) -> Figures:
+    """The step over what another takes in the median, repeat by repeat."""
+    middle = statistics.median(by_repeat(alone).values())
+    return [step / middle for step in by_repeat(own).values()]
+
+
 def of_bound(plain: Operand, best: Operand, alone: Operand) -> Figures:
     """The share of the way from the plain step to the bound that the best one goes."""
     first = next(one for one in best if is_timed(one))
-    job, fabric, world = first["jobs"][0], first["fabric"], len(first["jobs"][0]["ranks"])
-    line_s = 2 * (world - 1) / world * 8 / (PAYLOAD_SHARE * fabric["rate_bps"])
+    job, fabric = first["jobs"][0], first["fabric"]
+    world = workers(fabric, job)
+    sent_s = 4 * job["num_parameters"] * 2 * (world - 1) / world * 8 / (PAYLOAD_SHARE * fabric["rate_bps"])
+    if fabric["fit_residual"] == 0.0:  # the costs are given
+        sent_s = fabric["alpha_s"] + 4 * job["num_parameters"] * fabric["beta_s_per_byte"]
     groups: dict[str, list[Json]] = {}
     for one in alone:
         groups.setdefault(one["cell"], []).append(one)
     timed = [list(by_repeat(own).values()) for own in groups.values() if by_repeat(own)]
-    bound_s = max(statistics.median(map(statistics.median, timed)), 4 * job["num_parameters"] * line_s)
+    bound_s = max(statistics.median(map(statistics.median, timed)), sent_s)
     theirs, own = by_repeat(plain), by_repeat(best)
     both = [(theirs[r], own[r]) for r in theirs if r in own]
     return [(a - b) / (a - bound_s) for a, b in both if a - bound_s > 0.05 * a]
@@ -398,8 +407,9 @@ def weights(alone: Operand, here: Operand) -> Figures:
 
 
 def pipelines(operand: Operand) -> list[tuple[Json, Json]]:
-    """Each record's job and what its pipeline did."""
-    return [(one["jobs"][0], one["jobs"][0]["pipeline"]) for one in operand if one["status"] == "ok"]
+    """Each record's job and what its pipeline did, or its split operators."""
+    jobs = [one["jobs"][0] for one in operand if one["status"] == "ok"]
+    return [(job, job["pipeline"] or job["split"]) for job in jobs]
 
 
 def idle(own: Operand) -> Figures:
@@ -432,6 +442,11 @@ def step_by_clock(own: Operand) -> Figures:
 def stashes(own: Operand) -> Figures:
     """Whether every rank of every repeat held as many activations as the formula says."""
     return [float(all(facts["peak_stash"] == facts["stash_formula"] for _, facts in pipelines(own)))]
+
+
+def distances(own: Operand) -> Figures:
+    """How far the weights are from one device's; the farthest of the repeats."""
+    return [max(facts["distance"] for _, facts in pipelines(own))]
 
 
 # ---- figures of flows in the packet engine
@@ -491,6 +506,7 @@ EXACT: Mapping[str, Callable[..., Figures]] = {
     "samples per second of 1 over those of 2": lambda a, b: [samples_per_s(a) / samples_per_s(b)],
     "memory of the fullest device of 1 over that of 2": lambda a, b: [fullest_bytes(a) / fullest_bytes(b)],
     "1 where all stashes of 1 peak as by the formula, else 0": stashes,
+    "distance of 1's weights from one device's, relative to their norm": distances,
 }
 SAMPLED: Mapping[str, Callable[..., Figures]] = {
     "step of 1 over step of 2": speed_up,
@@ -526,6 +542,7 @@ SAMPLED: Mapping[str, Callable[..., Figures]] = {
     ],
     "busy share of 1 over that of the virtual clock": busy_by_clock,
     "step of 1 over that of the virtual clock": step_by_clock,
+    "step of 1 over the median step of 2": over_median,
 }
 ERROR = "predicted over measured step, less one"
 
@@ -545,13 +562,22 @@ def error_figures(operands: Sequence[Operand]) -> tuple[list[float], dict[tuple[
     return sizes, signs
 
 
+def workers(fabric: Json, job: Json) -> int:
+    """Of a job, virtual ones too."""
+    return max(fabric["num_hosts"] * fabric.get("ranks_per_host", 1) + fabric.get("num_virtual", 0), len(job["ranks"]))
+
+
 def _place(operand: Operand) -> tuple[Any, ...]:
     one = next(one for one in operand if is_timed(one))
     fabric, job = one["fabric"], one["jobs"][0]
     rate = fabric["equivalent_rate_bps"] or fabric["rate_bps"]
-    hosts = fabric["num_hosts"] * fabric.get("ranks_per_host", 1) + fabric.get("num_virtual", 0)
-    workers = max(hosts, len(job["ranks"]))
-    return one["suite"], job["workload"], job["batch_size"], workers, None if rate is None else f"{rate / 1e9:.6g}"
+    return (
+        one["suite"],
+        job["workload"],
+        job["batch_size"],
+        workers(fabric, job),
+        None if rate is None else f"{rate / 1e9:.6g}",
+    )
 
 
 def tau_interval(signs: Mapping[tuple[int, int], float], n: int) -> tuple[float, float, float]:

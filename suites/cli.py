@@ -32,7 +32,7 @@ from suites.errors import is_about_the_request, remedy_for
 RUNS = Path("runs")
 EPILOG = """\
 examples:
-  crossover-bench run quick                      the first comparison, about seven minutes
+  crossover-bench run quick                      the first comparison, about five minutes
   crossover-bench run quick --smoke              the same path in under a minute
   crossover-bench run quick --only real/resnet20 some cells of it
   crossover-bench run quick --strategy tensor-fusion+half --only real --rate 1gbit
@@ -48,9 +48,9 @@ examples:
 """
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Parse and run one command; returns the exit code."""
-    parser = _parser()
+def main(argv: Sequence[str] | None = None, *, parser: argparse.ArgumentParser | None = None) -> int:
+    """Parse and run one command; returns the exit code. Who runs many keeps one `parser` for all."""
+    parser = parser or command_parser()
     arguments = parser.parse_args(argv)
     if arguments.command is None:
         parser.print_help(sys.stderr)
@@ -97,7 +97,8 @@ def _interrupted_once() -> Iterator[None]:
             signal.signal(name, handler)
 
 
-def _parser() -> argparse.ArgumentParser:
+def command_parser() -> argparse.ArgumentParser:
+    """What reads a command line; every command's function stands in `command`."""
     parser = argparse.ArgumentParser(
         prog="crossover-bench",
         description="Which communication optimisation pays on this cluster, and what sharing it in turns adds.",
@@ -222,7 +223,7 @@ def _run(arguments: argparse.Namespace) -> int:
 def _paper(arguments: argparse.Namespace) -> int:
     from suites.commands.paper import make_paper
 
-    return make_paper(arguments, RUNS, _parser().parse_args)
+    return make_paper(arguments, RUNS, command_parser().parse_args)
 
 
 def _list(arguments: argparse.Namespace) -> int:

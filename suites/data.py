@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from harness.trial import Job
 from models.networks import find_network
-from models.workload import WorkloadError, WorkloadSpec
+from models.workload import Device, WorkloadError, WorkloadSpec
 
 IMAGES, TEXT = "imagefolder", "textfile"
 NUM_EVALUATION = 512  # held-out samples; ImageNet's 50,000 would take longer than the training
@@ -28,10 +29,15 @@ def data_in(path: Path) -> str:
 
 
 def with_data(spec: WorkloadSpec, path: str) -> WorkloadSpec:
-    """The same workload on the user's own data, if its network can train on what `path` holds.
+    """The same workload on the user's own data, if it trains and its network can train on what `path` holds.
 
     Raises: WorkloadError as `data_in` does.
     """
-    if not path or (data := data_in(Path(path))) not in find_network(spec.network).data:
+    if not path or spec.device is Device.REPLAY or (data := data_in(Path(path))) not in find_network(spec.network).data:
         return spec
     return replace(spec, data=data, data_path=path, num_evaluation=spec.num_evaluation or NUM_EVALUATION)
+
+
+def jobs_with_data(jobs: tuple[Job, ...], path: str) -> tuple[Job, ...]:
+    """Jobs that share, each on the user's own data where it can be. Raises: WorkloadError as `data_in` does."""
+    return tuple(replace(job, workload=with_data(job.workload, path)) for job in jobs)

@@ -67,6 +67,8 @@ def expected_s(trial: Trial) -> float:
         return START_S + len(trial.jobs) * (trial.num_warmup + trial.num_steps) * VIRTUAL_STEP_S
     if trial.is_pipelined:
         return _pipelined_s(trial)
+    if trial.is_split and trial.jobs[0].workload.device is Device.REPLAY:
+        return START_S  # its clock's steps take no time
     if not trial.fabric.kind.has_processes:
         return START_S + (trial.num_warmup + trial.num_steps) * trial.world * _in_lockstep_s(trial.jobs[0])
     parts = [step_parts(job, trial.fabric, trial.num_ranks) for job in trial.jobs]

@@ -1,6 +1,7 @@
 """Files and texts that are not what they should be get one clear error: no traceback, no hang, no gigabytes."""
 
 import os
+import random
 from collections.abc import Callable
 from pathlib import Path
 
@@ -26,6 +27,8 @@ from results.codec import CodecError
 from results.files import parse_json, read_json
 from results.record import RecordError, read_record
 from scripts import fuzz
+from suites.cli import command_parser
+from suites.cli import main as command_line
 
 BAD_JSON = {
     "nested a hundred thousand deep": "[" * 100_000,
@@ -148,3 +151,21 @@ def test_no_drawn_input_of_this_kind_ends_in_a_traceback(kind: str) -> None:
 
 def test_no_drawn_command_line_ends_in_a_traceback() -> None:
     assert [failure for number in range(12) if (failure := fuzz.play("options", number, seed=7))] == []
+
+
+def test_command_lines_are_made_mostly_of_the_commands_own_options() -> None:
+    """Strange ones end in the parser's first refusal: with those alone no command's own code was reached."""
+    made = [fuzz.make_options(random.Random(f"options/{number}")) for number in range(400)]
+    flags = [(words[0], word) for words in made for word in words[1:] if word.startswith("--") and word[2:3].isalpha()]
+    own = [word in fuzz.options_of_commands()[command] for command, word in flags if command != "rum"]
+    assert sum(own) > len(own) / 2
+    assert not {"--calibrate"} & {word for _, word in flags}  # it would measure
+
+
+def test_who_runs_many_command_lines_reads_them_with_one_parser(capsys: pytest.CaptureFixture[str]) -> None:
+    """A parser keeps nothing of one line for the next, lists of options least of all."""
+    parser = command_parser()
+    for _ in range(2):
+        assert command_line(["predict", "quick", "--only", "no-cell", "--alpha", "1"], parser=parser) == 2
+        assert "'no-cell' matches no cell" in " ".join(capsys.readouterr().err.split())
+    assert parser.parse_args(["predict", "quick"]).only == []

@@ -32,7 +32,8 @@ class Setting:
 class StepRow:
     """One method in one place.
 
-    `method` is its label with the sizes that it stands for, `strategy` the same as plug-ins, `name` a short one.
+    `method` is its label with the sizes that it stands for, `strategy` the same as plug-ins, `name` a short one,
+    `fabric` the kind that it ran on.
     `by_repeat` holds the mean step time of each repeat, `step_time_s` their median. `predicted_s` comes from a virtual
     clock. `single_s` is the step of one worker alone, of the records `single_ids`, `bound_s` what no order of messages
     can beat: the longer of computation and of one message with all gradients, α + β·bytes. `ids` are records of both
@@ -45,6 +46,7 @@ class StepRow:
     name: str
     system: str
     evidence: str
+    fabric: str
     phases: Phases
     step_time_s: Interval | None = None
     by_repeat: tuple[tuple[int, float], ...] = ()
@@ -157,3 +159,8 @@ class ErrorRow:
     num_pairs: int
     fewest_repeats: int
     cells: tuple[tuple[str, ...], ...] = ()
+
+
+def on_fabric(kind: str) -> str:
+    """What `ErrorRow.of` says of all cells on a kind of fabric."""
+    return f"on {kind}"

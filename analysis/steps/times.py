@@ -15,14 +15,15 @@ from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from analysis import naming
-from analysis.cells import LOCAL, SIMULATED, fabric_key, is_measured, is_shared, num_ranks, step_time_s
+from analysis.cells import LOCAL, SIMULATED, fabric_key, is_measured, is_shared, num_workers, step_time_s
 from analysis.stats import NOISE, Interval, bootstrap_interval, pairs_interval, quantile_interval
-from analysis.steps.rows import ErrorRow, PaysRow, Setting, StepRow, StudyRow
+from analysis.steps.rows import ErrorRow, PaysRow, Setting, StepRow, StudyRow, on_fabric
 from analysis.targets.training import median_phases, visible_phases
 from results.lines import line_s_per_byte
 from results.record import Record
 
 GRADIENT_BYTES = 4
+GIVEN = 0.0  # the residual of costs that nobody had to fit, on a modelled link
 Key = tuple[Setting, str]
 
 
@@ -71,7 +72,7 @@ def place_of(record: Record) -> Setting:
         suite=record.suite,
         workload=job.workload,
         batch_size=job.batch_size,
-        num_workers=max(fabric.num_hosts * fabric.ranks_per_host + fabric.num_virtual, num_ranks(record, job)),
+        num_workers=num_workers(record, job),
         gbit=None if rate is None else float(f"{rate / 1e9:.6g}"),
         network=fabric_key(fabric).network,
     )
@@ -88,6 +89,7 @@ def _row(records: Sequence[Record]) -> StepRow:
         name=str(method),
         system=job.system,
         evidence=first.fabric.label,
+        fabric=first.fabric.kind,
         phases=median_phases([visible_phases(record.jobs[0]) for record in records]),
         num_messages=job.num_messages,
         num_control_rounds=job.num_control_rounds,
@@ -109,11 +111,11 @@ def _row(records: Sequence[Record]) -> StepRow:
 
 
 def _all_in_one_s(record: Record) -> float | None:
-    """One message with every gradient by all-reduce: what the line's rate needs, since fits of noisy minutes say more,
-    or α + β·bytes where no rate is set; None where the link was not calibrated either."""
+    """One message with every gradient by all-reduce: α + β·bytes where they are given and not fitted, else what the
+    line's rate needs, since fits of noisy minutes say more; None where no rate is set and nothing was calibrated."""
     fabric, size = record.fabric, GRADIENT_BYTES * record.jobs[0].num_parameters
-    if fabric.rate_bps and size:
-        return size * line_s_per_byte(fabric.rate_bps, num_ranks(record, record.jobs[0]))
+    if fabric.rate_bps and size and fabric.fit_residual != GIVEN:
+        return size * line_s_per_byte(fabric.rate_bps, num_workers(record, record.jobs[0]))
     if fabric.alpha_s is None or fabric.beta_s_per_byte is None or not size:
         return None
     return fabric.alpha_s + fabric.beta_s_per_byte * size
@@ -250,11 +252,12 @@ def paying_ranges(gains: Sequence[tuple[float, float]]) -> tuple[tuple[float | N
 
 
 def error_rows(rows: Sequence[StepRow]) -> tuple[ErrorRow, ...]:
-    """How far predictions lie from measurements: over all cells first, then by workers, by network and by suite."""
+    """How far predictions lie from measurements: over all cells first, then by fabric, workers, network and suite."""
     known = [row for row in rows if row.error is not None]
     if not known:
         return ()
     kinds: tuple[Callable[[StepRow], str], ...] = (
+        lambda row: on_fabric(row.fabric),
         lambda row: f"{row.place.num_workers} workers",
         lambda row: row.place.workload,
         lambda row: f"suite {row.place.suite}",
@@ -262,8 +265,7 @@ def error_rows(rows: Sequence[StepRow]) -> tuple[ErrorRow, ...]:
     parts = [errors_of("all", known)]
     for kind in kinds:
         groups = dict.fromkeys(map(kind, known))
-        if len(groups) > 1:
-            parts += [errors_of(group, [row for row in known if kind(row) == group]) for group in groups]
+        parts += [errors_of(group, [row for row in known if kind(row) == group]) for group in groups]
     return tuple(parts)
 
 

@@ -13,7 +13,7 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from analysis.cells import FabricKey, fabric_key, is_shared, num_ranks
+from analysis.cells import FabricKey, fabric_key, is_shared, num_workers
 from analysis.naming import method_of, short_names
 from analysis.steps.wire_bytes import counted_a_step
 from analysis.targets.rows import ACCURACY, LOSS, HeldOutCurve, HeldOutEnd, Price, Spread, TargetRow, TargetStudy
@@ -63,8 +63,7 @@ def _held_out(record: Record) -> list[CurvePoint]:
 
 def _key(record: Record) -> Key:
     job = record.jobs[0]
-    ranks = num_ranks(record, job)
-    samples = job.batch_size * job.accumulate * ranks
+    samples = job.batch_size * job.accumulate * num_workers(record, job)
     return record.suite, job.workload, job.device, fabric_key(record.fabric), samples, _workers(record)
 
 
@@ -90,7 +89,7 @@ def _study(key: Key, cells: Sequence[Cell]) -> TargetStudy | None:
         workload=key[1],
         where=_where(key, first),
         evidence=first.fabric.label,
-        num_workers=num_ranks(first, first.jobs[0]),
+        num_workers=num_workers(first, first.jobs[0]),
         metric=goal.metric,
         target=goal.value,
         rule=_rule(goal),

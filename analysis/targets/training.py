@@ -18,7 +18,7 @@ from analysis.cells import (
     group_of,
     is_measured,
     is_shared,
-    num_ranks,
+    num_workers,
     setting_key,
     shared_repeats,
     step_time_s,
@@ -88,9 +88,9 @@ def _compute(records: Sequence[Record]) -> tuple[str, str, int]:
 
 def _setting(key: SettingKey, competitors: Cells, ideals: Cells, baseline: Baseline) -> SettingRow:
     first = _measured(competitors[0])[0]
-    ranks = num_ranks(first, first.jobs[0])
+    workers = num_workers(first, first.jobs[0])
     cells = [*competitors, *ideals]
-    rows = [_cell(records, ranks) for records in cells]
+    rows = [_cell(records, workers) for records in cells]
     place = _choose(rows, baseline)
     learns = key.group is not ComputeKind.REPLAY
     target = convergence.target_loss(convergence.training_curves(_measured(cells[place]))) if learns else None
@@ -106,7 +106,7 @@ def _setting(key: SettingKey, competitors: Cells, ideals: Cells, baseline: Basel
     return SettingRow(
         key=key,
         fabric=first.fabric,
-        num_ranks=ranks,
+        num_workers=workers,
         cells=tuple(sorted(rows, key=lambda row: (row.is_ideal, -row.samples_per_s.median))),
         baseline=rows[place].label,
         target_loss=target,
@@ -147,12 +147,12 @@ def _measured(records: Sequence[Record]) -> list[Record]:
     return [record for record in records if is_measured(record)]
 
 
-def _cell(records: Sequence[Record], ranks: int) -> CellRow:
+def _cell(records: Sequence[Record], workers: int) -> CellRow:
     measured = _measured(records)
     jobs = [record.jobs[0] for record in measured]
     job = jobs[0]
-    own_ranks = num_ranks(measured[0], job)
-    counted_ranks = ranks if job.system == LOCAL else own_ranks
+    own_workers = num_workers(measured[0], job)
+    counted = workers if job.system == LOCAL else own_workers
 
     def over(value: Callable[[JobResult], float]) -> Interval:
         return bootstrap_interval([value(job) for job in jobs])
@@ -168,13 +168,13 @@ def _cell(records: Sequence[Record], ranks: int) -> CellRow:
         name=str(method),
         system=job.system,
         strategy=job.strategy,
-        num_ranks=own_ranks,
+        num_workers=own_workers,
         num_repeats=len(jobs),
         num_parameters=job.num_parameters,
         step_time_s=over(step_time_s),
         step_p50_s=over(lambda job: float(np.quantile(job.step_times_s(), 0.5))),
         step_p90_s=over(lambda job: float(np.quantile(job.step_times_s(), 0.9))),
-        samples_per_s=over(lambda job: job.batch_size * counted_ranks / step_time_s(job)),
+        samples_per_s=over(lambda job: job.batch_size * counted / step_time_s(job)),
         phases=median_phases([visible_phases(job) for job in jobs]),
         num_messages=_median([job.num_messages for job in jobs]),
         num_control_rounds=_median([job.num_control_rounds for job in jobs]),
@@ -183,7 +183,7 @@ def _cell(records: Sequence[Record], ranks: int) -> CellRow:
         peak_memory_bytes=max(job.peak_memory_bytes for job in jobs),
         final_loss=bootstrap_interval([curve[-1].loss for curve in held_out]) if _finite(held_out) else None,
         final_accuracy=_final_accuracy(held_out),
-        repeat_samples_per_s=tuple(job.batch_size * counted_ranks / step_time_s(job) for job in jobs),
+        repeat_samples_per_s=tuple(job.batch_size * counted / step_time_s(job) for job in jobs),
         steps_s=tuple(step for job in jobs for step in job.step_times_s()),
         training=convergence.median_curve(training),
         held_out=convergence.median_curve(held_out),

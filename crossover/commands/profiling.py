@@ -5,6 +5,9 @@ starts of one kind of phase lie whole steps, so (h' − h)/(n' − n) is the dev
 the step time t, each a mean over the few steps between two looks; the profile has the medians of these. Communication
 is known by what it adds to a step, m = t − c: a lower bound where the job hides a part of it behind its own
 computation.
+
+The job's first worker adds what it saw of its model (`crossover.worker_report`): its bytes, the workers of all hosts,
+and layer by layer the times that `crossover-bench predict --profile` reads.
 """
 
 import argparse
@@ -12,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from crossover.commands.job_group import JobGroup
 from crossover.commands.launching import JobCommand, job_environment
@@ -20,13 +24,15 @@ from crossover.commands.sockets import settle_socket, status_at
 from crossover.commands.texts import milliseconds
 from crossover.commands.usage import devices
 from crossover.errors import Refused
-from crossover.planning import JobProfile, profile_of, write_profile
+from crossover.planning import JobProfile, profile_of, write_profile, write_text_whole
 from crossover.policies import Sharing
 from crossover.process import default_path
 from crossover.settings import Settings
 from crossover.status import HostStatus, SeatStatus
 from crossover.tokens import Phase
+from crossover.worker_report import WORKER_REPORTS, WorkerReport, first_report, layers_text
 
+LAYERS = "layers"  # a folder of its own, so that `crossover plan DIR/*.json` reads profiles alone
 WARM_UP = 0.2  # the part of the turns that is not counted
 _SOURCE = "`crossover run --profile` on one host, from its arbiter's clock"
 
@@ -113,8 +119,9 @@ def _steps_between(before: PhaseStart, after: PhaseStart) -> MeasuredSteps:
     return MeasuredSteps(after.token, num_steps, turn_s, step_s)
 
 
-def profile_from(job: str, starts: Sequence[PhaseStart]) -> JobProfile:
-    """The profile of a job that ran alone; `Refused` where too few of its steps were seen."""
+def profile_from(job: str, starts: Sequence[PhaseStart], report: WorkerReport | None = None) -> JobProfile:
+    """The profile of a job that ran alone, with its first worker's report; `Refused` where too few of its steps were
+    seen."""
     found = measured_steps(starts)
     if not found:
         raise Refused(
@@ -126,7 +133,8 @@ def profile_from(job: str, starts: Sequence[PhaseStart]) -> JobProfile:
         job,
         turns_s=[step.turn_s for step in steps],
         steps_s=[step.step_s for step in steps],
-        world=len({interval.token for interval in found}),
+        world=report.world if report is not None else len({interval.token for interval in found}),
+        memory=report.memory if report is not None else None,
         source=_SOURCE,
     )
 
@@ -145,28 +153,39 @@ def profile_jobs(
     for command in commands:
         observer = Observer(command.name, path, screen)
         group = JobGroup(screen, arguments.log_dir, observer.tick)
-        try:
-            (end,) = group.run([command], {command.name: job_environment(command.name, alone, socket_path)})
-        finally:
-            screen.end_progress()
-        observer.look()
-        if group.code is not None:
-            return group.code
-        # a profile of a job that failed would be of another length than it says
-        worst = worst or end.code or _write(observer, arguments.profile)
+        with TemporaryDirectory(prefix="crossover-profile-") as reports:
+            environment = {**job_environment(command.name, alone, socket_path), WORKER_REPORTS: reports}
+            try:
+                (end,) = group.run([command], {command.name: environment})
+            finally:
+                screen.end_progress()
+            observer.look()
+            if group.code is not None:
+                return group.code
+            # a profile of a job that failed would be of another length than it says
+            worst = worst or end.code or _write(observer, arguments.profile, first_report(Path(reports)))
         if end.code and arguments.fail_fast:
             break
     return worst
 
 
-def _write(observer: Observer, folder: Path) -> int:
+def _write(observer: Observer, folder: Path, report: WorkerReport | None) -> int:
+    say = observer.screen.say
     try:
-        profile = profile_from(observer.job, observer.starts)
+        profile = profile_from(observer.job, observer.starts, report)
     except Refused as error:
-        observer.screen.say(f"crossover: {error}")
+        say(f"crossover: {error}")
         return 1
     path = folder / f"{profile.name}.json"
     write_profile(profile, path)
     step, turn, rest = map(milliseconds, (profile.solo_s, profile.compute_s, profile.exposed_s))
-    observer.screen.say(f"crossover: {path}: a step takes {step} alone, {turn} on the device, {rest} off it")
+    say(f"crossover: {path}: a step takes {step} alone, {turn} on the device, {rest} off it")
+    if report is None:
+        say(f"crossover: {profile.name} closed no attachment: its bytes and layers are not known")
+    elif not report.layers:
+        say(f"crossover: no layer of {profile.name} was timed (its model is compiled, or computed no gradients)")
+    else:
+        layers = folder / LAYERS / f"{profile.name}.json"
+        write_text_whole(layers_text(profile.name, report), layers)
+        say(f"crossover: {layers}: its layers, for `crossover-bench predict --profile {layers}`")
     return 0

@@ -75,7 +75,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="S",
         help=f"pass over a job that lets its turn wait longer ({IDLE_LIMIT_S:.0f}; none)",
     )
-    add("--profile", type=Path, metavar="DIR", help="run the jobs alone, one by one, and write DIR/NAME.json of each")
+    add(
+        "--profile",
+        type=Path,
+        metavar="DIR",
+        help="run the jobs alone, one by one, and write DIR/NAME.json of each (layers to DIR/layers)",
+    )
     ways = parser.add_mutually_exclusive_group()
     ways.add_argument("--keep-going", action="store_true", help="a failed job does not end the others (default)")
     ways.add_argument("--fail-fast", action="store_true", help="the first job that fails ends the others")

@@ -6,6 +6,7 @@
     deepspeed  DeepSpeedEngine                        overriding.py  methods of single objects replaced for a time
                                                       unwrapping.py  optimizers in optimizers (accelerate, Lightning)
     huggingface, lightning: callbacks for trainers    workers.py     devices, workers and how they agree
+                                                      layer_clock.py layers' times, for `crossover run --profile`
 
 Frameworks are imported inside the modules that need them, which are themselves imported when something is attached.
 """
@@ -49,13 +50,15 @@ class Team:
 
     `agree` returns the largest of what all workers give (a collective: all workers attach); None for a sole worker.
     `device` names this worker's device among those of its host, the same for every job. `strict` says why turns must be
-    strict here; empty: they need not. `num_local` is how many of the workers are on this host; None: unknown.
+    strict here; empty: they need not. `num_local` is how many of the workers are on this host; None: unknown. `world`
+    counts those of all hosts.
     """
 
     agree: Callable[[int], int] | None
     device: str
     strict: str = ""
     num_local: int | None = None
+    world: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -61,7 +61,8 @@ def team(models: tuple[nn.Module, ...], optimizers: tuple[Any, ...]) -> Team:
 
     num_local = min(hvd.local_size(), optimizer.process_set.size())
     strict = NCCL_IS_STRICT if device.type == "cuda" and hvd.nccl_built() else ""
-    return Team(agree=agree, device=device_name(device, hvd.local_rank()), strict=strict, num_local=num_local)
+    name = device_name(device, hvd.local_rank())
+    return Team(agree=agree, device=name, strict=strict, num_local=num_local, world=optimizer.process_set.size())
 
 
 def bind(models: tuple[nn.Module, ...], optimizers: tuple[Any, ...], turns: TurnTaking, manner: Manner) -> Bond:

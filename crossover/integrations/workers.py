@@ -72,8 +72,9 @@ def process_group_team(device: torch.device, group: Any) -> Team:
         return int(latest)
 
     strict = NCCL_IS_STRICT if "nccl" in backend else ""
-    num_local = num_local_workers(dist.get_world_size(group))
-    return Team(agree=agree, device=device_name(device, dist.get_rank(group)), strict=strict, num_local=num_local)
+    world = dist.get_world_size(group)
+    name = device_name(device, dist.get_rank(group))
+    return Team(agree=agree, device=name, strict=strict, num_local=num_local_workers(world), world=world)
 
 
 def check_supported(models: tuple[nn.Module, ...], optimizers: tuple[Optimizer, ...]) -> None:

@@ -10,7 +10,7 @@ from crossover.planning.memory import Memory, gigabytes, memory_of
 from crossover.planning.muri import Interleaving, groups_of, interleave, muri_groups, stages_of
 from crossover.planning.pairing import PairingPlan, best_pairs, place
 from crossover.planning.pairs import Pairing, pair
-from crossover.planning.profiles import JobProfile, profile_of, read_profile, write_profile
+from crossover.planning.profiles import JobProfile, profile_of, read_profile, write_profile, write_text_whole
 from crossover.planning.rates import Rates, TurnShares, fair_rates, shares_for, whole_shares
 from crossover.planning.terms import Terms
 from crossover.planning.verdicts import Reason, Verdict
@@ -49,4 +49,5 @@ __all__ = [
     "stages_of",
     "whole_shares",
     "write_profile",
+    "write_text_whole",
 ]

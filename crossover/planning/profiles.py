@@ -131,9 +131,14 @@ def read_profile(path: Path) -> JobProfile:
 
 def write_profile(profile: JobProfile, path: Path) -> None:
     """Write the profile, replacing what is there in one step."""
+    write_text_whole(profile.to_json(), path)
+
+
+def write_text_whole(text: str, path: Path) -> None:
+    """Write a file that a reader sees whole or not at all, and its folder."""
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{path.name}.part")
-    part.write_text(profile.to_json(), encoding="utf-8")
+    part.write_text(text, encoding="utf-8")
     part.replace(path)
 
 

@@ -8,17 +8,17 @@ read_checkpoint(path, run, training)  # into new ones; then go on iterating, wit
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import torch
 
 from harness.asynchrony.coding import WorkerCodes
+from harness.asynchrony.recovery import write_whole
 from harness.asynchrony.training import Training
 from harness.asynchrony.virtual import VirtualRun
 from harness.engine.checkpoint import CheckpointError
 
-FORMAT = 1
+FORMAT = 2
 
 
 def write_checkpoint(path: Path, run: VirtualRun, training: Training, codes: WorkerCodes | None = None) -> None:
@@ -29,10 +29,7 @@ def write_checkpoint(path: Path, run: VirtualRun, training: Training, codes: Wor
         "training": training.state_dict(),
         "codes": None if codes is None else codes.state_dict(),
     }
-    unfinished = path.with_name(f"{path.name}.{os.getpid()}")
-    # A process killed in here leaves the last whole checkpoint as it was.
-    torch.save(saved, unfinished)
-    unfinished.replace(path)
+    write_whole(path, saved)
 
 
 def read_checkpoint(path: Path, run: VirtualRun, training: Training, codes: WorkerCodes | None = None) -> None:

@@ -57,7 +57,14 @@ class ServersLink:
         self._worker, self._servers, self._keys = worker, servers, keys
         self._sockets = [self._connect(server) for server in servers]
         self._readers = [FrameReader(4 * (server.stop - server.start)) for server in servers]
+        self._recorded: list[int] = []  # how many of this worker's updates each server has, once that is heard
         self.num_bytes = 0
+        self.was_lost = False
+
+    @property
+    def first_clock(self) -> int:
+        """Where to go on: 0, or in a run that was broken off the first update that a server lacks."""
+        return min(self._welcomed())
 
     def _connect(self, server: ServerPlace) -> socket.socket:
         connection = socket.create_connection((server.address, server.port), CONNECT_TIMEOUT_S)
@@ -69,7 +76,11 @@ class ServersLink:
 
     def push(self, clock: int, update: Tensor) -> None:
         """Send the update [numel] of `clock`, to every server its part. Raises: ServerLostError."""
+        recorded = self._welcomed()
         for number, server in enumerate(self._servers):
+            # After a run was broken off one server may have an update that another one lacks.
+            if clock < recorded[number]:
+                continue
             part = raw(update[server.start : server.stop])
             self._send(number, header_of(FrameKind.PUSH, self._worker, clock, len(part)))
             self._send(number, part)
@@ -82,7 +93,7 @@ class ServersLink:
         breaks the promise.
         """
         kind = FrameKind.LAST_PULL if is_last else FrameKind.PULL
-        # All are asked before any is heard, so servers answer side by side.
+        self._welcomed()  # which comes before any answer
         # All are asked before the first answers, so that their answers travel side by side.
         for number in range(len(self._servers)):
             self._send(number, header_of(kind, self._worker, at_least))
@@ -93,7 +104,17 @@ class ServersLink:
                 f"updates up to clock {at_least} are asked for"
             )
         self.num_bytes += sum(frame.payload.numel() for frame in frames)
-        return torch.cat([frame.payload.view(torch.float32) for frame in frames])
+        parts = [frame.payload.view(torch.float32) for frame in frames]
+        return torch.cat(parts) if len(parts) > 1 else parts[0]
+
+    def _welcomed(self) -> list[int]:
+        if not self._recorded:
+            # Not as soon as connected: a server may still have to meet others before it serves.
+            welcomes = [self._receive(number) for number in range(len(self._servers))]
+            self._recorded = [welcome.clock for welcome in welcomes]
+            first = min(self._recorded)
+            self.was_lost = any(own.clock == first and own.kind is FrameKind.WELCOME_BACK for own in welcomes)
+        return self._recorded
 
     def close(self) -> None:
         """Say goodbye to all servers."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import torch
 from torch import Tensor
 
 from harness.engine.checkpoint import Saved
@@ -54,21 +55,31 @@ class Parameters:
         self.gone.add(worker)
         self._complete()
 
+    def readmit(self) -> set[int]:
+        """Let lost workers come back, at the clock at which the others are; who they are."""
+        back = {worker for worker in self.gone if self.clocks[worker] < self._num_complete}
+        # Versions that are complete without them stay so.
+        for worker in back:
+            self.clocks[worker] = self._num_complete
+        self.gone.clear()
+        return back
+
     def _complete(self) -> None:
         # Complete versions are added once and forgotten; only open ones must be added anew at each read.
         while self._num_complete < self.slowest:
-            self._add(self.values, self._open.pop(self._num_complete))
+            self.values = self._added(self.values, self._open.pop(self._num_complete))
             self._num_complete += 1
 
     def read(self, up_to: int | None = None) -> Tensor:
-        """The parameters with every update that has come [numel], or with those of clocks up to `up_to` only.
+        """The parameters with every update that has come [numel], or with those of clocks up to `up_to` only. Not to be
+        changed: where no version is open, all readers get the same ones.
 
         Complete versions are in either way: none beyond the reader's own clock is complete.
         """
-        values = self.values.clone()
+        values = self.values
         for clock in sorted(self._open):
             if up_to is None or clock <= up_to:
-                self._add(values, self._open[clock])
+                values = self._added(values, self._open[clock])
         return values
 
     def holds_all_up_to(self, clock: int) -> bool:
@@ -98,8 +109,12 @@ class Parameters:
         self._open = {clock: dict(version) for clock, version in saved["open"].items()}
         self.num_pushed, self._num_complete = saved["num_pushed"], saved["num_complete"]
 
-    def _add(self, values: Tensor, version: dict[int, Tensor]) -> None:
+    def _added(self, values: Tensor, version: dict[int, Tensor]) -> Tensor:
+        """New values: the old ones may be on their way to a worker."""
         weight = self.share(len(version), self.num_workers)
         # Floating-point sums depend on their order, so it is that of workers and not of arrival.
-        for worker in sorted(version):
-            values.add_(version[worker], alpha=weight)
+        first, *others = sorted(version)
+        added = torch.add(values, version[first], alpha=weight)
+        for worker in others:
+            added.add_(version[worker], alpha=weight)
+        return added

@@ -13,12 +13,13 @@ import socket
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
-from time import monotonic, perf_counter, sleep
+from time import perf_counter
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from crossover import Alone, Participant, TurnTaking
 from fabric.api import FabricKind
 from harness.asynchrony.client import ServerPlace, ServersLink, names_within, parts_of
 from harness.asynchrony.cluster import VirtualCluster
@@ -26,11 +27,13 @@ from harness.asynchrony.parameters import Parameters
 from harness.asynchrony.server import ParameterServerProcess
 from harness.asynchrony.training import Loss, Training
 from harness.asynchrony.wire import TOKEN_BYTES
+from harness.asynchrony.worker import train_on_servers
 from harness.engine.layout import trainable_parameters
+from harness.lab.gpu import logged_turns, own_times
 from harness.lab.rank import Place, RankResult, Signals, weights_digest
 from harness.loop import Evaluated
 from harness.trial import Trial
-from models.workload import Workload, open_workload
+from models.workload import Device, Workload, open_workload
 from results.record import Phases
 
 _ADDRESS_BYTES, _PORT_BYTES = 4, 2
@@ -38,7 +41,7 @@ _ADDRESS_BYTES, _PORT_BYTES = 4, 2
 
 def run_on_host(trial: Trial, place: Place, signals: Signals) -> RankResult:
     """Serve or train, as the rank is. Raises: ServerLostError, WorkerLostError, StaleReadError."""
-    cluster, job = trial.cluster, trial.jobs[0]
+    cluster, job = trial.cluster, trial.jobs[place.job]
     assert cluster is not None, "a trial without a cluster has no workers of this kind"
     workload, strategy = open_workload(job.workload), job.resolve()
     model = workload.build_model(trial.seed)
@@ -66,8 +69,17 @@ def run_on_host(trial: Trial, place: Place, signals: Signals) -> RankResult:
     training = Training(
         model, strategy.optimizer.build, _own_batches(trial, workload, place.rank), cluster.num_workers, seed=trial.seed
     )
-    signals.ready()
-    return _trained(trial, place, signals, training, link, workload)
+    turns = logged_turns(Participant(place.arbiter_socket, job.name) if place.arbiter_socket else Alone(), Device.CPU)
+    # Leaving the block gives the seat up, and nobody waits for this job's turns any more.
+    with turns:
+        signals.ready()
+        result = _trained(trial, place, signals, training, link, turns)
+    link.close()
+    # Once, at the end: in between it would slow this worker, and with it whoever waits for it.
+    if place.rank == 0 and trial.evaluate_every and (found := workload.evaluate(model)) is not None:
+        last = Evaluated(len(result.step_times_s), sum(result.step_times_s), found.loss, found.accuracy)
+        result = replace(result, evaluated=(last,))
+    return replace(result, turns=own_times(turns) if place.arbiter_socket else ())
 
 
 def _meet(
@@ -101,38 +113,26 @@ def _own_batches(trial: Trial, workload: Workload, worker: int) -> Loss:
 
 
 def _trained(
-    trial: Trial, place: Place, signals: Signals, training: Training, link: ServersLink, workload: Workload
+    trial: Trial, place: Place, signals: Signals, training: Training, link: ServersLink, turns: TurnTaking
 ) -> RankResult:
-    cluster, policy = trial.cluster, trial.jobs[0].resolve().consistency
+    cluster, policy = trial.cluster, trial.jobs[place.job].resolve().consistency
     assert cluster is not None
-    worker, num_clocks = place.rank, trial.num_warmup + trial.num_steps
-    begun_s, start_s, values = monotonic(), perf_counter(), training.values
-    ends_s = [begun_s]
-    for clock in range(num_clocks):
-        if clock:
-            values = link.pull(policy.must_include(clock))
-        since_s = monotonic() - begun_s
-        update = training.update(worker, clock, values)
-        until_s = begun_s + cluster.computed_at_s(worker, clock, since_s, trial.seed)
-        # Real computing is a part of the time that the cluster gives the step; only what is missing is slept.
-        # The update is there already; what is left of the step is waited for, as a slower machine would take it.
-        sleep(max(0.0, until_s - monotonic()))
-        link.push(clock, update)
-        ends_s.append(monotonic())
-        signals.step(clock)
-    # Everybody ends with what the servers hold at last, so that digests of weights can be compared.
-    # All workers' updates, so that every worker reports the same weights.
-    training.load(link.pull(num_clocks - 1, is_last=True), worker)
-    link.close()
-    end_s, evaluated = perf_counter(), tuple[Evaluated, ...]()
-    # Once, at the end: in between it would slow this worker, and with it whoever waits for it.
-    if worker == 0 and trial.evaluate_every and (found := workload.evaluate(training.model)) is not None:
-        evaluated = (Evaluated(num_clocks, ends_s[-1] - begun_s, found.loss, found.accuracy),)
+    worker, num_clocks = place.rank, trial.num_warmup + trial.num_steps_of(place.job)
+    start_s = perf_counter()
+    ends_s = train_on_servers(
+        worker,
+        training,
+        link,
+        policy,
+        num_clocks,
+        turns=turns,
+        lasts_until_s=lambda clock, since_s: cluster.computed_at_s(worker, clock, since_s, trial.seed),
+        on_push=signals.step,
+    )
     return replace(
-        _result(trial, place, training.model, start_s, end_s),
+        _result(trial, place, training.model, start_s, perf_counter()),
         step_times_s=tuple(later - earlier for earlier, later in pairwise(ends_s)),
         losses=tuple(training.losses[worker]),
-        evaluated=evaluated,
         wire_bytes={"push and pull": link.num_bytes / num_clocks},
     )
 
@@ -144,14 +144,14 @@ def _served(server: ParameterServerProcess, trial: Trial, place: Place, model: n
     facts = report.tally.facts(server.parameters.clocks, report.lost)
     facts = replace(facts, server_cpu_s_per_mb=report.cpu_s / (report.num_bytes / 1e6))
     result = _result(trial, place, model, start_s, perf_counter())
-    wire_bytes = {"serve": report.num_bytes / (trial.num_warmup + trial.num_steps)}
+    wire_bytes = {"serve": report.num_bytes / (trial.num_warmup + trial.num_steps_of(place.job))}
     return replace(result, serves=True, wire_bytes=wire_bytes, consistency=facts if tells else None)
 
 
 def _result(trial: Trial, place: Place, model: nn.Module, start_s: float, end_s: float) -> RankResult:
     assert trial.cluster is not None
     return RankResult(
-        job=0,
+        job=place.job,
         rank=place.rank,
         step_times_s=(),
         losses=(),

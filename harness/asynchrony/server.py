@@ -1,18 +1,16 @@
 """A server of parameters in a process of its own: it answers each worker by itself, as soon as the policy allows.
 
 One thread and one selector. Nothing that a worker does, or fails to do, keeps the others: sockets never block, and
-what cannot be sent yet waits in the worker's own queue. On the paced fabric the server keeps the time of its link:
-pushes count, and answers leave, when the cluster's link would have carried them.
+what cannot be sent yet waits in the worker's own queue. On the paced fabric the server keeps the time of its link
+(`harness.asynchrony.modelled_link`).
 """
 
 from __future__ import annotations
 
-import heapq
 import secrets
 import selectors
 import socket
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from time import monotonic, process_time
@@ -20,8 +18,10 @@ from time import monotonic, process_time
 import torch
 
 from harness.asynchrony.cluster import OnLoss, VirtualCluster
+from harness.asynchrony.modelled_link import ModelledLink
 from harness.asynchrony.parameters import Parameters
-from harness.asynchrony.virtual import StalenessTally
+from harness.asynchrony.recovery import ServerStates
+from harness.asynchrony.tally import StalenessTally
 from harness.asynchrony.wire import TOKEN_BYTES, Frame, FrameKind, FrameReader, WireError, header_of, raw
 
 
@@ -76,11 +76,10 @@ class ParameterServerProcess:
         paced_by: VirtualCluster | None = None,
     ) -> None:
         self._exact_reads = exact_reads
-        self.parameters, self.on_loss, self._link = parameters, on_loss, paced_by
+        self.parameters, self.on_loss, self._link = parameters, on_loss, ModelledLink(paced_by)
         self.report = ServerReport(StalenessTally.of(parameters.num_workers))
         self.token = secrets.token_bytes(TOKEN_BYTES)
         self._listener = socket.create_server((address, 0), backlog=parameters.num_workers)
-        # A connection may be gone again between the selector's word and its acceptance.
         # A worker may give up between the selector's word and our accept; then accept must not wait.
         self._listener.setblocking(False)
         self._selector = selectors.DefaultSelector()
@@ -89,11 +88,9 @@ class ParameterServerProcess:
         self._wanted: dict[int, _Wanted] = {}
         self._held = [0] * parameters.num_workers  # pushes that each worker's last read held
         self._pushed_s = [0.0] * parameters.num_workers
-        self._push_lands_s = [0.0] * parameters.num_workers  # on a modelled link; a pull does not overtake its push
         self._left: set[int] = set()
-        self._timers: list[tuple[float, int, Callable[[], None]]] = []
-        self._num_timers = 0
-        self._free_s = {FrameKind.PUSH: 0.0, FrameKind.PARAMETERS: 0.0}  # when each way of the link is
+        self._states: ServerStates | None = None
+        self._back: set[int] = set()  # lost before the run was broken off, and let in again
 
     @property
     def port(self) -> int:
@@ -101,13 +98,27 @@ class ParameterServerProcess:
         port: int = self._listener.getsockname()[1]
         return port
 
+    def keep(self, states: ServerStates, version: int | None = None) -> None:
+        """Write to `states` from now on; with `version`, go on from what was written then.
+
+        Raises: CheckpointError.
+        """
+        self._states = states
+        if version is None:
+            return
+        saved = states.load(version)
+        self.parameters.load_state_dict(saved["parameters"])
+        self.report.tally.load_state_dict(saved["tally"])
+        self.report.lost, self.report.num_bytes = list(saved["lost"]), saved["num_bytes"]
+        self._back = self.parameters.readmit()
+
     def serve(self) -> ServerReport:
         """Raises: WorkerLostError if a worker ends early and losses stop the run."""
         started_cpu_s = process_time()
         try:
             while len(self._left) < self.parameters.num_workers:
-                self._fire()
-                for key, events in self._selector.select(self._pause_s()):
+                self._link.fire()
+                for key, events in self._selector.select(self._link.pause_s):
                     if key.data is None:
                         self._accept()
                     else:
@@ -116,13 +127,6 @@ class ParameterServerProcess:
             self.close()
         self.report.cpu_s = process_time() - started_cpu_s
         return self.report
-
-    def _pause_s(self) -> float | None:
-        return max(0.0, self._timers[0][0] - monotonic()) if self._timers else None
-
-    def _fire(self) -> None:
-        while self._timers and self._timers[0][0] <= monotonic():
-            heapq.heappop(self._timers)[2]()
 
     def _accept(self) -> None:
         connection, _ = self._listener.accept()
@@ -145,9 +149,9 @@ class ParameterServerProcess:
             self._seat(seat, frame)
         elif frame.kind is FrameKind.PUSH:
             self.report.num_bytes += frame.payload.numel()
-            self._carry(FrameKind.PUSH, seat.worker, frame.payload.numel(), partial(self._push, seat.worker, frame))
+            self._link.carry_push(seat.worker, frame.payload.numel(), partial(self._push, seat.worker, frame))
         elif frame.kind in (FrameKind.PULL, FrameKind.LAST_PULL):
-            self._at(self._push_lands_s[seat.worker], partial(self._pull, seat.worker, frame))
+            self._link.after_push(seat.worker, partial(self._pull, seat.worker, frame))
         elif frame.kind is FrameKind.DONE:
             self._left.add(seat.worker)
         else:
@@ -163,33 +167,31 @@ class ParameterServerProcess:
         # Only who has shown the token may send as much as a whole update.
         seat.reader.most_bytes = 4 * self.parameters.values.numel()
         self._seats[frame.worker] = seat
-        self.report.tally.ahead[0] += 1  # everybody begins with the same parameters, which nobody has to send
-
-    def _carry(self, way: FrameKind, worker: int, num_bytes: int, then: Callable[[], None]) -> None:
-        """Do `then` when the link has carried `num_bytes` for `worker`; at once where the link is a real one."""
-        if self._link is None:
-            then()
-            return
-        until_s = max(monotonic() + self._link.alpha_s, self._free_s[way]) + self._link.transfer_s(worker, num_bytes)
-        self._free_s[way] = until_s
-        if way is FrameKind.PUSH:
-            self._push_lands_s[worker] = until_s
-        self._at(until_s, then)
-
-    def _at(self, time_s: float, then: Callable[[], None]) -> None:
-        """Do `then` at a time of the monotonic clock, in order of what was asked for where times are equal."""
-        if time_s <= 0.0:
-            then()
-            return
-        self._num_timers += 1
-        heapq.heappush(self._timers, (time_s, self._num_timers, then))
+        clock = self.parameters.clocks[seat.worker]
+        if not clock:
+            self.report.tally.ahead[0] += 1  # everybody begins with the same parameters, which nobody has to send
+        kind = FrameKind.WELCOME_BACK if seat.worker in self._back else FrameKind.WELCOME
+        self._queue(seat.worker, header_of(kind, seat.worker, clock))
 
     def _push(self, worker: int, frame: Frame) -> None:
-        tally, own = self.report.tally, self.parameters
+        tally, own, before = self.report.tally, self.parameters, self.parameters.slowest
         tally.missed_by[worker][own.num_pushed - self._held[worker]] += 1
         own.push(worker, frame.clock, frame.payload.view(torch.float32))
         self._pushed_s[worker] = monotonic()
+        self._write_if_due(before)
         self._answer_all()
+
+    def _write_if_due(self, before: int) -> None:
+        """Before anybody hears of more versions than `before`."""
+        if self._states is None or not self._states.is_due(before, self.parameters.slowest):
+            return
+        saved = {
+            "parameters": self.parameters.state_dict(),
+            "tally": self.report.tally.state_dict(),
+            "lost": list(self.report.lost),
+            "num_bytes": self.report.num_bytes,
+        }
+        self._states.save(self.parameters.slowest, saved)
 
     def _pull(self, worker: int, frame: Frame) -> None:
         since_s = self._pushed_s[worker] or monotonic()
@@ -214,7 +216,7 @@ class ParameterServerProcess:
         payload = raw(values)
         self.report.num_bytes += len(payload)
         header = header_of(FrameKind.PARAMETERS, worker, slowest, len(payload))
-        self._carry(FrameKind.PARAMETERS, worker, len(payload), partial(self._queue, worker, header, payload))
+        self._link.carry_answer(worker, len(payload), partial(self._queue, worker, header, payload))
 
     def _queue(self, worker: int, *parts: bytes | memoryview) -> None:
         seat = self._seats.get(worker)
@@ -260,7 +262,9 @@ class ParameterServerProcess:
         self._left.add(seat.worker)
         self._wanted.pop(seat.worker, None)
         # Others may be waiting for an update that will never come.
+        before = self.parameters.slowest
         self.parameters.lose(seat.worker)
+        self._write_if_due(before)
         self._answer_all()
 
     def close(self) -> None:

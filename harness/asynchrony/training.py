@@ -101,21 +101,26 @@ class Training:
 
     def state_dict(self) -> Saved:
         """What the workers have to themselves, for `torch.save`; the data's own place is `num_drawn`."""
-        return {
-            "losses": [list(own) for own in self.losses],
-            "workers": [
-                {
-                    "optimizer": copy.deepcopy(own.optimizer.state_dict()),
-                    "buffers": {name: buffer.clone() for name, buffer in own.buffers.items()},
-                    "generator": own.generator.clone(),
-                }
-                for own in self._workers
-            ],
-        }
+        return {"workers": [self.worker_state(worker) for worker in range(self.num_workers)]}
 
     def load_state_dict(self, saved: Saved) -> None:
         """Go on from what `state_dict` gave; `loss` has to go on after `num_drawn` batches of each worker."""
-        self.losses = [list(own) for own in saved["losses"]]
-        for own, kept in zip(self._workers, saved["workers"], strict=True):
-            own.optimizer.load_state_dict(kept["optimizer"])
-            own.buffers, own.generator = dict(kept["buffers"]), kept["generator"]
+        for worker, kept in enumerate(saved["workers"]):
+            self.load_worker_state(worker, kept)
+
+    def worker_state(self, worker: int) -> Saved:
+        """What one worker has to itself, for `torch.save`."""
+        own = self._workers[worker]
+        return {
+            "losses": list(self.losses[worker]),
+            "optimizer": copy.deepcopy(own.optimizer.state_dict()),
+            "buffers": {name: buffer.clone() for name, buffer in own.buffers.items()},
+            "generator": own.generator.clone(),
+        }
+
+    def load_worker_state(self, worker: int, saved: Saved) -> None:
+        """Bring one worker to what `worker_state` gave."""
+        own = self._workers[worker]
+        self.losses[worker] = list(saved["losses"])
+        own.optimizer.load_state_dict(saved["optimizer"])
+        own.buffers, own.generator = dict(saved["buffers"]), saved["generator"]

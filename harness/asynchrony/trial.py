@@ -1,12 +1,13 @@
 """A trial on the virtual clock: one process computes every worker's real gradients at the time that its cluster gives.
 
-results = list(run_virtual(trial, signals))  # one per worker
+results = list(run_virtual(trial, signals))  # one per job and worker
 """
 
 from __future__ import annotations
 
 import resource
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from itertools import pairwise
 
 import torch
@@ -14,7 +15,8 @@ from torch import Tensor, nn
 
 from harness.asynchrony.coding import WorkerCodes
 from harness.asynchrony.training import Loss, Training
-from harness.asynchrony.virtual import VirtualRun
+from harness.asynchrony.virtual import Pushed, VirtualRun
+from harness.asynchrony.virtual_turns import DeviceSeats, pushes_of
 from harness.engine.layout import trainable_parameters
 from harness.lab.rank import RankResult, Signals, weights_digest
 from harness.loop import Evaluated
@@ -23,59 +25,92 @@ from models.workload import Device, Workload, open_workload
 from results.record import Phases
 
 
+@dataclass(slots=True)
+class _VirtualJob:
+    """One job of the trial, and what its record will say; `pushed_s` [workers] begins at 0."""
+
+    index: int
+    run: VirtualRun
+    training: Training
+    workload: Workload
+    evaluate_every: int
+    pushed_s: list[list[float]] = field(init=False)
+    evaluated: list[Evaluated] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.pushed_s = [[0.0] for _ in range(self.run.cluster.num_workers)]
+
+    def note(self, push: Pushed) -> None:
+        """A push has come; evaluate if as many have as `evaluate_every` synchronous steps have."""
+        self.pushed_s[push.worker].append(push.time_s)
+        steps, rest = divmod(self.run.parameters.num_pushed, self.run.cluster.num_workers)
+        if not self.evaluate_every or rest or steps % self.evaluate_every:
+            return
+        self.training.load(self.run.parameters.read())
+        if (found := self.workload.evaluate(self.training.model)) is not None:
+            self.evaluated.append(Evaluated(steps, push.time_s, found.loss, found.accuracy))
+
+
 def run_virtual(trial: Trial, signals: Signals) -> Iterator[RankResult]:
-    """Train the trial's job on its cluster and report each worker; times are those of the virtual clock."""
-    (job,), cluster = trial.jobs, trial.cluster
+    """Train the trial's jobs on its cluster, several in turns, and report each worker; times are those of the virtual
+    clock."""
+    jobs = {job.name: _virtual_job(trial, index) for index, job in enumerate(trial.jobs)}
+    runs = {name: job.run for name, job in jobs.items()}
+    signals.ready()
+    for number, (name, push) in enumerate(pushes_of(trial, runs), start=1):
+        jobs[name].note(push)
+        signals.step(number // (trial.world * len(jobs)))
+    for job in jobs.values():
+        yield from _results(job)
+
+
+def _virtual_job(trial: Trial, index: int) -> _VirtualJob:
+    job, cluster = trial.jobs[index], trial.cluster
     assert cluster is not None, "a trial without a cluster has no virtual clock"
     if job.workload.device is Device.CUDA:
         torch.cuda.set_device(0)
     workload, strategy = open_workload(job.workload), job.resolve()
     model = workload.build_model(trial.seed)
     training = Training(model, strategy.optimizer.build, _loss_of(trial, workload), trial.world, seed=trial.seed)
-    num_clocks = trial.num_warmup + trial.num_steps
     codes = WorkerCodes(strategy.compression, strategy.packing, trainable_parameters(model), trial.world, trial.seed)
     run = VirtualRun(
         cluster,
         strategy.consistency,
         training.values,
         training.update,
-        num_clocks,
+        trial.num_warmup + trial.num_steps_of(index),
         training.num_bytes,
         trial.seed,
         codes.encode if strategy.compression.lossy else None,
     )
-    signals.ready()
-    # A worker's step lasts from one of its pushes to the next, waiting included.
-    pushed_s: list[list[float]] = [[0.0] for _ in range(trial.world)]
-    evaluated: list[Evaluated] = []
-    for number, push in enumerate(run, start=1):
-        pushed_s[push.worker].append(push.time_s)
-        signals.step(number // trial.world)
-        steps, rest = divmod(number, trial.world)  # as many updates as a synchronous step has
-        if trial.evaluate_every and not rest and not steps % trial.evaluate_every:
-            training.load(run.parameters.read())
-            if (found := workload.evaluate(model)) is not None:
-                evaluated.append(Evaluated(steps, push.time_s, found.loss, found.accuracy))
+    return _VirtualJob(index, run, training, workload, trial.evaluate_every)
+
+
+def _results(job: _VirtualJob) -> Iterator[RankResult]:
+    run, training = job.run, job.training
     training.load(run.parameters.read())
     facts = run.tally.facts(run.parameters.clocks)
-    for worker, times_s in enumerate(pushed_s):
+    turns = run.devices.turns if isinstance(run.devices, DeviceSeats) else [[] for _ in job.pushed_s]
+    for worker, times_s in enumerate(job.pushed_s):
         yield RankResult(
-            job=0,
+            job=job.index,
             rank=worker,
+            # A worker's step lasts from one of its pushes to the next, waiting included.
             step_times_s=tuple(later - earlier for earlier, later in pairwise(times_s)),
             losses=tuple(training.losses[worker]),
-            evaluated=tuple(evaluated) if worker == 0 else (),
+            evaluated=tuple(job.evaluated) if worker == 0 else (),
             phases=Phases(),
             num_messages=2.0,
             wire_bytes={
                 "push": run.num_pushed_bytes / run.parameters.num_pushed,
                 "pull": float(training.num_bytes),
             },
-            weights_digest=weights_digest(model),
-            num_parameters=sum(parameter.numel() for parameter in model.parameters()),
+            weights_digest=weights_digest(training.model),
+            num_parameters=sum(parameter.numel() for parameter in training.model.parameters()),
             peak_memory_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
             start_s=0.0,
             end_s=times_s[-1],
+            turns=tuple(turns[worker]),
             consistency=facts if worker == 0 else None,
         )
 

@@ -8,18 +8,20 @@ set by the arguments and the seed, so a run repeats exactly.
 from __future__ import annotations
 
 import heapq
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import partial
+from math import inf
+from typing import Protocol
 
 from torch import Tensor
 
 from baselines.api import Consistency
 from harness.asynchrony.cluster import VirtualCluster
 from harness.asynchrony.parameters import Parameters
+from harness.asynchrony.tally import StalenessTally
 from harness.engine.checkpoint import CheckpointError, Saved
-from results.record import ConsistencyFacts
 
 ComputesUpdate = Callable[[int, int, Tensor], Tensor]  # worker, clock, parameters [numel] -> update [numel]
 Encodes = Callable[[int, int, Tensor], tuple[Tensor, float]]  # worker, clock, update -> as servers have it, bytes
@@ -36,8 +38,22 @@ class DeadlockError(RuntimeError):
 class Happening(Enum):
     """What an entry of the agenda is."""
 
+    READY = "ready"
     COMPUTED = "computed"
     PUSHED = "pushed"
+
+
+class SharesDevices(Protocol):
+    """Devices that the workers of several runs compute on in turns."""
+
+    def ask(self, worker: int, granted: Callable[[float], None]) -> None:
+        """Call `granted` with the time at which it is this worker's turn."""
+
+    def release(self, worker: int) -> None:
+        """The worker's turn is over."""
+
+    def leave(self, worker: int) -> None:
+        """The worker has computed for the last time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,48 +67,11 @@ class Pushed:
 
 
 @dataclass(slots=True)
-class StalenessTally:
-    """What a run adds up.
+class ServersWays:
+    """When each way of the servers' link is free again; runs that share the link share this value."""
 
-    `ahead` counts reads by how many clocks the reader is ahead of the slowest worker; `missed_by` [workers] counts
-    updates by how many others came between read and push; `waited_s` [workers] is time between a push and leave to
-    go on.
-    """
-
-    waited_s: list[float]
-    missed_by: list[Counter[int]]
-    ahead: Counter[int] = field(default_factory=Counter)
-
-    @classmethod
-    def of(cls, num_workers: int) -> StalenessTally:
-        """An empty one."""
-        return cls([0.0] * num_workers, [Counter() for _ in range(num_workers)])
-
-    def facts(self, clocks: Sequence[int], lost: Sequence[int] = ()) -> ConsistencyFacts:
-        """As a record holds it."""
-        total: Counter[int] = sum(self.missed_by, Counter())
-        return ConsistencyFacts(
-            ahead=_by_text(self.ahead),
-            missed=_by_text(total),
-            missed_by=tuple(map(_by_text, self.missed_by)),
-            waited_s=tuple(self.waited_s),
-            clocks=tuple(clocks),
-            lost=tuple(lost),
-        )
-
-    def state_dict(self) -> Saved:
-        """For `torch.save`."""
-        missed_by = [dict(own) for own in self.missed_by]
-        return {"waited_s": list(self.waited_s), "missed_by": missed_by, "ahead": dict(self.ahead)}
-
-    def load_state_dict(self, saved: Saved) -> None:
-        """Go on from what `state_dict` gave."""
-        self.waited_s, self.ahead = list(saved["waited_s"]), Counter(saved["ahead"])
-        self.missed_by = [Counter(own) for own in saved["missed_by"]]
-
-
-def _by_text(counts: Counter[int]) -> dict[str, int]:
-    return {str(value): count for value, count in sorted(counts.items())}
+    inbound_free_s: float = 0.0
+    outbound_free_s: float = 0.0
 
 
 @dataclass(slots=True)
@@ -100,7 +79,8 @@ class VirtualRun:
     """`num_clocks` updates of every worker of `cluster`, under `policy`; `num_bytes` travel per push and per answer.
 
     Iterate over it: each push, in order of time. The parameters at that moment are `parameters.read()`. With `encode` a
-    push carries what that makes of an update, and servers add what they can read of it. Between two pushes
+    push carries what that makes of an update, and servers add what they can read of it. With `devices` a worker, once
+    it has its parameters, waits for its turn to compute (`harness.asynchrony.virtual_turns`). Between two pushes
     `state_dict` holds all that is to come but what `compute` and `encode` keep.
     """
 
@@ -112,6 +92,8 @@ class VirtualRun:
     num_bytes: float = 0.0
     seed: int = 0
     encode: Encodes | None = None
+    devices: SharesDevices | None = None
+    ways: ServersWays = field(default_factory=ServersWays)
     parameters: Parameters = field(init=False)
     tally: StalenessTally = field(init=False)
     num_pushed_bytes: float = 0.0
@@ -120,8 +102,6 @@ class VirtualRun:
     _waiting: dict[int, float] = field(default_factory=dict)  # worker to when its push came, in that order
     _read: dict[int, tuple[Tensor, int]] = field(default_factory=dict)  # parameters, and the pushes they hold
     _updates: dict[int, Tensor] = field(default_factory=dict)
-    _inbound_free_s: float = 0.0
-    _outbound_free_s: float = 0.0
 
     def __post_init__(self) -> None:
         num = self.cluster.num_workers
@@ -130,19 +110,42 @@ class VirtualRun:
 
     def __iter__(self) -> Iterator[Pushed]:
         """Raises: DeadlockError, StaleReadError for a defect of the policy."""
+        self.begin()
+        while self._agenda:
+            pushed = self.advance()
+            if pushed is not None:
+                yield pushed  # with nothing half done, so that a checkpoint can be written here
+        self.check_done()
+
+    def begin(self) -> None:
+        """Let every worker start; does nothing in a run that is under way."""
         if not self._num_entries:
             for worker in range(self.cluster.num_workers):
                 self._begin(worker, 0.0)
-        while self._agenda:
-            now_s, _, happening, worker = heapq.heappop(self._agenda)
-            if happening is Happening.COMPUTED:
-                self._send_update(worker, now_s)
-            else:
-                pushed = self._take_update(worker, now_s)
-                self._waiting[worker] = now_s
-                self._answer(now_s)
-                yield pushed  # with nothing half done, so that a checkpoint can be written here
-        stuck = [worker for worker in self._waiting if self.parameters.clocks[worker] < self.num_clocks]
+
+    @property
+    def next_s(self) -> float:
+        """When something happens next; infinity if nothing does."""
+        return self._agenda[0][0] if self._agenda else inf
+
+    def advance(self) -> Pushed | None:
+        """Do what comes next; the push that this was, if it was one."""
+        now_s, _, happening, worker = heapq.heappop(self._agenda)
+        if happening is Happening.PUSHED:
+            pushed = self._take_update(worker, now_s)
+            self._waiting[worker] = now_s
+            self._answer(now_s)
+            return pushed
+        if happening is Happening.COMPUTED:
+            self._send_update(worker, now_s)
+            self._give_back(worker)
+        elif self.devices is not None:
+            self.devices.ask(worker, partial(self._compute, worker))
+        return None
+
+    def check_done(self) -> None:
+        """Raises: DeadlockError if nothing happens any more and a worker is not at its end."""
+        stuck = [worker for worker, clock in enumerate(self.parameters.clocks) if clock < self.num_clocks]
         if stuck:
             raise DeadlockError(f"workers {stuck} wait for ever at clocks {self.parameters.clocks}")
 
@@ -154,9 +157,17 @@ class VirtualRun:
             update, num_bytes = self.encode(worker, clock, update)
         self._updates[worker] = update
         self.num_pushed_bytes += num_bytes
-        sent_s = max(now_s + self.cluster.alpha_s, self._inbound_free_s)
-        self._inbound_free_s = sent_s + self.cluster.transfer_s(worker, num_bytes)
-        self._note(self._inbound_free_s, Happening.PUSHED, worker)
+        sent_s = max(now_s + self.cluster.alpha_s, self.ways.inbound_free_s)
+        self.ways.inbound_free_s = sent_s + self.cluster.transfer_s(worker, num_bytes)
+        self._note(self.ways.inbound_free_s, Happening.PUSHED, worker)
+
+    def _give_back(self, worker: int) -> None:
+        """The update is on its way, so another run's worker may compute on this one's device."""
+        if self.devices is None:
+            return
+        self.devices.release(worker)
+        if self.parameters.clocks[worker] == self.num_clocks - 1:
+            self.devices.leave(worker)
 
     def _take_update(self, worker: int, now_s: float) -> Pushed:
         clock, (_, held) = self.parameters.clocks[worker], self._read[worker]
@@ -171,18 +182,24 @@ class VirtualRun:
         for worker in list(self._waiting):
             if clocks[worker] < self.num_clocks and self.policy.may_start(clocks, worker):
                 self.tally.waited_s[worker] += now_s - self._waiting.pop(worker)
-                sent_s = max(now_s + self.cluster.alpha_s, self._outbound_free_s)
-                self._outbound_free_s = sent_s + self.cluster.transfer_s(worker, self.num_bytes)
-                self._begin(worker, self._outbound_free_s)
+                sent_s = max(now_s + self.cluster.alpha_s, self.ways.outbound_free_s)
+                self.ways.outbound_free_s = sent_s + self.cluster.transfer_s(worker, self.num_bytes)
+                self._begin(worker, self.ways.outbound_free_s)
 
     def _begin(self, worker: int, now_s: float) -> None:
-        """The worker computes from `now_s` on, with the parameters of this moment."""
+        """The worker has the parameters of this moment at `now_s`, and computes as soon as it has a device."""
         clock = self.parameters.clocks[worker]
         if not self.parameters.holds_all_up_to(self.policy.must_include(clock)):
             raise StaleReadError(f"worker {worker} reads at clock {clock} while clocks are {self.parameters.clocks}")
         self.tally.ahead[clock - min(self.parameters.clocks)] += 1
         self._read[worker] = self.parameters.read(), self.parameters.num_pushed
-        computed_s = self.cluster.computed_at_s(worker, clock, now_s, self.seed)
+        if self.devices is None:
+            self._compute(worker, now_s)
+        else:
+            self._note(now_s, Happening.READY, worker)
+
+    def _compute(self, worker: int, now_s: float) -> None:
+        computed_s = self.cluster.computed_at_s(worker, self.parameters.clocks[worker], now_s, self.seed)
         self._note(computed_s, Happening.COMPUTED, worker)
 
     def _note(self, time_s: float, happening: Happening, worker: int) -> None:
@@ -190,7 +207,12 @@ class VirtualRun:
         heapq.heappush(self._agenda, (time_s, self._num_entries, happening, worker))
 
     def state_dict(self) -> Saved:
-        """Where the run is, between two pushes: tensors, numbers and texts, for `torch.save`."""
+        """Where the run is, between two pushes: tensors, numbers and texts, for `torch.save`.
+
+        Raises: CheckpointError for a run in turns, whose devices' tokens are not its own.
+        """
+        if self.devices is not None:
+            raise CheckpointError("a job that computes in turns has no checkpoint on the virtual clock; run it alone")
         return {
             "parameters": self.parameters.state_dict(),
             "tally": self.tally.state_dict(),
@@ -199,7 +221,7 @@ class VirtualRun:
             "waiting": list(self._waiting.items()),
             "read": dict(self._read),
             "updates": dict(self._updates),
-            "free_s": [self._inbound_free_s, self._outbound_free_s],
+            "free_s": [self.ways.inbound_free_s, self.ways.outbound_free_s],
             "num_pushed_bytes": self.num_pushed_bytes,
         }
 
@@ -212,5 +234,5 @@ class VirtualRun:
         self._agenda = [(time_s, number, Happening(what), worker) for time_s, number, what, worker in saved["agenda"]]
         self._num_entries, self._waiting = saved["num_entries"], dict(saved["waiting"])
         self._read, self._updates = dict(saved["read"]), dict(saved["updates"])
-        self._inbound_free_s, self._outbound_free_s = saved["free_s"]
+        self.ways = ServersWays(*saved["free_s"])
         self.num_pushed_bytes = saved["num_pushed_bytes"]

@@ -4,7 +4,8 @@ A worker introduces itself with the run's token, then pushes updates and pulls p
 
     Push(clock): my update of this clock             Pull(at_least): parameters that hold every update up to a clock
 
-A server answers a pull when it may, each worker by itself. All processes of a run are on machines of one byte order.
+A server welcomes it with the clock at which to go on, 0 unless the run was broken off, and answers a pull when it may,
+each worker by itself. All processes of a run are on machines of one byte order.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ class FrameKind(IntEnum):
     PARAMETERS = 3
     DONE = 4
     LAST_PULL = 5  # the parameters at the end, which is no read of the training
+    WELCOME = 6
+    WELCOME_BACK = 7  # to a worker that the others had gone on without
 
 
 class WireError(RuntimeError):
@@ -39,7 +42,8 @@ class WireError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One message. `clock` is a push's own, a pull's `at_least`, and in an answer the slowest worker's."""
+    """One message. `clock` is a push's own, a pull's `at_least`, in an answer the slowest worker's, in a welcome the
+    worker's next one."""
 
     kind: FrameKind
     worker: int

@@ -40,8 +40,17 @@ class LabHandle:
         self._log = self._scratch.path / "lab.log"
         lab = [sys.executable, "-m", "harness.lab.process", str(self._scratch.path)]
         command = [*supervised(ending_with_me()), *namespaces, *(supervised() if namespaces else []), *lab]
+        try:
+            self._process = self._started(command)
+        except BaseException:
+            self._scratch.remove()
+            raise
+        self._unread = b""
+
+    def _started(self, command: list[str]) -> subprocess.Popen[bytes]:
+        """Raises OSError, for example where no descriptor is left."""
         with self._log.open("wb") as log:
-            self._process = subprocess.Popen(
+            return subprocess.Popen(
                 command,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -51,7 +60,6 @@ class LabHandle:
                 bufsize=0,
                 start_new_session=True,  # Ctrl-C reaches the launcher alone, which then ends the lab
             )
-        self._unread = b""
 
     def ask(self, task: Task, on_event: OnEvent = lambda event: None) -> Answer:
         """Have one task done; `on_event` sees progress on the way.

@@ -7,6 +7,7 @@ ends, and in every namespace.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import shutil
@@ -14,6 +15,7 @@ import tempfile
 from pathlib import Path
 
 PREFIX = "crossover-bench-lab-"
+_NOT_OURS = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EACCES, errno.EPERM)
 
 
 class Scratch:
@@ -35,7 +37,11 @@ class Scratch:
 def _made() -> tuple[Path, int]:
     while True:
         path = Path(tempfile.mkdtemp(prefix=PREFIX))
-        fd = _locked(path)
+        try:
+            fd = _locked(path)
+        except OSError:
+            path.rmdir()
+            raise
         if fd is not None:
             return path, fd
         # a sweep was quicker, and has taken the folder for abandoned before it was locked
@@ -51,11 +57,14 @@ def _sweep() -> None:
 
 
 def _locked(path: Path) -> int | None:
-    """A descriptor that locks the folder; None where somebody else does, or it is gone, a link, or another user's."""
+    """A descriptor that locks the folder; None where somebody else does, or it is gone, a link, or another user's.
+    Raises OSError for what is wrong with the machine, such as no descriptor that is left."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except OSError:
-        return None
+    except OSError as error:
+        if error.errno in _NOT_OURS:
+            return None
+        raise
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         # Between opening and locking another process may have deleted the folder, and a new one may have its name.

@@ -24,12 +24,20 @@ from harness.predict.costs import LinkCosts, PredictError, given_costs
 from harness.predict.trial import Foretold, foretell, simulated_record
 from harness.simulated.trial import job_costs
 from harness.trial import Job, Trial
+from models.layer_profile import load_profile
 from models.workload import Device, WorkloadSpec
 from results.record import Environment, write_record
 from suites.api import Options
 from suites.catalogue import suite_of
 from suites.commands.network_options import network_from
-from suites.commands.predict_defaults import CALIBRATED_HOSTS, CALIBRATED_RATES, HOSTS, RATES, STRATEGIES
+from suites.commands.predict_defaults import (
+    BATCH_SIZE,
+    CALIBRATED_HOSTS,
+    CALIBRATED_RATES,
+    HOSTS,
+    RATES,
+    STRATEGIES,
+)
 from suites.folders import prepare_folder
 from suites.runner import select
 
@@ -50,8 +58,9 @@ def predict_command(arguments: argparse.Namespace) -> int:
     """Calibrate, or predict a suite or a workload. Raises: ValueError about the request."""
     if arguments.calibrate:
         return _calibrate(arguments)
-    if bool(arguments.suite) == bool(arguments.workload):
-        raise PredictError("name a SUITE, or a network with --workload (and not both)")
+    own = arguments.workload or arguments.profile
+    if bool(arguments.suite) == bool(own):
+        raise PredictError("name a SUITE, or a network with --workload or --profile (and not both)")
     for name in ("alpha", "beta", "slowdown"):
         value = getattr(arguments, name)
         if value is not None and not 0 <= value < math.inf:
@@ -112,13 +121,7 @@ def _suite_cells(arguments: argparse.Namespace, calibration: Calibration) -> Ite
 
 
 def _grid_cells(arguments: argparse.Namespace, calibration: Calibration) -> Iterator[Cell]:
-    workload = WorkloadSpec(
-        network=arguments.workload,
-        device=Device.REPLAY,
-        profile=arguments.profile,
-        size_scale=arguments.size_scale,
-        batch_size=arguments.batch_size,
-    )
+    workload = _workload(arguments)
     network = network_from(arguments)
     for rate in [None] if network is not None else _rates(arguments.rates or RATES):
         for strategy in arguments.strategies or STRATEGIES:
@@ -132,6 +135,21 @@ def _grid_cells(arguments: argparse.Namespace, calibration: Calibration) -> Iter
                     where = network.topology
                 trial = Trial(suite=IMAGINED, cell=f"{where}/{workload.label}/{strategy}", jobs=(job,), fabric=imagined)
                 yield _cell(trial, world, rate, arguments, calibration)
+
+
+def _workload(arguments: argparse.Namespace) -> WorkloadSpec:
+    """What is predicted; a profile alone says its network and batch itself. Raises: WorkloadError."""
+    network, batch_size = arguments.workload, BATCH_SIZE
+    if network is None:
+        profile = load_profile(arguments.profile)
+        network, batch_size = profile.network, profile.batch_size
+    return WorkloadSpec(
+        network=network,
+        device=Device.REPLAY,
+        profile=arguments.profile,
+        size_scale=arguments.size_scale,
+        batch_size=batch_size if arguments.batch_size is None else arguments.batch_size,
+    )
 
 
 def _cell(

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from suites.commands.network_options import add_network_options
-from suites.commands.predict_defaults import CALIBRATION, HOSTS, RATES, STRATEGIES
+from suites.commands.predict_defaults import BATCH_SIZE, CALIBRATION, HOSTS, RATES, STRATEGIES
 
 
 def add_predict(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -21,13 +21,22 @@ def add_predict(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         "--workload", metavar="NAME", help="a network with a profile, such as resnet50, or your own as FILE.py:NAME"
     )
     predict.add_argument(
-        "--profile", default="", metavar="FILE", help="its layer times (default: those shipped with it)"
+        "--profile",
+        default="",
+        metavar="FILE",
+        help="its layer times (default: those shipped with it); without --workload what `crossover run --profile DIR` "
+        "wrote of your own script to DIR/layers",
     )
     predict.add_argument("--strategies", nargs="+", metavar="TEXT", help=f"default: {' '.join(STRATEGIES)}")
     predict.add_argument("--hosts", metavar="N,…", help=f"numbers of workers (default {HOSTS})")
     predict.add_argument("--rates", metavar="RATE,…", help=f"line rates (default {RATES})")
     predict.add_argument("--size-scale", type=int, default=1, metavar="S", help="tensors S times smaller")
-    predict.add_argument("--batch-size", type=int, default=32, metavar="N", help="samples a worker and step")
+    predict.add_argument(
+        "--batch-size",
+        type=int,
+        metavar="N",
+        help=f"samples a worker and step (default {BATCH_SIZE}; of --profile alone: as recorded)",
+    )
     predict.add_argument("--only", action="append", default=[], metavar="NAME", help="cells whose name contains NAME")
     predict.add_argument("--fabric", default="emulated", metavar="F", help="whose costs: emulated (default) or native")
     predict.add_argument("--calibration", type=Path, default=CALIBRATION, metavar="FILE", help="measured costs")

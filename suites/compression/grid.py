@@ -19,8 +19,9 @@ from harness.trial import Job, Trial
 from models.workload import Device, WorkloadSpec
 from results.facts import Role
 from suites.api import Options, Suite, interleave
-from suites.convergence.grid import BERT_TINY, DIGITS, LSTM, METHODS, WARM_UP, TrainingMethod, TrainingTask, resolved
+from suites.convergence.grid import BERT_TINY, DIGITS, LSTM, METHODS, WARM_UP, TrainingTask, resolved
 from suites.convergence.grid import skipped_methods as skipped_methods
+from suites.convergence.methods import TrainingMethod, added_methods
 from suites.data import with_data
 from suites.recipes import CYCLE, RATE_BPS, trial
 from suites.scaling import LINKS, NUM_WARMUP, Wire, distinct, replay_place, shortened
@@ -211,9 +212,11 @@ def _jobs(course: Course, num_steps: int, options: Options) -> Iterator[tuple[st
 
 
 def methods_of(course: Course) -> list[TrainingMethod]:
-    """The table's methods that a course trains by, in buckets, and float32 and half in one message too."""
+    """The methods that a course trains by, in buckets: those that it names, else the table's and compressors without a
+    row, with float32 and half in one message too."""
     missing = skipped_methods()
-    known = [method for method in (*METHODS, LOW_RANK) if method.name not in missing]
+    added = () if course.methods else added_methods((*METHODS, LOW_RANK))
+    known = [method for method in (*METHODS, LOW_RANK, *added) if method.name not in missing]
     wanted = [m for m in known if (m.name in course.methods if course.methods else m.name not in NOT_HERE)]
     rivals = [] if course.methods else [*RIVALS]
     return [replace(method, text=method.text.replace("fixed-buckets", BUCKETS, 1)) for method in wanted] + rivals

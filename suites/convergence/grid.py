@@ -5,6 +5,7 @@ what a virtual clock predicts for a link of 200 Mbit/s (`--rate` names another).
 the same whatever P is, so that curves over P differ by the method alone. README.md says how to read it.
 
 A method that this checkout does not have, or that cannot be read, is left out and named (`skipped_methods`).
+Compressors without a row are trained on the digits with their default settings (`suites.convergence.methods`).
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from harness.trial import Job, Trial, TrialError
 from models.workload import Device, WorkloadSpec
 from results.facts import Role
 from suites.api import Options, Suite, interleave
+from suites.convergence.methods import TrainingMethod, added_methods
 from suites.data import with_data
 from suites.recipes import CYCLE
 
@@ -37,7 +39,8 @@ log = logging.getLogger(__name__)
 class TrainingTask:
     """A workload with its dense update rules, found for dense training and then the same for every method.
 
-    `batch_size` is of all ranks together; `worlds` are run with every method, `more_worlds` with the chosen ones.
+    `batch_size` is of all ranks together; `worlds` are run with every method, `more_worlds` with the chosen ones;
+    `takes_added`: with compressors that have no row, too.
     """
 
     workload: WorkloadSpec
@@ -49,23 +52,7 @@ class TrainingTask:
     more_worlds: tuple[int, ...] = ()
     on_request: bool = False
     accumulate: int = 1
-
-
-@dataclass(frozen=True, slots=True)
-class TrainingMethod:
-    """`text` of a strategy in which `{w}` stands for the warm-up's steps.
-
-    `optimizer` replaces the task's (`plain`: the task's without momentum, for methods that bring their own). `source`
-    is where the settings are from.
-    """
-
-    name: str
-    text: str
-    source: str
-    optimizer: str = ""
-    precision: Precision = Precision.FLOAT32
-    is_chosen: bool = False
-    role: Role = Role.METHOD
+    takes_added: bool = False
 
 
 _TUNED = "as dense"
@@ -124,6 +111,7 @@ DIGITS = TrainingTask(
     plain="sgd(lr=0.05, momentum=0.0)",
     worlds=(4,),
     more_worlds=(2, 8),
+    takes_added=True,
 )
 LSTM = TrainingTask(
     workload=WorkloadSpec(network="lstm_lm", data="text", sequence_length=32, num_evaluation=64, dropout=0.0),
@@ -175,9 +163,9 @@ def grid(options: Options) -> Sequence[Trial]:
 
 
 def skipped_methods() -> Mapping[str, str]:
-    """Methods of the table that this checkout cannot read, with the reason."""
+    """Methods of the table, and compressors without a row, that cannot be run as they are written, with the reason."""
     found = {}
-    for method in METHODS:
+    for method in (*METHODS, *added_methods(METHODS)):
         try:
             resolved(method, DIGITS, DIGITS.num_steps)
         except (TextError, CatalogueError) as error:
@@ -215,7 +203,8 @@ def _jobs(task: TrainingTask, world: int, num_steps: int, options: Options) -> I
         methods = tuple(TrainingMethod(text, text, "command line") for text in options.strategies)
     else:
         every = options.num_hosts is not None or world in task.worlds
-        methods = tuple(m for m in METHODS if m.name not in skipped_methods() and (every or m.is_chosen))
+        missing, added = skipped_methods(), added_methods(METHODS) if task.takes_added else ()
+        methods = tuple(m for m in (*METHODS, *added) if m.name not in missing and (every or m.is_chosen))
     for method in methods:
         if options.smoke and not options.strategies and method.name not in SMOKE:
             continue

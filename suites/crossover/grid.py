@@ -16,6 +16,7 @@ from fabric.api import FabricSpec
 from harness.trial import Job, Link, Trial
 from models.workload import Device, WorkloadSpec
 from suites.api import ALPHA_S, Options, Suite, interleave
+from suites.data import jobs_with_data
 from suites.recipes import BERT_TINY, RATE_BPS, RESNET20_LARGE, trial
 from suites.scaling import distinct
 
@@ -64,7 +65,7 @@ class Group:
         base = trial(
             "crossover",
             name,
-            self.jobs,
+            jobs_with_data(self.jobs, options.data_path),
             fabric,
             options,
             num_steps=self.num_steps,

@@ -16,6 +16,7 @@ from harness.precision import Precision
 from harness.trial import Job, Trial
 from models.workload import Device, WorkloadSpec
 from suites.api import Options, Suite, interleave
+from suites.data import jobs_with_data
 from suites.recipes import trial
 
 NUM_RANKS = 8
@@ -111,7 +112,7 @@ def _cells(scene: GpuScene, precision: Precision, rate_bps: float | None, option
             base = trial(
                 "gpu",
                 group if rate_bps is None else f"{group}-{rate_bps / 1e9:g}",
-                scene.jobs(precision),
+                jobs_with_data(scene.jobs(precision), options.data_path),
                 fabric,
                 options,
                 num_steps=scene.num_steps,

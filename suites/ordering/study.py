@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from analysis.cells import OURS
 from analysis.claims import CellValue, ClaimRow, Formula
 from analysis.stats import bootstrap_interval
-from analysis.steps.claims import Select, StepClaim, by_place, fastest, over, step_claims
+from analysis.steps.claims import Select, StepClaim, by_place, fastest, over, speedup, step_claims
 from analysis.steps.rows import StepRow
 from analysis.study import Evidence, Study
 from analysis.wording import percent
-from suites.step_rows import ORDERINGS, SPEED, is_fifo, parts
+from suites.scaling import MIB
+from suites.step_rows import ORDERINGS, SPEED, anywhere, is_fifo, parts
 
 NAME = "ordering"
 SLOWER = 0.03
@@ -19,6 +21,8 @@ FEW_GBIT = 10.0  # "few Gbit/s" of the P3 paper
 OF_BOUND = 0.90
 VISIBLE = 0.05  # of a step; where less can be gained, no share of it is given
 SERVERS = "parameter-server"
+DDP = "torch-ddp"
+ROUNDED = 0.01  # sizes are recorded to three figures
 
 
 def claims(evidence: Evidence) -> tuple[ClaimRow, ...]:
@@ -75,7 +79,48 @@ def _papers(ordering: str, network: str = "", highest_gbit: float | None = None,
     )
 
 
+def _best_against_ddp(rows: Sequence[StepRow]) -> Iterator[CellValue]:
+    """The fastest of ours with full gradients over DDP's fastest setting, where DDP was given several."""
+    for place, here in by_place(rows).items():
+        theirs = [row for row in here if row.method.startswith(DDP)]
+        best = fastest(row for row in here if row.system == OURS and not parts(row) & {"half", SERVERS})
+        rival = fastest(theirs)
+        ratio = speedup(best, rival) if best is not None and rival is not None and len(theirs) > 1 else None
+        if best is not None and rival is not None and ratio is not None:
+            yield CellValue(f"{best.name} over {rival.name} ({place.describe()})", ratio, (rival.ids, best.ids))
+
+
+def _bucket_bytes(row: StepRow) -> float | None:
+    """The size of its buckets, of which the first has no other; None if it has no such buckets or does more."""
+    plugin = row.strategy.plugins[0]
+    given = {own.name: float(own.given) for own in plugin.given if own.given}
+    if row.method.startswith(DDP):
+        return given.get("bucket_mb", 0.0) * MIB or None
+    alone = parts(row) == {"fixed-buckets"}
+    same = given.get("bucket_bytes") == given.get("first_bucket_bytes")
+    return given.get("bucket_bytes") if alone and same else None
+
+
+def _alike(row: StepRow, other: StepRow) -> bool:
+    """Whether both have buckets of one size, to the three figures that sizes are written with."""
+    own, theirs = _bucket_bytes(row), _bucket_bytes(other)
+    return other.method.startswith(DDP) and own is not None and theirs is not None and abs(own / theirs - 1) < ROUNDED
+
+
 CLAIMS: tuple[StepClaim, ...] = (
+    StepClaim(
+        claim="The best of ours beats torch DDP at its best of three bucket sizes",
+        quantity=SPEED,
+        select=_best_against_ddp,
+        low=1.0,
+    ),
+    StepClaim(
+        claim="Our fixed buckets take as long as torch DDP's of the same size: within 1 %",
+        quantity=SPEED,
+        select=over(lambda row: row.system == OURS, _alike, anywhere),
+        low=0.99,
+        high=1.01,
+    ),
     *(
         StepClaim(
             claim=f"P3's paper: {percent(gain)} faster on {name} with parameter servers and a few Gbit/s",

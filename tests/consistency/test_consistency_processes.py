@@ -10,10 +10,11 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 import torch
+from forks import Fork
 from torch import Tensor, nn
 
 from baselines.api import Consistency
@@ -58,30 +59,6 @@ def work(worker: int, places: list[ServerPlace], policy: Consistency, before: Ca
         link.push(clock, update_of(worker, clock, values))
     link.pull(NUM_CLOCKS - 1, is_last=True)
     link.close()
-
-
-Fork = Callable[[Callable[[], None]], int]  # answers with the process's number
-
-
-@pytest.fixture
-def forked() -> Iterator[Fork]:
-    """Run something in a process of its own, which ends with the test."""
-    pids: list[int] = []
-
-    def fork(run: Callable[[], None]) -> int:
-        pid = os.fork()
-        if pid == 0:
-            try:
-                run()
-            finally:
-                os._exit(0)
-        pids.append(pid)
-        return pid
-
-    yield fork
-    for pid in pids:
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
 
 
 def in_turn(clock: int) -> None:

@@ -100,6 +100,7 @@ def test_both_train(records: dict[str, Record]) -> None:
             "5 workers on 4 ranks",
         ),
         (trial_of("bsp+signsgd"), "combines what all workers send at once"),
+        (trial_of("bsp+p3"), "none can go before another; leave the ordering out"),
         (trial_of("hogwild"), "shares the memory of one host"),
         (on_hosts("bsp", on_loss=OnLoss.CONTINUE), "on_loss=continue under bsp, whose steps need every worker"),
         (on_hosts("ssp+half"), "push uncompressed updates here"),
@@ -111,7 +112,16 @@ def test_what_the_virtual_clock_cannot_run_is_refused(trial: Trial, message: str
 
 
 @pytest.mark.parametrize(
-    "text", ["ssp+signsgd", "asp+parameter-server", "dynssp+at-pre-hook", "ssp(staleness=-1)", "asp+ssp"]
+    "text",
+    [
+        "ssp+signsgd",
+        "asp+p3",
+        "ssp+bytescheduler",
+        "asp+parameter-server",
+        "dynssp+at-pre-hook",
+        "ssp(staleness=-1)",
+        "asp+ssp",
+    ],
 )
 def test_illegal_pairs_are_refused_with_the_reason(text: str) -> None:
     with pytest.raises((StrategyError, TextError)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pty
 import signal
@@ -22,11 +23,17 @@ ROLES = {
 CASES = [(fabric, role, number) for fabric, names in ROLES.items() for role in names for number in SIGNALS]
 
 
-def bench(marked: Marked, tmp_path: Path, *more: str) -> subprocess.Popen[bytes]:
-    """One short cell on two hosts, its records in a folder of this test."""
-    command = [sys.executable, "-m", "suites", "run", "quick", "--smoke", "--only", "real/resnet20-digits/fixed"]
-    environment = marked.environment | {"TMPDIR": str(tmp_path / "tmp")}
-    words = [*command, "--out", str(tmp_path / "out"), *more]
+def bench(
+    marked: Marked, tmp_path: Path, *more: str, scratch: Path | None = None, descriptors: int | None = None
+) -> subprocess.Popen[bytes]:
+    """One short cell on two hosts (or what `--only` says), its records in a folder of this test. `scratch` is its
+    TMPDIR, and `descriptors` how many files each of its processes may have open."""
+    command = [sys.executable, "-m", "suites", "run", "quick", "--smoke", "--any-machine"]
+    only = () if "--only" in more else ("--only", "real/resnet20-digits/fixed")
+    environment = marked.environment | {"TMPDIR": str(scratch or tmp_path / "tmp")}
+    words = [*command, *only, "--out", str(tmp_path / "out"), *more]
+    if descriptors is not None:
+        words = ["sh", "-c", f'ulimit -n {descriptors}; exec "$@"', "sh", *words]
     return subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
 
 
@@ -70,12 +77,7 @@ def test_nothing_is_left_and_resume_completes(fabric: str, role: str, number: si
         assert marked.wait_until_gone() == []
         assert not networks & networks_of(numbers())
         assert torn(tmp_path / "out") == []
-        with bench(marked, tmp_path, "--fabric", fabric, "--resume") as again:
-            shown, _ = again.communicate(timeout=4 * SOON_S)
-        assert again.returncode == 0, shown.decode(errors="replace")[-2000:]
-        assert marked.wait_until_gone() == []
-    assert torn(tmp_path / "out") == []
-    assert not list((tmp_path / "tmp").glob("crossover-bench-*"))
+        resume(marked, tmp_path, "--fabric", fabric)
 
 
 def test_a_full_disk_under_the_records_is_told_in_one_line(tmp_path: Path) -> None:
@@ -94,6 +96,60 @@ def test_a_full_disk_under_the_records_is_told_in_one_line(tmp_path: Path) -> No
         assert "No space left on device); make room" in " ".join(done.stderr.split())
         assert "Traceback" not in done.stderr
         assert marked.wait_until_gone() == []
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("limit", [16, 32, 64, 128])
+def test_few_descriptors_are_told_and_resume_completes(limit: int, tmp_path: Path) -> None:
+    """Whatever asks in vain: the launcher, its lab or a rank. With enough of them all goes well."""
+    (tmp_path / "tmp").mkdir()
+    with marked_run() as marked:
+        with bench(marked, tmp_path, "--fabric", "native", descriptors=limit) as process:
+            shown, _ = process.communicate(timeout=4 * SOON_S)
+        text = shown.decode(errors="replace")
+        assert process.returncode in (0, 1, 2), text[-2000:]
+        assert 'Traceback (most recent call last):\n  File "<frozen runpy>' not in text
+        assert process.returncode != 2 or "oo many open files" in text, text[-2000:]
+        # gloo ends a rank by SIGABRT where it finds no descriptor in a thread of its own
+        failed = [path for path in (tmp_path / "out").glob("*.json") if json.loads(path.read_text())["status"] != "ok"]
+        assert (process.returncode == 1) is bool(failed)
+        assert all(json.loads(path.read_text())["reason"] for path in failed)
+        check_clean(marked, tmp_path)
+        resume(marked, tmp_path, "--fabric", "native")
+
+
+@pytest.mark.timeout(600)
+def test_a_scratch_path_too_long_for_sockets_is_an_error_and_resume_completes(tmp_path: Path) -> None:
+    """The arbiter's socket does not fit into it: the trial is an error, neither skipped nor a traceback."""
+    long = tmp_path / ("x" * 100)
+    for folder in (long, tmp_path / "tmp"):
+        folder.mkdir()
+    chosen = ("--fabric", "native", "--only", "sharing/resnet20-digits+resnet20-digits/crossover")
+    with marked_run() as marked:
+        with bench(marked, tmp_path, *chosen, scratch=long) as process:
+            shown, _ = process.communicate(timeout=4 * SOON_S)
+        text = " ".join(shown.decode(errors="replace").split())
+        assert process.returncode == 1, text[-2000:]
+        assert "longer than 107 bytes: use a shorter folder" in text
+        assert "Traceback" not in text
+        assert not list(long.iterdir())
+        check_clean(marked, tmp_path)
+        resume(marked, tmp_path, *chosen)
+
+
+def check_clean(marked: Marked, tmp_path: Path) -> None:
+    """No process, half record or scratch."""
+    assert marked.wait_until_gone() == []
+    assert torn(tmp_path / "out") == []
+    assert not list((tmp_path / "tmp").glob("crossover-bench-*"))
+
+
+def resume(marked: Marked, tmp_path: Path, *more: str) -> None:
+    """The same run again, on a machine without the fault."""
+    with bench(marked, tmp_path, *more, "--resume") as again:
+        shown, _ = again.communicate(timeout=4 * SOON_S)
+    assert again.returncode == 0, shown.decode(errors="replace")[-2000:]
+    check_clean(marked, tmp_path)
 
 
 LOCKSTEP = ("run", "quick", "--smoke", "--fabric", "lockstep", "--only", "real/resnet20-digits/fixed")

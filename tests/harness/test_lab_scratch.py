@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from harness.lab.launch import CHECKOUT
+from fabric.api import FabricKind, FabricSpec
+from harness.lab.launch import CHECKOUT, LabHandle
 from harness.lab.scratch import PREFIX, Scratch
 
 OWNER = """
@@ -74,3 +77,32 @@ def test_owners_that_start_at_once_take_nothing_from_each_other() -> None:
         process.communicate("")
     Scratch().remove()
     assert not any(path.exists() for path in paths)
+
+
+def test_without_a_descriptor_no_folder_is_made_again_and_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tempfile.gettempdir()  # looks whether it can write
+    opened = os.open
+    answers = iter([OSError(errno.EMFILE, "Too many open files")])
+
+    def refuse_once(*given: Any, **more: Any) -> int:
+        """A second try would go well, and leave the first one's folder."""
+        for error in answers:
+            raise error
+        return opened(*given, **more)
+
+    monkeypatch.setattr(os, "open", refuse_once)
+    with pytest.raises(OSError, match="Too many open files"):
+        Scratch()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_lab_that_cannot_be_started_leaves_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(subprocess, "Popen", refuse)
+    with pytest.raises(OSError, match="Too many open files"):
+        LabHandle(FabricSpec(kind=FabricKind.NATIVE, num_hosts=2, rate_bps=None))
+    assert list(tmp_path.iterdir()) == []

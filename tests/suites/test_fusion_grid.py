@@ -145,6 +145,7 @@ def _row(trial: Trial) -> StepRow:
         name=str(method),
         system=job.system.partition("(")[0],
         evidence="replay",
+        fabric=trial.fabric.kind.value,
         phases=Phases(),
         step_time_s=bootstrap_interval([1.0] * repeats),
         by_repeat=tuple((repeat, 1.0) for repeat in range(repeats)),

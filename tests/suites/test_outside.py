@@ -15,11 +15,16 @@ from commands import CHECKOUT, Command
 
 from baselines import outside
 from baselines.catalogue import CatalogueError, plugins
+from harness.trial import check
 from models.workload import WorkloadSpec, open_workload
 from results.codec import from_jsonable
 from results.facts import Combine
 from results.record import Record, read_records
-from suites.catalogue import SuiteError, all_suites
+from suites.api import Options
+from suites.catalogue import SuiteError, all_suites, suite_of
+from suites.compression.grid import LOW_RANK
+from suites.convergence.grid import METHODS
+from suites.convergence.methods import WITHOUT_ROW, added_methods
 from suites.errors import is_about_the_request
 
 NAME = "my-terngrad"
@@ -113,6 +118,27 @@ def test_both_are_listed_and_the_step_is_predicted(command: Command, mine: Path)
     assert foretold.code == 0, foretold.err
     steps = {cell["strategy"]: cell["step_s"] for cell in json.loads(foretold.out)}
     assert steps[NAME] < steps["unfused"]
+
+
+@pytest.mark.parametrize("suite", ["convergence", "compression"])
+def test_a_compressor_that_no_table_names_is_trained_by_the_suites_with_its_defaults(suite: str, mine: Path) -> None:
+    """All other cells stay what they were, by identity."""
+    before = {trial.id: trial for trial in suite_of(suite).grid(Options())}
+    outside.use((mine,))
+    after = {trial.id: trial for trial in suite_of(suite).grid(Options())}
+    assert {key: after[key] for key in before} == before
+    added = {trial.cell: trial for key, trial in after.items() if key not in before}
+    groups = {"convergence": {"4-ranks"}, "compression": {"converge", "rate-50", "rate-500", "rate-1000", "unshaped"}}
+    names = {NAME: NAME, f"{NAME}, error feedback": f"{NAME}+error-feedback"}
+    assert added.keys() == {f"{group}/resnet20-digits/{name}" for group in groups[suite] for name in names}
+    for cell, trial in added.items():
+        check(trial)
+        assert trial.jobs[0].strategy.endswith(f"+{names[cell.rpartition('/')[2]]}")
+
+
+def test_every_compressor_of_the_tree_has_a_row_or_a_reason_why_not() -> None:
+    assert added_methods((*METHODS, LOW_RANK)) == ()
+    assert not set(WITHOUT_ROW) - set(plugins())
 
 
 @pytest.mark.slow

@@ -23,7 +23,7 @@ from results.facts import MachineFacts, ProbeFacts, Role
 from results.record import FabricFacts, JobResult, RankTimes, Record, Status, read_records
 from suites.api import FEWEST, Options, interleave
 from suites.catalogue import suite_of
-from suites.cli import _parser
+from suites.cli import command_parser
 from suites.commands.run import NUM_ATTEMPTS, effort_from
 from suites.order import in_random_order
 from suites.progress import RunProgress
@@ -261,7 +261,7 @@ def test_what_is_no_time_is_refused_with_the_remedy(text: str) -> None:
     ],
 )
 def test_the_command_line_decides_how_long_a_run_tries(words: tuple[str, ...], effort: Effort) -> None:
-    arguments = _parser().parse_args(["run", "quick", *words])
+    arguments = command_parser().parse_args(["run", "quick", *words])
     assert effort_from(arguments, suite_of("quick")) == effort
 
 
