@@ -65,6 +65,8 @@ class Formula(StrEnum):
     STEPS_TO_TARGET = "steps to the target of 1 over those of 2"
     BUSY_BY_CLOCK = "busy share of 1 over that of the virtual clock"
     STEP_BY_CLOCK = "step of 1 over that of the virtual clock"
+    BUS_SHARE = "bus bandwidth of 1 at 25 MB over the line"
+    ALPHA_RATIO = "α of 1 over α of 2"
     COMPLETION = "mean completion of 1 over that of 2"
     GOODPUT = "goodput of 1 over that of 2"
     LINE_SHARE = "goodput of 1 over its line rate"
@@ -74,7 +76,9 @@ class Formula(StrEnum):
     HIGHEST_QUEUE = "highest queue of 1 over its marking threshold and a frame per flow"
     ROUND_TRIP = "mean round trip of 1 over that of 2"
     CIRCLE = "1 where links of 1 wait in a circle, else 0"
+    OVER_MEDIAN = "step of 1 over the median step of 2"
     STASHES = "1 where all stashes of 1 peak as by the formula, else 0"
+    DISTANCE = "distance of 1's weights from one device's, relative to their norm"
 
 
 class CellValue(NamedTuple):

@@ -24,7 +24,7 @@ from results.record import JobResult
 BITS_PER_BYTE = 8
 DENSE_BITS = 32.0
 LOCAL, OURS = "local", "ours"
-UPDATE, SYSTEM, SCHEDULE = "update", "system", "schedule"
+UPDATE, SYSTEM, SCHEDULE, PLANNER = "update", "system", "schedule", "planner"
 
 
 def asked_of(job: Job, num_steps: int, world: int, tensor_sizes: Sequence[int] = ()) -> JobResult:
@@ -57,12 +57,16 @@ def real_sizes(spec: WorkloadSpec) -> tuple[int, ...]:
 def plugins_of(job: Job) -> tuple[PluginFacts, ...]:
     """The plug-ins of the job's strategy in the order of its text, then those that fill a slot by default.
 
-    Of another system: that one alone; of a pipelined job its schedule first. Raises: TextError, CatalogueError.
+    Of another system: that one alone; of a pipelined job its schedule first; of a split one its planner.
+
+    Raises: TextError, CatalogueError.
     """
     if job.pipelining is not None:
         schedule = _facts(job.pipelining.schedule, SCHEDULE, job.pipelining.resolve())
         own = () if job.system == OURS else (_facts(job.system, SYSTEM, system_of(job.system)),)
         return (schedule, *own)
+    if job.splitting is not None:
+        return (_facts(job.splitting.planner, PLANNER, job.splitting.resolve()),)
     if job.system != OURS:
         return (_facts(job.system, SYSTEM, system_of(job.system)),)
     strategy = job.resolve()

@@ -16,14 +16,18 @@ HEADROOM = 0.9
 # What a virtual rank keeps of a parameter, in float32: weight, gradient, two of the optimizer, two of the compressor,
 # and the message that it becomes.
 REPLICA_BYTES = 4 * 7
+# A process of a library that is started by itself imports torch anew, and its largest buffers are sent and received.
+COLLECTIVE_BYTES = 2 * 256_000_000 + 300_000_000
 
 
 def trial_bytes(trial: Trial, num_ranks: int | None = None) -> int:
     """Estimated memory, on the CPU, of `num_ranks` ranks of every job: those on this machine, by default all."""
     if trial.fabric.kind is FabricKind.SIMULATED:
         return PROCESS_BYTES
-    if trial.is_pipelined and not trial.fabric.kind.has_processes:
-        return PROCESS_BYTES + _pipeline_bytes(trial)
+    if trial.collective is not None:
+        return trial.world * (PROCESS_BYTES + COLLECTIVE_BYTES)
+    if trial.is_partitioned and not trial.fabric.kind.has_processes:
+        return PROCESS_BYTES + _partitioned_bytes(trial)
     if not trial.fabric.kind.has_processes:
         on_gpu = trial.jobs[0].workload.device is Device.CUDA
         return PROCESS_BYTES if on_gpu else PROCESS_BYTES + replica_bytes(trial)
@@ -31,9 +35,9 @@ def trial_bytes(trial: Trial, num_ranks: int | None = None) -> int:
     return (num_ranks or trial.world) * (sum(per_rank) + len(trial.jobs) * PROCESS_BYTES)
 
 
-def _pipeline_bytes(trial: Trial) -> int:
-    """Of pipelines in one process: a version of the weights for each rank, and what one rank holds. In replay times are
-    all that there is."""
+def _partitioned_bytes(trial: Trial) -> int:
+    """Of stages and splits in one process: a version of the weights for each rank, and what one rank holds. In replay
+    times are all that there is."""
     # In replay nothing but times is computed, for any number of ranks.
     real = [job.workload for job in trial.jobs if job.workload.device is not Device.REPLAY]
     versions = [REPLICA_BYTES * trial.world * find_network(own.network).num_parameters for own in real]

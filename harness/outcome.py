@@ -16,6 +16,7 @@ from harness.facts import asked_of
 from harness.lab.messages import Answer, Ending
 from harness.lab.rank import RankResult
 from harness.parallel.trial_facts import pipeline_facts
+from harness.splits.split_trial import split_facts
 from harness.trial import Trial
 from harness.turns import busy_share, common_window, handovers_s, percentiles_s
 from models.workload import Device
@@ -100,7 +101,7 @@ def record_of(trial: Trial, answer: Answer, background: Background) -> Record:
 
 def fabric_facts(trial: Trial, link: LinkModel | None) -> FabricFacts:
     """The fabric with its honest label and what its link stands for."""
-    spec, scale = trial.fabric, max(job.workload.size_scale for job in trial.jobs)
+    spec, scale = trial.fabric, max((job.workload.size_scale for job in trial.jobs), default=1)
     replayed = any(job.workload.device is Device.REPLAY for job in trial.jobs)
     label = "replay" if replayed and spec.kind.has_processes else LABELS[spec.kind]
     if spec.network is not None:
@@ -227,6 +228,7 @@ def _job_result(
         clock=_clock(trial, predicted_s),
         consistency=next((rank.consistency for rank in (*ranks, *servers) if rank.consistency is not None), None),
         pipeline=pipeline_facts(trial, index, ranks) if job.pipelining is not None else None,
+        split=split_facts(trial, tuple(ranks)) if job.splitting is not None else None,
         weights_digest=ranks[0].weights_digest,
         notes=ranks[0].notes,
         adaptation=ranks[0].adaptation,
@@ -244,7 +246,7 @@ def _job_result(
 
 def _has_makespan(trial: Trial) -> bool:
     """Whether jobs of this trial begin and end on one clock."""
-    return trial.fabric.kind.has_clock or trial.is_pipelined
+    return bool(trial.jobs) and (trial.fabric.kind.has_clock or trial.is_partitioned)
 
 
 def _clock(trial: Trial, predicted_s: float | None) -> str:

@@ -15,7 +15,9 @@ from fabric.simulated.packet_traffic import PacketTraffic
 from harness.asynchrony.cluster import OnLoss, VirtualCluster
 from harness.parallel.placement import Pipelining
 from harness.precision import Precision
+from harness.splits.splitting import Splitting
 from models.workload import Device, WorkloadSpec
+from results.collectives import Operation
 from results.facts import Role
 
 
@@ -39,7 +41,8 @@ class Job:
     micro-batches of the workload's batch size; before the update the L2 norm of the averaged gradient of all parameters
     is clipped to `clip_norm`, if that is given. Layers compute in `precision`, parameters and gradients stay float32
     (`harness/precision.py`). `role` is what the job is for among those that it is compared with. With `pipelining` the
-    ranks are the stages of one replica of the network rather than replicas, and a step's micro-batches go through them.
+    ranks are the stages of one replica of the network rather than replicas, and a step's micro-batches go through them;
+    with `splitting` each rank has a part of every layer, and the batch is that of all ranks together.
     """
 
     name: str
@@ -55,6 +58,7 @@ class Job:
     precision: Precision = Precision.FLOAT32
     role: Role = Role.METHOD
     pipelining: Pipelining | None = None
+    splitting: Splitting | None = None
 
     def __post_init__(self) -> None:
         if self.accumulate < 1:
@@ -87,7 +91,23 @@ class Job:
         label = self.strategy if self.system == "ours" else self.system
         if self.pipelining is not None:
             label = self.pipelining.schedule if self.system == "ours" else f"{self.system}, {self.pipelining.schedule}"
+        if self.splitting is not None:
+            label = self.splitting.planner
         return label if self.precision is Precision.FLOAT32 else f"{label} in {self.precision}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Collective:
+    """An operation of a library to be timed by itself, every size whose rows fit into `most_s` seconds."""
+
+    library: str
+    operation: Operation
+    most_s: float = 15.0
+
+    @property
+    def text(self) -> str:
+        """`mpi all-reduce`."""
+        return f"{self.library} {self.operation}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +121,8 @@ class Trial:
     `cluster`, unequal workers push to servers (`harness.asynchrony`): on the fabric lockstep on a virtual clock, on
     others as processes, where `on_loss` says what becomes of the rest when a worker's ends. All jobs of such a trial
     have their workers on the same hosts and their servers on the last ones; `bsp` is the synchronous one. A trial of
-    `traffic` has no jobs: flows of the network's transport go through the packet engine (`harness.simulated.packets`).
+    `traffic` has no jobs: flows of the network's transport go through the packet engine (`harness.simulated.packets`);
+    nor has one of a `collective`, which ranks of its library time (`harness.collectives`).
     """
 
     suite: str
@@ -128,10 +149,13 @@ class Trial:
     cluster: VirtualCluster | None = None
     on_loss: OnLoss = OnLoss.STOP
     traffic: PacketTraffic | None = None
+    collective: Collective | None = None
 
     def __post_init__(self) -> None:
-        if bool(self.jobs) == (self.traffic is not None):
-            raise TrialError(f"{self.cell}: {len(self.jobs)} jobs; a trial needs at least one, or traffic instead")
+        if bool(self.jobs) + (self.traffic is not None) + (self.collective is not None) != 1:
+            raise TrialError(
+                f"{self.cell}: {len(self.jobs)} jobs; a trial has one or more, or traffic, or a collective"
+            )
         if self.traffic is not None and self.fabric.kind is not FabricKind.SIMULATED:
             raise TrialError(f"{self.cell}: traffic on the {self.fabric.kind} fabric; packets are simulated, use that")
         if self.num_steps < 1 or self.num_warmup < 1:
@@ -175,9 +199,19 @@ class Trial:
         return any(job.pipelining is not None for job in self.jobs)
 
     @property
+    def is_split(self) -> bool:
+        """Whether a job's operators are split over its ranks."""
+        return any(job.splitting is not None for job in self.jobs)
+
+    @property
+    def is_partitioned(self) -> bool:
+        """Whether a rank has a part of a network, stages or splits, rather than a replica."""
+        return self.is_pipelined or self.is_split
+
+    @property
     def is_timed(self) -> bool:
         """Whether step times are those of this trial, measured or on a virtual clock."""
-        return self.fabric.kind.has_clock or self.cluster is not None or self.is_pipelined
+        return self.fabric.kind.has_clock or self.cluster is not None or self.is_partitioned
 
     @property
     def id(self) -> str:
@@ -190,21 +224,33 @@ class Trial:
 def check(trial: Trial) -> None:
     """Everything about a trial that can be known before it starts, memory apart.
 
-    Raises: TrialError, TextError, CatalogueError, WorkloadError with value and remedy.
+    Raises: TrialError, TextError, CatalogueError, WorkloadError, NetworkError with value and remedy.
     """
+    if trial.traffic is not None:
+        _check_traffic(trial)
+        return
+    if trial.collective is not None:
+        _check_collective(trial, trial.collective)
+        return
+    _check_placement(trial)
+    if trial.is_split:
+        from harness.splits.split_checks import check_splits
+
+        check_splits(trial)
+    elif trial.is_pipelined:
+        from harness.parallel.trial_checks import check_pipelines
+
+        check_pipelines(trial)
+    else:
+        _check_jobs(trial)
+
+
+def _check_jobs(trial: Trial) -> None:
+    """Jobs that train by data parallelism, on any fabric."""
     from harness.parallel.sessions import RunsPipelines
     from harness.systems import system_of  # the systems need the values above
     from harness.systems.api import HasPrecisions, Warms
 
-    if trial.traffic is not None:
-        _check_traffic(trial)
-        return
-    _check_placement(trial)
-    if trial.is_pipelined:
-        from harness.parallel.trial_checks import check_pipelines
-
-        check_pipelines(trial)
-        return
     if trial.sharing is Sharing.MPS:
         raise TrialError(
             f"{trial.cell}: mps is a service of the GPU's driver, which no trial starts; use `crossover run`"
@@ -235,6 +281,23 @@ def check(trial: Trial) -> None:
         else:
             # Other systems have no strategy, but the optimizer is a plug-in of ours.
             parse_strategy(job.optimizer)
+
+
+LIBRARIES = {FabricKind.EMULATED: ("gloo", "mpi", "horovod"), FabricKind.NATIVE: ("nccl",)}
+
+
+def _check_collective(trial: Trial, asked: Collective) -> None:
+    """Whether the library's ranks can be started there."""
+    if trial.fabric.kind not in LIBRARIES:
+        raise TrialError(
+            f"{trial.cell}: {asked.text} on the fabric {trial.fabric.kind}, which has no wire to be timed; use "
+            "emulated, or native for nccl"
+        )
+    if asked.library not in LIBRARIES[trial.fabric.kind]:
+        known = ", ".join(LIBRARIES[trial.fabric.kind])
+        raise TrialError(f"{trial.cell}: library {asked.library!r} on the fabric {trial.fabric.kind}; use {known}")
+    if trial.fabric.num_hosts < 2:
+        raise TrialError(f"{trial.cell}: a collective among {trial.fabric.num_hosts} hosts; use 2 or more")
 
 
 def _check_skipping(trial: Trial, job: Job) -> None:

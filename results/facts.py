@@ -233,6 +233,29 @@ class PipelineFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SplitFacts:
+    """How a job's operators were spread over its ranks.
+
+    `splits` are the layers', such as `sample=4 channel-out=2`. `step_planned_s` is the step that planners count, in
+    which nothing overlaps; `step_clock_s` that of the virtual clock, in which sums of gradients hide behind backward if
+    `overlap` is set (both None where layers' times are not known). Per step and rank: `compute_s`, `exchange_s`, hidden
+    or not, and `sent_bytes`. `memory_bytes` are one device's of the real network. `distance` is that of the trained
+    weights from one device's, relative to their norm (None where nothing was trained).
+    """
+
+    planner: str
+    overlap: bool
+    splits: tuple[str, ...]
+    step_planned_s: float | None
+    step_clock_s: float | None
+    compute_s: float
+    exchange_s: float
+    sent_bytes: float
+    memory_bytes: tuple[int, ...]
+    distance: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineRankFacts:
     """One rank's part of `PipelineFacts`, over the measured steps: `window_s` they lasted, `busy_s` it computed."""
 

@@ -251,6 +251,30 @@ def speed_up(*operands: Operand) -> Figures:
     return [min(rival[r] for rival in rivals) / own[r] for r in own if all(r in rival for rival in rivals)]
 
 
+def bus_share(operand: Operand) -> Figures:
+    """What each link carried of 25 MB in one direction, over its time and the line's rate."""
+    shares = []
+    for one in (record for record in operand if record["status"] == "ok"):
+        own, ranks = one["collective"], one["collective"]["num_ranks"]
+        ring = (ranks - 1) / ranks
+        factor = {"all-reduce": 2 * ring, "all-gather": ring, "all-to-all": ring}.get(own["operation"], 1.0)
+        times_s = next(size["times_s"] for size in own["sizes"] if size["num_bytes"] == 25_000_000)
+        shares.append(factor * 8 * 25_000_000 / statistics.median(times_s) / one["fabric"]["rate_bps"])
+    return shares
+
+
+def alpha_ratio(*operands: Operand) -> Figures:
+    """By repeat, of the fits in the records."""
+    of = [{one["repeat"]: one["collective"]["alpha_s"] for one in own if one["status"] == "ok"} for own in operands]
+    return [alpha / of[1][repeat] for repeat, alpha in of[0].items() if repeat in of[1]]
+
+
+def over_median(own: Operand, alone: Operand) -> Figures:
+    """The step over what another takes in the median, repeat by repeat."""
+    middle = statistics.median(by_repeat(alone).values())
+    return [step / middle for step in by_repeat(own).values()]
+
+
 def of_bound(plain: Operand, best: Operand, alone: Operand) -> Figures:
     """The share of the way from the plain step to the bound that the best one goes."""
     first = next(one for one in best if is_timed(one))
@@ -401,8 +425,9 @@ def weights(alone: Operand, here: Operand) -> Figures:
 
 
 def pipelines(operand: Operand) -> list[tuple[Json, Json]]:
-    """Each record's job and what its pipeline did."""
-    return [(one["jobs"][0], one["jobs"][0]["pipeline"]) for one in operand if one["status"] == "ok"]
+    """Each record's job and what its pipeline did, or its split operators."""
+    jobs = [one["jobs"][0] for one in operand if one["status"] == "ok"]
+    return [(job, job["pipeline"] or job["split"]) for job in jobs]
 
 
 def idle(own: Operand) -> Figures:
@@ -435,6 +460,11 @@ def step_by_clock(own: Operand) -> Figures:
 def stashes(own: Operand) -> Figures:
     """Whether every rank of every repeat held as many activations as the formula says."""
     return [float(all(facts["peak_stash"] == facts["stash_formula"] for _, facts in pipelines(own)))]
+
+
+def distances(own: Operand) -> Figures:
+    """How far the weights are from one device's; the farthest of the repeats."""
+    return [max(facts["distance"] for _, facts in pipelines(own))]
 
 
 # ---- figures of flows in the packet engine
@@ -494,6 +524,7 @@ EXACT: Mapping[str, Callable[..., Figures]] = {
     "samples per second of 1 over those of 2": lambda a, b: [samples_per_s(a) / samples_per_s(b)],
     "memory of the fullest device of 1 over that of 2": lambda a, b: [fullest_bytes(a) / fullest_bytes(b)],
     "1 where all stashes of 1 peak as by the formula, else 0": stashes,
+    "distance of 1's weights from one device's, relative to their norm": distances,
 }
 SAMPLED: Mapping[str, Callable[..., Figures]] = {
     "step of 1 over step of 2": speed_up,
@@ -529,6 +560,9 @@ SAMPLED: Mapping[str, Callable[..., Figures]] = {
     ],
     "busy share of 1 over that of the virtual clock": busy_by_clock,
     "step of 1 over that of the virtual clock": step_by_clock,
+    "step of 1 over the median step of 2": over_median,
+    "bus bandwidth of 1 at 25 MB over the line": bus_share,
+    "α of 1 over α of 2": alpha_ratio,
 }
 ERROR = "predicted over measured step, less one"
 

@@ -12,6 +12,7 @@ from typing import Any
 import baselines.parallelism
 from baselines.catalogue import plugin_classes
 from baselines.parallelism.api import ParallelCard, ParallelismError, PipelineSchedule
+from baselines.parallelism.plans import Planner
 from baselines.text import build, read_call, settable_fields
 
 
@@ -32,11 +33,24 @@ def schedule_of(text: str) -> PipelineSchedule:
 
     Raises: ParallelismError for an unknown one, TextError for a wrong parameter.
     """
-    name, arguments = read_call(text)
-    if name not in schedules():
-        raise ParallelismError(f"unknown schedule {name!r}; there are {', '.join(schedules())}")
-    made: PipelineSchedule = build(schedules()[name], arguments)
+    made: PipelineSchedule = _made(text, schedules(), "schedule")
     return made
+
+
+def planner_of(text: str) -> Planner:
+    """The planner that a text names, e.g. `flexflow(num_steps=1000)`.
+
+    Raises: ParallelismError for an unknown one, TextError for a wrong parameter.
+    """
+    made: Planner = _made(text, planners(), "planner")
+    return made
+
+
+def _made(text: str, kinds: Mapping[str, type[Any]], kind: str) -> Any:
+    name, arguments = read_call(text)
+    if name not in kinds:
+        raise ParallelismError(f"unknown {kind} {name!r}; there are {', '.join(kinds)}")
+    return build(kinds[name], arguments)
 
 
 def rows_of(kinds: Mapping[str, type[Any]]) -> list[dict[str, str]]:

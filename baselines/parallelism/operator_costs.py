@@ -85,8 +85,8 @@ def layer_s(layer: PlannedLayer, input_bytes: int, config: OperatorConfig, machi
 
 def border_s(output_bytes: int, before: OperatorConfig, after: OperatorConfig, machine: Machine, batch: int) -> float:
     """Fetch what a device lacks of its new share of the activations, and on the way back of their gradient."""
-    there = _missing(before, after) * batch * output_bytes
-    back = _missing(after, before) * batch * output_bytes
+    there = missing_share(before, after) * batch * output_bytes
+    back = missing_share(after, before) * batch * output_bytes
     return sum(machine.message_s(num_bytes) for num_bytes in (there, back) if num_bytes > 0)
 
 
@@ -115,7 +115,7 @@ def total_s(
     return total
 
 
-def _missing(held: OperatorConfig, wanted: OperatorConfig) -> float:
+def missing_share(held: OperatorConfig, wanted: OperatorConfig) -> float:
     """The part of the whole tensor that a device wants and does not hold. Shares are contiguous, so that of two nested
     degrees the larger share holds the smaller one, and others meet as if by chance."""
     both = 1.0

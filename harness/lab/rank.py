@@ -63,7 +63,8 @@ class Place:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankResult:
     """What one rank reports; plain values. In lockstep there are no step times, and rank 0 tells the bytes that the
-    rank which sent most had sent after each step. Rank 0 alone tells `tensor_sizes`, the elements of each parameter."""
+    rank which sent most had sent after each step. Rank 0 alone tells `tensor_sizes`, the elements of each parameter.
+    `distance` is how far a split network's weights are from those of one device, relative to their norm."""
 
     job: int
     rank: int
@@ -93,6 +94,7 @@ class RankResult:
     num_control_rounds: float | None = None
     consistency: ConsistencyFacts | None = None
     pipeline: PipelineRankFacts | None = None
+    distance: float | None = None
     tensor_sizes: tuple[int, ...] = ()
 
 

@@ -27,6 +27,7 @@ from harness.lockstep.trial import run_lockstep
 from harness.parallel.trial_clock import run_pipelines_on_clock
 from harness.parallel.trial_rank import run_pipeline_rank
 from harness.predict.rows import time_rows
+from harness.splits.split_trial import run_split_in_process
 from harness.trial import Trial
 from models.workload import Device
 
@@ -176,6 +177,8 @@ def _in_one_process(trial: Trial, place: Place, signals: Signals) -> Iterator[Ra
     """All ranks of a trial without processes: on a virtual clock, or in lockstep."""
     if trial.is_pipelined:
         return run_pipelines_on_clock(trial, signals)
+    if trial.is_split:
+        return run_split_in_process(trial, signals)
     return run_virtual(trial, signals) if trial.cluster is not None else run_lockstep(trial, place, signals)
 
 

@@ -17,10 +17,11 @@ from baselines.parallelism.programs import PipelineProgram, Receive, Send, peak_
 from crossover import Sharing
 from harness.lab.rank import RankResult, Signals
 from harness.loop import Evaluated
+from harness.parallel.placement import machine_of
 from harness.parallel.planning import busy_per_step
 from harness.parallel.shared_clock import ClockedJob, DeviceOrder, SharedTimeline, run_jobs_on_clock
 from harness.parallel.trial_facts import clocked
-from harness.parallel.trial_job import costs_of_job, machine_of, open_job, pipelining_of
+from harness.parallel.trial_job import costs_of_job, open_job, pipelining_of
 from harness.parallel.trial_learning import Learnt, learn
 from harness.trial import Trial
 from models.values import Device

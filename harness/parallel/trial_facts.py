@@ -10,9 +10,9 @@ from baselines.parallelism.api import ParallelismError, PipelineSchedule
 from baselines.parallelism.plans import Workshare
 from harness.lab.rank import RankResult
 from harness.parallel.clock import PipelineTimeline
-from harness.parallel.placement import graph_of_workload
+from harness.parallel.placement import graph_of_workload, machine_of
 from harness.parallel.planning import busy_per_step, pipeline_step
-from harness.parallel.trial_job import machine_of, pipelining_of
+from harness.parallel.trial_job import pipelining_of
 from harness.trial import Trial
 from models.values import Device
 from results.facts import PipelineFacts

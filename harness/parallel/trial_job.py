@@ -11,10 +11,10 @@ import torch
 from torch import nn
 
 from baselines.parallelism.api import ParallelismError
-from baselines.parallelism.plans import Machine, Workshare
+from baselines.parallelism.plans import Workshare
 from harness.parallel.clock import StageCosts
 from harness.parallel.pipeline import PipelineJob
-from harness.parallel.placement import Pipelining, graph_of_workload
+from harness.parallel.placement import Pipelining, graph_of_workload, machine_of
 from harness.parallel.planning import stage_costs
 from harness.parallel.stages import IGNORED, MicroBatch
 from harness.trial import Job, Trial
@@ -87,15 +87,6 @@ def _model_of(workload: Workload, spec: WorkloadSpec, seed: int) -> nn.Module:
     if isinstance(workload, ReplayWorkload):
         return ReplayChain(graph_of_workload(spec), workload.device, size_scale=spec.size_scale, seed=seed)
     return workload.build_model(seed)
-
-
-def machine_of(trial: Trial, job: Job) -> Machine:
-    """The trial's hosts as planners and clocks see them. In replay tensors are scaled, so a byte of the real network
-    takes as many times less."""
-    rate_bps = trial.fabric.rate_bps
-    # Stages' costs count the real network's bytes, of which the link carries a scaled part.
-    beta = 8 / rate_bps / job.workload.size_scale if rate_bps else 0.0
-    return Machine(num_devices=trial.world, alpha_s=trial.fabric.alpha_s, beta_s_per_byte=beta)
 
 
 def costs_of_job(trial: Trial, number: int) -> tuple[StageCosts, ...]:

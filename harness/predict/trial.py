@@ -85,7 +85,10 @@ def why_unpredictable(trial: Trial) -> str:
     job = trial.jobs[0]
     system = job.system.partition("(")[0]
     reasons = (
-        (trial.is_pipelined, "a pipeline's step is predicted by its own clock, and stands in its record"),
+        (
+            trial.is_partitioned,
+            "the step of stages and splits is predicted by their own clock, and stands in the record",
+        ),
         (trial.sharing is not None, "jobs share: their period is predicted from measured costs instead"),
         (system not in SYSTEMS, f"{system} decides by itself what to send when"),
         (

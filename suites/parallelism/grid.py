@@ -16,26 +16,20 @@ from baselines.parallelism.plans import Machine, PlannedStage, Planner, Workshar
 from crossover import Sharing
 from fabric.api import FabricKind, FabricSpec
 from harness.parallel.placement import Pipelining, graph_of_workload
-from harness.trial import Job, Trial
-from models.values import Device, WorkloadSpec
+from harness.trial import Trial
+from models.values import WorkloadSpec
 from results.facts import Role
 from suites.api import Options, Suite, interleave
+from suites.parallelism.cells import ALPHA_S, MICRO_BATCHES, NAME, RATE_BPS, SIZE_SCALE, on_clock, pipelined, replayed
+from suites.parallelism.split_grid import split_cells
 
-NAME = "parallelism"
 SYNCHRONOUS = ("gpipe", "gpipe(recompute=True)", "dapple", "interleaved")
 DAPPLE, PIPEDREAM, PIPEMARE = "dapple", "pipedream", "pipemare"
 NETWORKS = ("vgg16", "resnet50", "bert_large", "gpt2")
-ALPHA_S, RATE_BPS = 50e-6, 10e9
-SIZE_SCALE = 50  # a paced link of 200 Mbit/s stands for 10 Gbit/s
-STAGES, MICRO_BATCHES = 4, 8
+STAGES = 4
 REPLAYED_REPEATS, LEARNING_REPEATS, LEARNING_STEPS = 6, 10, 60
 WORKERS = (16, 64, 256)
 PLANNED_RATES = (1e9, 10e9, 100e9)
-
-
-def replayed(network: str, batch_size: int = 16) -> WorkloadSpec:
-    """A micro-batch of `network` in replay."""
-    return WorkloadSpec(network=network, device=Device.REPLAY, batch_size=batch_size, size_scale=SIZE_SCALE)
 
 
 def grid(options: Options) -> Sequence[Trial]:
@@ -46,52 +40,11 @@ def grid(options: Options) -> Sequence[Trial]:
     repeats = options.repeats
     return [
         *once,
+        *split_cells(options),
         *interleave(list(learning(options)), repeats or (1 if options.smoke else LEARNING_REPEATS)),
         *interleave(measured, repeats or REPLAYED_REPEATS),
         *interleave(list(pairs), repeats or (1 if options.smoke else REPLAYED_REPEATS)),
     ]
-
-
-def pipelined(
-    group: str,
-    workload: WorkloadSpec,
-    asked: Pipelining,
-    fabric: FabricSpec,
-    options: Options,
-    *,
-    num_micro_batches: int = MICRO_BATCHES,
-    num_steps: int = 5,
-    system: str = "ours",
-    label: str = "",
-    role: Role = Role.METHOD,
-    optimizer: str = "sgd(lr=0.05)",
-) -> Trial:
-    """One job, one cell: `group/workload/label`."""
-    job = Job(
-        name="job",
-        workload=workload,
-        system=system,
-        accumulate=num_micro_batches,
-        pipelining=asked,
-        role=role,
-        optimizer=optimizer,
-    )
-    return Trial(
-        suite=NAME,
-        cell=f"{group}/{workload.label}/{label or job.label}",
-        jobs=(job,),
-        fabric=fabric,
-        num_warmup=2,
-        num_steps=options.num_steps or num_steps,
-        seed=options.seed,
-        timeout_s=600.0,
-        trace=options.trace and fabric.kind.has_processes,
-    )
-
-
-def on_clock(num_hosts: int, rate_bps: float = RATE_BPS) -> FabricSpec:
-    """Hosts of the virtual clock; the rate is what the scaled tensors travel at."""
-    return FabricSpec(kind=FabricKind.LOCKSTEP, num_hosts=num_hosts, rate_bps=rate_bps / SIZE_SCALE, alpha_s=ALPHA_S)
 
 
 def clock(options: Options) -> Iterator[Trial]:

@@ -1,33 +1,24 @@
 """What the papers on pipelines and partitioned operators claim, judged from the suite's records.
 
 Levels are the papers' headlines as far as this suite can show them; where a paper's own number is of its own cluster,
-the claim is its direction. Four systems place operators and have no trial here: they are told as not measured.
+the claim is its direction. Those of the four that split operators stand in `split_study`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
-from analysis.claims import CellValue, ClaimRow, Formula, Level, judge, not_measured
+from analysis.claims import CellValue, ClaimRow, Formula, Level, judge
 from analysis.pipelines.rows import PipelineRow
 from analysis.sharing.rows import CROSSOVER
 from analysis.stats import Interval, exactly, paired_ratio
 from analysis.study import Evidence, Study
-from suites.parallelism.grid import DAPPLE, NAME, PIPEMARE
+from suites.parallelism.cells import NAME
+from suites.parallelism.grid import DAPPLE, PIPEMARE
+from suites.parallelism.split_study import split_claims
 
 Rows = tuple[PipelineRow, ...]
 Ratio = Callable[[PipelineRow, PipelineRow], Interval | None]
-
-UNPLACED = (
-    "Tofu (Wang et al., EuroSys 2019) trains what does not fit one device, faster than placing whole layers",
-    "HyPar (Song et al., HPCA 2019) is faster than data parallelism on 16 devices",
-    "FlexFlow (Jia et al., MLSys 2019) finds plans that are faster than data parallelism's",
-    "Mesh-TensorFlow (Shazeer et al., NeurIPS 2018) scales by splitting named dimensions",
-)
-WHY_UNPLACED = (
-    "Its plans split operators. `plan-parallel` predicts them, tests train them, and no trial of a suite runs a split "
-    "network yet."
-)
 
 
 def claims(evidence: Evidence) -> Iterable[ClaimRow]:
@@ -36,7 +27,7 @@ def claims(evidence: Evidence) -> Iterable[ClaimRow]:
         return
     rows = tuple(row for row in evidence.pipelines if row.suite == NAME)
     yield from _of_papers(rows, evidence)
-    yield from (not_measured(claim, WHY_UNPLACED) for claim in UNPLACED)
+    yield from split_claims(evidence)
     yield from _of_executor(rows)
     yield judge(
         Level(

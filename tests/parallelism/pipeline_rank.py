@@ -20,13 +20,13 @@ from baselines.parallelism.interleaved import Interleaved
 from baselines.parallelism.plans import PlannedStage, even_stages
 from baselines.strategy import parse_strategy
 from crossover import Alone
-from harness.parallel.groups import ProcessGroup
 from harness.parallel.meter import PipelineMeter
 from harness.parallel.pipeline import PipelineJob
 from harness.parallel.processes import PipelineProcess
 from harness.parallel.sessions import PipelineSeat, RunsPipelines
-from harness.parallel.split_network import SplitNetwork
 from harness.parallel.stages import MicroBatch, cut
+from harness.splits.groups import ProcessGroup
+from harness.splits.split_network import SplitNetwork
 from harness.systems import system_of
 from harness.trace import Recorder
 from models.graph import Dimension

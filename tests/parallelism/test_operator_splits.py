@@ -26,9 +26,9 @@ from baselines.parallelism.operators import (
     loss_over_samples,
 )
 from baselines.parallelism.plans import LayerSplit
-from harness.parallel.groups import RankGroup, run_operator, run_ranks
-from harness.parallel.split_network import SplitNetwork, dimensions_of
 from harness.parallel.stages import MicroBatch, micro_batches_of
+from harness.splits.groups import RankGroup, run_operator, run_ranks
+from harness.splits.split_network import SplitNetwork, dimensions_of
 from models.chain import chain_of
 from models.graph import Dimension
 from models.values import WorkloadSpec

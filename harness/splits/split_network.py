@@ -31,8 +31,8 @@ from baselines.parallelism.operators import (
     loss_over_samples,
 )
 from baselines.parallelism.plans import LayerSplit
-from harness.parallel.groups import RankGroup, run_operator
 from harness.parallel.stages import IGNORED, MicroBatch
+from harness.splits.groups import RankGroup, run_operator
 from models.chain import chain_of
 from models.graph import Dimension
 

@@ -1,0 +1,46 @@
+"""Everything about a trial of a split job that can be known before it starts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from baselines.parallelism.api import ParallelismError
+from fabric.api import FabricKind
+from harness.parallel.placement import machine_of
+from harness.precision import Precision
+from harness.splits.split_network import dimensions_of
+from models.values import Device
+
+if TYPE_CHECKING:
+    from harness.trial import Trial  # which calls this module
+
+
+def check_splits(trial: Trial) -> None:
+    """Raises: ParallelismError, TextError, WorkloadError with value and remedy."""
+    job, spec = trial.jobs[0], trial.jobs[0].workload
+    if trial.sharing is not None or job.splitting is None:
+        raise ParallelismError(
+            f"{trial.cell}: split jobs share by {trial.sharing}: their exchanges hold the device, so there is nothing "
+            "to share; run each alone"
+        )
+    reasons = (
+        (job.pipelining is not None, "it has pipelining too"),
+        (job.system != "ours", f"the system {job.system} splits no operators"),
+        (job.precision is not Precision.FLOAT32, f"precision={job.precision} is for replicas"),
+        (job.clip_norm is not None, f"clip_norm={job.clip_norm} needs the norm of all parts of the weights"),
+        (job.accumulate > 1, f"accumulate={job.accumulate} is for replicas and stages; use a larger batch"),
+        (spec.device is Device.CUDA, "parts compute on the CPU or in replay"),
+        (spec.jitter > 0 or spec.slow_worker > 1, "jitter and slow_worker are of replicas"),
+        (trial.fabric.kind is not FabricKind.LOCKSTEP, f"the fabric {trial.fabric.kind} runs no splits; use lockstep"),
+        (not trial.fabric.rate_bps, "the planner needs the link's rate; give the fabric rate_bps"),
+        (trial.trace or trial.num_cost_steps > 0, "the virtual clock has no moments to trace and no costs to measure"),
+    )
+    if reason := next((reason for applies, reason in reasons if applies), None):
+        raise ParallelismError(f"{trial.cell}: job {job.name} is split: {reason}; leave that out")
+    plan = job.splitting.on(spec, machine_of(trial, job))
+    if spec.device is not Device.REPLAY:
+        dimensions_of([config.splits() for config in plan.configs], trial.world)
+        if spec.dropout != 0.0:
+            raise ParallelismError(
+                f"{trial.cell}: dropout={spec.dropout}: parts of a layer would draw differently; use dropout=0.0"
+            )
