@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from analysis.codes.figures import compression_drawings
+from analysis.pipelines.figures import pipeline_drawings
 from analysis.rows import Drawing, PairRow, SettingRow, Summary
 from analysis.sharing.figures import sharing_drawings
 from analysis.steps.figures import step_drawings
@@ -56,6 +57,7 @@ def drawings(summary: Summary) -> Iterator[Drawing]:
         yield from compression_drawings(summary.compression)
         yield from target_drawings(summary.targets)
         yield from sharing_drawings(summary)
+        yield from pipeline_drawings(summary)
         for place, pair in enumerate(summary.pairs):
             yield from _pair_drawings(f"sharing-breakdown-{place + 1}", pair)
 

@@ -11,6 +11,7 @@ from analysis.cells import LOCAL, SettingKey
 from analysis.claims import ClaimRow
 from analysis.codes.rows import CompressionStudy
 from analysis.naming import Method
+from analysis.pipelines.timelines import TimelineRow
 from analysis.sharing.rows import OptimiserRow, PaperCase, SweepRow
 from analysis.sharing.rows import PairRow as PairRow
 from analysis.sharing.rows import SharingRow as SharingRow
@@ -187,7 +188,8 @@ class ProvenanceRow:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
     """Everything the records say. `pairs` are the sets of sharing jobs that lie on no sweep, `studies` step times by
-    method, workers and link, `errors` how far predictions lie from them, `adapted` what strategies chose meanwhile."""
+    method, workers and link, `errors` how far predictions lie from them, `adapted` what strategies chose meanwhile,
+    `timelines` passes of pipelines that share devices."""
 
     suites: tuple[str, ...]
     num_records: int
@@ -203,6 +205,7 @@ class Summary:
     targets: tuple[TargetStudy, ...] = ()
     adapted: tuple[AdaptedRow, ...] = ()
     compression: CompressionStudy = field(default_factory=CompressionStudy)
+    timelines: tuple[TimelineRow, ...] = ()
     outcomes: tuple[OutcomeRow, ...]
     provenance: tuple[ProvenanceRow, ...]
 

@@ -11,6 +11,7 @@ from analysis.codes.findings import compression_study
 from analysis.corrections import corrected
 from analysis.pipelines.rows import pipeline_rows
 from analysis.pipelines.splits import split_rows
+from analysis.pipelines.timelines import timeline_rows
 from analysis.rows import OutcomeRow, ProvenanceRow, SettingRow, Summary
 from analysis.sharing.gains import pairs
 from analysis.sharing.optimisers import optimisers
@@ -64,6 +65,7 @@ def summarise(records: Iterable[Record], *, studies: Sequence[Study] = (), basel
         targets=evidence.targets,
         compression=evidence.compression,
         adapted=adapted_rows(ran),
+        timelines=timeline_rows(groups),
         outcomes=outcomes(groups),
         provenance=provenance(given),
     )

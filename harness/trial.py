@@ -103,7 +103,8 @@ class Trial:
     compute, and compute beside other communication, so many times each. `link` matters where link turns are taken.
     The `shares` of weighted, the `groups` of muri and the `beats` of cassini come from these costs unless given. With a
     `cluster`, unequal workers push to servers (`harness.asynchrony`): on the fabric lockstep on a virtual clock, on
-    others as processes, where `on_loss` says what becomes of the rest when a worker's ends.
+    others as processes, where `on_loss` says what becomes of the rest when a worker's ends. With `finds_phases` each
+    pipelined job's `start_phase` is the one at which the virtual clock finds that they take least together.
     """
 
     suite: str
@@ -129,6 +130,7 @@ class Trial:
     ranks_per_host: int = 1
     cluster: VirtualCluster | None = None
     on_loss: OnLoss = OnLoss.STOP
+    finds_phases: bool = False
 
     def __post_init__(self) -> None:
         if not self.jobs:
@@ -357,6 +359,10 @@ def _check_network(trial: Trial, network: NetworkSpec) -> None:
 
 
 def _check_placement(trial: Trial) -> None:
+    if trial.finds_phases and not (trial.is_pipelined and trial.sharing is Sharing.CROSSOVER):
+        raise TrialError(
+            f"{trial.cell}: finds_phases is for pipelined jobs under crossover; give start_phase, or share by cassini"
+        )
     if trial.ranks_per_host == 1:
         return
     if trial.sharing is not None:
