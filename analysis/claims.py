@@ -65,6 +65,8 @@ class Formula(StrEnum):
     STEPS_TO_TARGET = "steps to the target of 1 over those of 2"
     BUSY_BY_CLOCK = "busy share of 1 over that of the virtual clock"
     STEP_BY_CLOCK = "step of 1 over that of the virtual clock"
+    BUS_SHARE = "bus bandwidth of 1 at 25 MB over the line"
+    ALPHA_RATIO = "α of 1 over α of 2"
     COMPLETION = "mean completion of 1 over that of 2"
     GOODPUT = "goodput of 1 over that of 2"
     LINE_SHARE = "goodput of 1 over its line rate"

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from analysis.codes.figures import compression_drawings
+from analysis.collectives.figures import collective_drawings
 from analysis.packets.figures import packet_drawings
 from analysis.rows import Drawing, PairRow, SettingRow, Summary
 from analysis.sharing.figures import sharing_drawings
@@ -56,6 +57,7 @@ def drawings(summary: Summary) -> Iterator[Drawing]:
         yield from step_drawings(summary)
         yield from compression_drawings(summary.compression)
         yield from target_drawings(summary.targets)
+        yield from collective_drawings(summary.collectives)
         yield from packet_drawings(summary.packets)
         yield from sharing_drawings(summary)
         for place, pair in enumerate(summary.pairs):

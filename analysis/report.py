@@ -75,7 +75,7 @@ def render_page(summary: Summary, drawn: Sequence[Drawing]) -> str:
         summary=summary,
         figures=figures,
         every_pair=every_pair(summary),
-        alone=bool(summary.settings) or not (summary.pairs or summary.targets),
+        alone=bool(summary.settings) or not (summary.pairs or summary.targets or summary.collectives),
         thin=_thin_counts(summary),
         fewest=FEWEST_FOR_LEVEL,
         window=WINDOW,

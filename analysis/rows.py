@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from analysis.cells import LOCAL, SettingKey
 from analysis.claims import ClaimRow
 from analysis.codes.rows import CompressionStudy
+from analysis.collectives.rows import CollectiveRow
 from analysis.naming import Method
 from analysis.packets.rows import PacketRow
 from analysis.sharing.rows import OptimiserRow, PaperCase, SweepRow
@@ -206,6 +207,7 @@ class Summary:
     adapted: tuple[AdaptedRow, ...] = ()
     packets: tuple[PacketRow, ...] = ()
     compression: CompressionStudy = field(default_factory=CompressionStudy)
+    collectives: tuple[CollectiveRow, ...] = ()
     outcomes: tuple[OutcomeRow, ...]
     provenance: tuple[ProvenanceRow, ...]
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from analysis.cells import SIMULATED, cells, is_shared
 from analysis.claims import ClaimRow
 from analysis.codes.findings import compression_study
+from analysis.collectives.rows import collective_rows
 from analysis.corrections import corrected
 from analysis.packets.rows import packet_rows
 from analysis.pipelines.rows import pipeline_rows
@@ -64,6 +65,7 @@ def summarise(records: Iterable[Record], *, studies: Sequence[Study] = (), basel
         errors=evidence.errors,
         targets=evidence.targets,
         compression=evidence.compression,
+        collectives=evidence.collectives,
         adapted=adapted_rows(ran),
         packets=evidence.packets,
         outcomes=outcomes(groups),
@@ -91,6 +93,7 @@ def evidence_of(records: Sequence[Record], groups: Sequence[Sequence[Record]], s
         targets=targets,
         compression=compression_study(cells(records), targets, suites_with(studies, lambda study: study.codes)),
         pipelines=pipeline_rows(groups),
+        collectives=collective_rows(groups),
         packets=packet_rows(groups),
         splits=split_rows(groups),
     )

@@ -15,6 +15,7 @@ from rich.text import Text
 
 from analysis import terminal
 from analysis.codes.tables import compression_tables
+from analysis.collectives.tables import collective_tables
 from analysis.compare import Comparison
 from analysis.naming import Method
 from analysis.rows import CellRow, OutcomeRow, PairRow, SettingRow, SharingRow, Summary, Tone, VerdictRow
@@ -53,6 +54,7 @@ def listings(summary: Summary) -> Iterator[Listing]:
     yield from step_tables(summary.studies, summary.errors, summary.adapted)
     yield from compression_tables(summary.compression)
     yield from target_tables(summary.targets)
+    yield from collective_tables(summary.collectives)
 
 
 def write_csv(summary: Summary, folder: Path) -> list[Path]:

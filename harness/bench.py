@@ -15,6 +15,7 @@ import torch
 from fabric.api import FabricError, FabricKind, FabricSpec
 from harness.asynchrony.foretold import virtual_prediction
 from harness.calibrate import CALIBRATION_BYTES, LinkModel, fit_link, paced_link_model, slowest_median_s
+from harness.collectives.trial import time_collective
 from harness.environment import describe_environment
 from harness.lab.labs import Labs, OnEvent, TaskRunner
 from harness.lab.launch import LabLost
@@ -89,6 +90,8 @@ class Bench:
         if reason := next(filter(None, reasons), None):
             return skipped(trial, reason, background)
         check_memory(trial, self._num_local)
+        if trial.collective is not None:
+            return time_collective(trial, background)
         if trial.fabric.kind is FabricKind.SIMULATED:
             return self._simulated(trial)
         try:

@@ -16,12 +16,16 @@ HEADROOM = 0.9
 # What a virtual rank keeps of a parameter, in float32: weight, gradient, two of the optimizer, two of the compressor,
 # and the message that it becomes.
 REPLICA_BYTES = 4 * 7
+# A process of a library that is started by itself imports torch anew, and its largest buffers are sent and received.
+COLLECTIVE_BYTES = 2 * 256_000_000 + 300_000_000
 
 
 def trial_bytes(trial: Trial, num_ranks: int | None = None) -> int:
     """Estimated memory, on the CPU, of `num_ranks` ranks of every job: those on this machine, by default all."""
     if trial.fabric.kind is FabricKind.SIMULATED:
         return PROCESS_BYTES
+    if trial.collective is not None:
+        return trial.world * (PROCESS_BYTES + COLLECTIVE_BYTES)
     if trial.is_partitioned and not trial.fabric.kind.has_processes:
         return PROCESS_BYTES + _partitioned_bytes(trial)
     if not trial.fabric.kind.has_processes:

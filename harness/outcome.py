@@ -101,7 +101,7 @@ def record_of(trial: Trial, answer: Answer, background: Background) -> Record:
 
 def fabric_facts(trial: Trial, link: LinkModel | None) -> FabricFacts:
     """The fabric with its honest label and what its link stands for."""
-    spec, scale = trial.fabric, max(job.workload.size_scale for job in trial.jobs)
+    spec, scale = trial.fabric, max((job.workload.size_scale for job in trial.jobs), default=1)
     replayed = any(job.workload.device is Device.REPLAY for job in trial.jobs)
     label = "replay" if replayed and spec.kind.has_processes else LABELS[spec.kind]
     if spec.network is not None:
@@ -246,7 +246,7 @@ def _job_result(
 
 def _has_makespan(trial: Trial) -> bool:
     """Whether jobs of this trial begin and end on one clock."""
-    return trial.fabric.kind.has_clock or trial.is_partitioned
+    return bool(trial.jobs) and (trial.fabric.kind.has_clock or trial.is_partitioned)
 
 
 def _clock(trial: Trial, predicted_s: float | None) -> str:

@@ -17,6 +17,7 @@ from harness.parallel.placement import Pipelining
 from harness.precision import Precision
 from harness.splits.splitting import Splitting
 from models.workload import Device, WorkloadSpec
+from results.collectives import Operation
 from results.facts import Role
 
 
@@ -96,6 +97,20 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Collective:
+    """An operation of a library to be timed by itself, every size whose rows fit into `most_s` seconds."""
+
+    library: str
+    operation: Operation
+    most_s: float = 15.0
+
+    @property
+    def text(self) -> str:
+        """`mpi all-reduce`."""
+        return f"{self.library} {self.operation}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
     """One run: `jobs` over `fabric`, `ranks_per_host` ranks of each job a host, `num_warmup + num_steps` steps.
 
@@ -106,7 +121,8 @@ class Trial:
     `cluster`, unequal workers push to servers (`harness.asynchrony`): on the fabric lockstep on a virtual clock, on
     others as processes, where `on_loss` says what becomes of the rest when a worker's ends. All jobs of such a trial
     have their workers on the same hosts and their servers on the last ones; `bsp` is the synchronous one. A trial of
-    `traffic` has no jobs: flows of the network's transport go through the packet engine (`harness.simulated.packets`).
+    `traffic` has no jobs: flows of the network's transport go through the packet engine (`harness.simulated.packets`);
+    nor has one of a `collective`, which ranks of its library time (`harness.collectives`).
     """
 
     suite: str
@@ -133,10 +149,13 @@ class Trial:
     cluster: VirtualCluster | None = None
     on_loss: OnLoss = OnLoss.STOP
     traffic: PacketTraffic | None = None
+    collective: Collective | None = None
 
     def __post_init__(self) -> None:
-        if bool(self.jobs) == (self.traffic is not None):
-            raise TrialError(f"{self.cell}: {len(self.jobs)} jobs; a trial needs at least one, or traffic instead")
+        if bool(self.jobs) + (self.traffic is not None) + (self.collective is not None) != 1:
+            raise TrialError(
+                f"{self.cell}: {len(self.jobs)} jobs; a trial has one or more, or traffic, or a collective"
+            )
         if self.traffic is not None and self.fabric.kind is not FabricKind.SIMULATED:
             raise TrialError(f"{self.cell}: traffic on the {self.fabric.kind} fabric; packets are simulated, use that")
         if self.num_steps < 1 or self.num_warmup < 1:
@@ -210,6 +229,9 @@ def check(trial: Trial) -> None:
     if trial.traffic is not None:
         _check_traffic(trial)
         return
+    if trial.collective is not None:
+        _check_collective(trial, trial.collective)
+        return
     _check_placement(trial)
     if trial.is_split:
         from harness.splits.split_checks import check_splits
@@ -259,6 +281,23 @@ def _check_jobs(trial: Trial) -> None:
         else:
             # Other systems have no strategy, but the optimizer is a plug-in of ours.
             parse_strategy(job.optimizer)
+
+
+LIBRARIES = {FabricKind.EMULATED: ("gloo", "mpi", "horovod"), FabricKind.NATIVE: ("nccl",)}
+
+
+def _check_collective(trial: Trial, asked: Collective) -> None:
+    """Whether the library's ranks can be started there."""
+    if trial.fabric.kind not in LIBRARIES:
+        raise TrialError(
+            f"{trial.cell}: {asked.text} on the fabric {trial.fabric.kind}, which has no wire to be timed; use "
+            "emulated, or native for nccl"
+        )
+    if asked.library not in LIBRARIES[trial.fabric.kind]:
+        known = ", ".join(LIBRARIES[trial.fabric.kind])
+        raise TrialError(f"{trial.cell}: library {asked.library!r} on the fabric {trial.fabric.kind}; use {known}")
+    if trial.fabric.num_hosts < 2:
+        raise TrialError(f"{trial.cell}: a collective among {trial.fabric.num_hosts} hosts; use 2 or more")
 
 
 def _check_skipping(trial: Trial, job: Job) -> None:

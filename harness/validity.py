@@ -93,6 +93,9 @@ def evidence_of(record: Record) -> EvidenceKind | None:
     """What can disturb this trial; None where its time is exact."""
     if not FabricKind(record.fabric.kind).has_processes or any(job.clock != "measured" for job in record.jobs):
         return None
+    # A library's ranks wait in a loop, and need their cores as real computation does.
+    if record.collective is not None:
+        return EvidenceKind.REAL
     # One job that computes is enough: its ranks need their cores, whatever the others wait for.
     if any(job.device != Device.REPLAY.value for job in record.jobs):
         return EvidenceKind.REAL

@@ -251,6 +251,24 @@ def speed_up(*operands: Operand) -> Figures:
     return [min(rival[r] for rival in rivals) / own[r] for r in own if all(r in rival for rival in rivals)]
 
 
+def bus_share(operand: Operand) -> Figures:
+    """What each link carried of 25 MB in one direction, over its time and the line's rate."""
+    shares = []
+    for one in (record for record in operand if record["status"] == "ok"):
+        own, ranks = one["collective"], one["collective"]["num_ranks"]
+        ring = (ranks - 1) / ranks
+        factor = {"all-reduce": 2 * ring, "all-gather": ring, "all-to-all": ring}.get(own["operation"], 1.0)
+        times_s = next(size["times_s"] for size in own["sizes"] if size["num_bytes"] == 25_000_000)
+        shares.append(factor * 8 * 25_000_000 / statistics.median(times_s) / one["fabric"]["rate_bps"])
+    return shares
+
+
+def alpha_ratio(*operands: Operand) -> Figures:
+    """By repeat, of the fits in the records."""
+    of = [{one["repeat"]: one["collective"]["alpha_s"] for one in own if one["status"] == "ok"} for own in operands]
+    return [alpha / of[1][repeat] for repeat, alpha in of[0].items() if repeat in of[1]]
+
+
 def over_median(own: Operand, alone: Operand) -> Figures:
     """The step over what another takes in the median, repeat by repeat."""
     middle = statistics.median(by_repeat(alone).values())
@@ -543,6 +561,8 @@ SAMPLED: Mapping[str, Callable[..., Figures]] = {
     "busy share of 1 over that of the virtual clock": busy_by_clock,
     "step of 1 over that of the virtual clock": step_by_clock,
     "step of 1 over the median step of 2": over_median,
+    "bus bandwidth of 1 at 25 MB over the line": bus_share,
+    "α of 1 over α of 2": alpha_ratio,
 }
 ERROR = "predicted over measured step, less one"
 

@@ -17,6 +17,7 @@ from baselines.api import Message
 from baselines.strategy import Strategy
 from crossover import Sharing
 from fabric.api import FabricKind, FabricSpec
+from harness.collectives.ranks import NUM_ROWS, ROW_S, SIZES
 from harness.engine.dispatch import PlanError, make_plan
 from harness.parallel.trial_facts import clocked
 from harness.predict.calibration import NUM_REPEATS, RING_ROWS
@@ -25,15 +26,17 @@ from harness.predict.costs import RING_STEPS, LinkCosts, PredictError, given_cos
 from harness.predict.demand import Demands
 from harness.predict.layers import Layers, layers_of_workload, plain_layers
 from harness.predict.worker import bound
-from harness.trial import Job, Trial
+from harness.trial import Collective, Job, Trial
 from models.networks import find_network
 from models.workload import Device, WorkloadSpec
+from results.collectives import bus_factor
 from results.lines import PAYLOAD_SHARE
 
 HOP_S = 6e-4  # α of one ring step: medians of 0.7–1.5 ms over 2 and 8 reference hosts, less what lanes overlap
 OVERHEAD = 1.1  # updates, copies, waking up
 UNSHAPED_BPS = 8e9  # loopback
 START_S, HOST_S = 0.15, 0.1  # of a trial, and more for each of its hosts
+LIBRARY_START_S = 6.0  # hosts, and processes that import torch and meet
 OPEN_S = 3.0  # hosts and links, once a fabric
 BIND_S, PROPOSE_S = 1.0, 0.15  # measuring costs while training, and a tuner's thinking about a trial
 NEGOTIATED_MESSAGES = 4  # about as many a step where no plan says it, in other systems too
@@ -65,6 +68,8 @@ def expected_s(trial: Trial) -> float:
         return START_S + TRAFFIC_S
     if trial.fabric.kind is FabricKind.SIMULATED:
         return START_S + len(trial.jobs) * (trial.num_warmup + trial.num_steps) * VIRTUAL_STEP_S
+    if trial.collective is not None:
+        return _collective_s(trial, trial.collective)
     if trial.is_pipelined:
         return _pipelined_s(trial)
     if trial.is_split and trial.jobs[0].workload.device is Device.REPLAY:
@@ -81,6 +86,15 @@ def expected_s(trial: Trial) -> float:
         run_s = max(num_steps) * period_s
     alone_s = 2 * trial.num_cost_steps * sum(part.step_s for part in parts)
     return START_S + HOST_S * trial.world + sum(map(_adapting_s, trial.jobs)) + run_s + alone_s
+
+
+def _collective_s(trial: Trial, asked: Collective) -> float:
+    """Rows of every size that fits, at the line's rate; what small ones lack of a row is waited for by none."""
+    second_bytes = (trial.fabric.rate_bps or UNSHAPED_BPS) * PAYLOAD_SHARE / 8
+    factor = bus_factor(asked.operation, trial.num_ranks)
+    once_s = [HOP_S + factor * size / second_bytes for size in SIZES]
+    rows_s = [(NUM_ROWS + 1) * max(ROW_S, each_s) for each_s in once_s if (NUM_ROWS + 1) * each_s <= asked.most_s]
+    return LIBRARY_START_S + sum(rows_s)
 
 
 def _pipelined_s(trial: Trial) -> float:
@@ -102,8 +116,10 @@ def expected_each_s(trials: Iterable[Trial], *, foresees: bool = False) -> list[
     """
     seen, found = set[FabricSpec](), []
     for trial in trials:
-        first_s = 0.0 if trial.fabric in seen else calibration_s(trial.fabric, foresees=foresees)
-        seen.add(trial.fabric)
+        is_known = trial.fabric in seen or trial.collective is not None
+        first_s = 0.0 if is_known else calibration_s(trial.fabric, foresees=foresees)
+        if trial.collective is None:
+            seen.add(trial.fabric)
         found.append(expected_s(trial) + first_s)
     return found
 

@@ -81,9 +81,9 @@ def reference_of(place: Sequence[Trial]) -> Trial:
     """What the cells of a place are divided by: jobs one after the other; else torch DDP, a dense job or the first."""
     ways = (
         [cell for cell in place if cell.sharing is Sharing.EXCLUSIVE],
-        [cell for cell in place if cell.jobs[0].system.partition("(")[0] == REFERENCE],
-        [cell for cell in place if cell.jobs[0].role is Role.DENSE],
-        [cell for cell in place if cell.jobs[0].system != LOCAL],
+        [cell for cell in place if any(job.system.partition("(")[0] == REFERENCE for job in cell.jobs[:1])],
+        [cell for cell in place if any(job.role is Role.DENSE for job in cell.jobs[:1])],
+        [cell for cell in place if any(job.system != LOCAL for job in cell.jobs[:1])],
         list(place),
     )
     return next(itertools.chain.from_iterable(ways))
@@ -100,9 +100,12 @@ def values_of(records: Iterable[Record]) -> Mapping[str, Values]:
 
 
 def seconds_of(record: Record) -> float | None:
-    """What a trial is judged by: from the first job's start to the last one's end where jobs share, else a step."""
+    """What a trial is judged by: from the first job's start to the last one's end where jobs share, else a step; of a
+    collective the largest size."""
     if record.status is not Status.OK:
         return None
+    if record.collective is not None:
+        return record.collective.largest_s
     if record.sharing != "none":
         return record.makespan_s
     return sum(step_time_s(job) for job in record.jobs if job.step_times_s()) or None

@@ -69,8 +69,8 @@ def _cell(place: PaperSetting, job: Job, options: Options) -> Trial:
 
 
 def _fabric(place: PaperSetting, job: Job, options: Options) -> FabricSpec:
-    """Real ranks only where peers hold something of their own: parameter servers and trees."""
-    holds = any(name in job.strategy for name in ("parameter-server", "tree"))
+    """Real ranks only where peers hold something of their own: servers, trees, parts that are compressed again."""
+    holds = any(name in job.strategy for name in ("parameter-server", "tree", "onebit-adam"))
     return options.paced_spec(
         num_workers=place.num_workers,
         rate_bps=standing(place.gbit, FabricKind.PACED).rate_bps,

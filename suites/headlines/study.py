@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from analysis.claims import CellValue, ClaimRow, Formula, Level, judge, out_of_reach
-from analysis.sharing.rows import PairRow
+from analysis.sharing.rows import CROSSOVER, PairRow
 from analysis.stats import bootstrap_interval
 from analysis.steps.claims import fastest, speedup
 from analysis.steps.rows import StepRow
 from analysis.study import Evidence, Study
 from analysis.wording import number
 from baselines.text import split_parts
-from suites.crossover.study import CROSSOVER, PAPERS_SPEEDUP, is_papers_case
+from suites.crossover.study import PAPERS_SPEEDUP, is_papers_case
 from suites.headlines.grid import NAME
 from suites.headlines.papers import HEADLINES, OUT_OF_REACH, OVERLAP, SERVERS, Headline, PaperSetting
 from suites.step_rows import SPEED

@@ -35,6 +35,14 @@ def test_every_cell_can_run_and_stands_once() -> None:
     assert len(CELLS) <= 40
 
 
+def test_every_codec_is_charged_as_device_time() -> None:
+    """One without a profile would compute on this machine's processor, and its step would mean nothing."""
+    facts = [asked_of(trial.jobs[0], 1, trial.num_ranks) for trial in CELLS]
+    coded = [one for one in facts if one.code is not None and one.code.lossy]
+    assert coded
+    assert [one.strategy for one in coded if one.charge is None or not one.charge.is_charged] == []
+
+
 def test_the_smoke_grid_has_real_and_virtual_peers() -> None:
     smoke = grid(Options(smoke=True))
     assert {trial.fabric.num_virtual > 0 for trial in smoke} == {True, False}

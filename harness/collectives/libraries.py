@@ -8,25 +8,15 @@ the time. Operations are summed as float32.
 from __future__ import annotations
 
 from collections.abc import Callable
-from enum import StrEnum
 from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
 
 from harness.mpi.library import load_mpi
+from results.collectives import Operation
 
 Run = Callable[[], object]
-
-
-class Operation(StrEnum):
-    """What is timed."""
-
-    ALL_REDUCE = "all-reduce"
-    ALL_GATHER = "all-gather"
-    BROADCAST = "broadcast"
-    ALL_TO_ALL = "all-to-all"
-    POINT_TO_POINT = "point-to-point"
 
 
 class Library(Protocol):
@@ -36,7 +26,8 @@ class Library(Protocol):
     size: int
 
     def prepare(self, operation: Operation, num_bytes: int) -> Run | None:
-        """What runs `operation` once and returns when this rank is done; None if the library has no such operation."""
+        """What runs `operation` once and returns when this rank is done, on buffers for it alone, since the largest are
+        hundreds of megabytes; None if the library has no such operation."""
 
     def largest(self, value: float) -> float:
         """The maximum over ranks; also a barrier."""
@@ -53,21 +44,25 @@ class TorchLibrary:
             torch.cuda.set_device(self._device)
 
     def prepare(self, operation: Operation, num_bytes: int) -> Run | None:
-        whole = self._zeros(num_bytes)
-        part = self._zeros(num_bytes // self.size)
-        parts = self._zeros(part.numel() * 4 * self.size)
-        runs: dict[Operation, Run] = {
-            Operation.ALL_REDUCE: lambda: dist.all_reduce(whole),
-            Operation.ALL_GATHER: lambda: dist.all_gather(list(parts.chunk(self.size)), part),
-            Operation.BROADCAST: lambda: dist.broadcast(whole, 0),
-            Operation.ALL_TO_ALL: lambda: dist.all_to_all_single(parts, self._from),
-            Operation.POINT_TO_POINT: lambda: self._ping_pong(whole),
-        }
-        self._from = torch.zeros_like(parts)
-        return self._until_idle(runs[operation])
+        return self._until_idle(self._run_of(operation, num_bytes))
 
-    def _zeros(self, num_bytes: int) -> torch.Tensor:
-        return torch.zeros(max(1, num_bytes // 4), device=self._device)
+    def _run_of(self, operation: Operation, num_bytes: int) -> Run:
+        share = num_bytes // self.size
+        if operation is Operation.ALL_GATHER:
+            part, parts = (self._zeros(share, count) for count in (1, self.size))
+            return lambda: dist.all_gather(list(parts.chunk(self.size)), part)
+        if operation is Operation.ALL_TO_ALL:
+            sent, received = self._zeros(share, self.size), self._zeros(share, self.size)
+            return lambda: dist.all_to_all_single(received, sent)
+        whole = self._zeros(num_bytes)
+        if operation is Operation.ALL_REDUCE:
+            return lambda: dist.all_reduce(whole)
+        return (
+            (lambda: dist.broadcast(whole, 0)) if operation is Operation.BROADCAST else lambda: self._ping_pong(whole)
+        )
+
+    def _zeros(self, num_bytes: int, count: int = 1) -> torch.Tensor:
+        return zeros(num_bytes, count).to(self._device)
 
     def _ping_pong(self, tensor: torch.Tensor) -> None:
         if self.rank == 0:
@@ -102,18 +97,17 @@ class MpiLibrary:
         self.rank, self.size = self._world.Get_rank(), self._world.Get_size()
 
     def prepare(self, operation: Operation, num_bytes: int) -> Run | None:
-        whole = torch.zeros(max(1, num_bytes // 4)).numpy()
-        part = torch.zeros(max(1, num_bytes // 4 // self.size)).numpy()
-        sent, parts = (torch.zeros(part.size * self.size).numpy() for _ in range(2))
-        world, in_place = self._world, self._mpi.IN_PLACE
-        runs: dict[Operation, Run] = {
-            Operation.ALL_REDUCE: lambda: world.Allreduce(in_place, whole),
-            Operation.ALL_GATHER: lambda: world.Allgather(part, parts),
-            Operation.BROADCAST: lambda: world.Bcast(whole),
-            Operation.ALL_TO_ALL: lambda: world.Alltoall(sent, parts),
-            Operation.POINT_TO_POINT: lambda: self._ping_pong(whole),
-        }
-        return runs[operation]
+        world, share = self._world, num_bytes // self.size
+        if operation is Operation.ALL_GATHER:
+            part, parts = zeros(share).numpy(), zeros(share, self.size).numpy()
+            return lambda: world.Allgather(part, parts)
+        if operation is Operation.ALL_TO_ALL:
+            sent, received = zeros(share, self.size).numpy(), zeros(share, self.size).numpy()
+            return lambda: world.Alltoall(sent, received)
+        whole = zeros(num_bytes).numpy()
+        if operation is Operation.ALL_REDUCE:
+            return lambda: world.Allreduce(self._mpi.IN_PLACE, whole)
+        return (lambda: world.Bcast(whole)) if operation is Operation.BROADCAST else lambda: self._ping_pong(whole)
 
     def _ping_pong(self, array: Any) -> None:
         if self.rank == 0:
@@ -138,20 +132,28 @@ class HorovodLibrary:
         self.rank, self.size = hvd.rank(), hvd.size()
 
     def prepare(self, operation: Operation, num_bytes: int) -> Run | None:
-        hvd = self._hvd
-        whole, part = torch.zeros(max(1, num_bytes // 4)), torch.zeros(max(1, num_bytes // 4 // self.size))
-        sent = torch.zeros(part.numel() * self.size)
-        runs: dict[Operation, Run] = {
-            Operation.ALL_REDUCE: lambda: hvd.allreduce_(whole, name="all-reduce", op=hvd.Sum),
-            Operation.ALL_GATHER: lambda: hvd.allgather(part, name="all-gather"),
-            Operation.BROADCAST: lambda: hvd.broadcast_(whole, 0, name="broadcast"),
-            Operation.ALL_TO_ALL: lambda: hvd.alltoall(sent, name="all-to-all"),
-        }
-        return runs.get(operation)
+        hvd, name, share = self._hvd, operation.value, num_bytes // self.size
+        if operation is Operation.ALL_GATHER:
+            part = zeros(share)
+            return lambda: hvd.allgather(part, name=name)
+        if operation is Operation.ALL_TO_ALL:
+            sent = zeros(share, self.size)
+            return lambda: hvd.alltoall(sent, name=name)
+        if operation is Operation.POINT_TO_POINT:
+            return None
+        whole = zeros(num_bytes)
+        if operation is Operation.ALL_REDUCE:
+            return lambda: hvd.allreduce_(whole, name=name, op=hvd.Sum)
+        return lambda: hvd.broadcast_(whole, 0, name=name)
 
     def largest(self, value: float) -> float:
         told = self._hvd.allreduce(torch.tensor([value], dtype=torch.float64), name="largest", op=self._hvd.Max)
         return float(told)
+
+
+def zeros(num_bytes: int, count: int = 1) -> torch.Tensor:
+    """`count` buffers of float32 in one, each of `num_bytes`, one element at least."""
+    return torch.zeros(max(1, num_bytes // 4) * count)
 
 
 def open_library(name: str) -> Library:

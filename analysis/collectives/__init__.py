@@ -1,0 +1,1 @@
+"""Collectives by library and size: rows, tables and figures."""

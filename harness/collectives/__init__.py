@@ -1,0 +1,1 @@
+"""What collectives take, library by library: ranks, launchers and trials."""
