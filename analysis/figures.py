@@ -10,6 +10,7 @@ from pathlib import Path
 from analysis.codes.figures import compression_drawings
 from analysis.collectives.figures import collective_drawings
 from analysis.packets.figures import packet_drawings
+from analysis.pipelines.figures import pipeline_drawings
 from analysis.rows import Drawing, PairRow, SettingRow, Summary
 from analysis.sharing.figures import sharing_drawings
 from analysis.steps.figures import step_drawings
@@ -60,6 +61,7 @@ def drawings(summary: Summary) -> Iterator[Drawing]:
         yield from collective_drawings(summary.collectives)
         yield from packet_drawings(summary.packets)
         yield from sharing_drawings(summary)
+        yield from pipeline_drawings(summary)
         for place, pair in enumerate(summary.pairs):
             yield from _pair_drawings(f"sharing-breakdown-{place + 1}", pair)
 

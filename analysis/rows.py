@@ -13,6 +13,7 @@ from analysis.codes.rows import CompressionStudy
 from analysis.collectives.rows import CollectiveRow
 from analysis.naming import Method
 from analysis.packets.rows import PacketRow
+from analysis.pipelines.timelines import TimelineRow
 from analysis.sharing.rows import OptimiserRow, PaperCase, SweepRow
 from analysis.sharing.rows import PairRow as PairRow
 from analysis.sharing.rows import SharingRow as SharingRow
@@ -190,7 +191,7 @@ class ProvenanceRow:
 class Summary:
     """Everything the records say. `pairs` are the sets of sharing jobs that lie on no sweep, `studies` step times by
     method, workers and link, `errors` how far predictions lie from them, `adapted` what strategies chose meanwhile,
-    `packets` experiments of flows without jobs."""
+    `packets` experiments of flows without jobs, `timelines` passes of pipelines that share devices."""
 
     suites: tuple[str, ...]
     num_records: int
@@ -208,6 +209,7 @@ class Summary:
     packets: tuple[PacketRow, ...] = ()
     compression: CompressionStudy = field(default_factory=CompressionStudy)
     collectives: tuple[CollectiveRow, ...] = ()
+    timelines: tuple[TimelineRow, ...] = ()
     outcomes: tuple[OutcomeRow, ...]
     provenance: tuple[ProvenanceRow, ...]
 

@@ -13,6 +13,7 @@ from analysis.corrections import corrected
 from analysis.packets.rows import packet_rows
 from analysis.pipelines.rows import pipeline_rows
 from analysis.pipelines.splits import split_rows
+from analysis.pipelines.timelines import timeline_rows
 from analysis.rows import OutcomeRow, ProvenanceRow, SettingRow, Summary
 from analysis.sharing.gains import pairs
 from analysis.sharing.optimisers import optimisers
@@ -68,6 +69,7 @@ def summarise(records: Iterable[Record], *, studies: Sequence[Study] = (), basel
         collectives=evidence.collectives,
         adapted=adapted_rows(ran),
         packets=evidence.packets,
+        timelines=timeline_rows(groups),
         outcomes=outcomes(groups),
         provenance=provenance(given),
     )

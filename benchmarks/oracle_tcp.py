@@ -12,7 +12,8 @@ import json
 import subprocess
 import time
 
-from fabric.simulated.packet import PacketFlow, PacketRun, SwitchSettings
+from fabric.simulated.packet import PacketFlow, PacketRun
+from fabric.simulated.switches import SwitchSettings
 from fabric.simulated.topologies import LeafSpine
 from fabric.simulated.transports import Marking
 

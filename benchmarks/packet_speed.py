@@ -14,7 +14,8 @@ import time
 
 import numpy as np
 
-from fabric.simulated.packet import PacketFlow, PacketRun, SwitchSettings
+from fabric.simulated.packet import PacketFlow, PacketRun
+from fabric.simulated.switches import SwitchSettings
 from fabric.simulated.topologies import FatTree, LeafSpine
 from fabric.simulated.transports import TRANSPORTS
 

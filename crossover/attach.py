@@ -94,8 +94,8 @@ class Attachment:
         """Run an update that waits for its turn, take the hooks away and leave; the script may go on without turns.
         May be called again."""
         if self._bond is not None and self._detach():
-            self._write_report()
             self._bond.keeper.close()
+            self._write_report()
         if self._is_digest_due:
             self._is_digest_due = False
             write_digest(os.environ[DIGESTS], self._models, self.statistics.num_turns)
@@ -222,8 +222,8 @@ def _bound(
 
 def _reporter(models: tuple[Any, ...], optimizers: tuple[Any, ...], world: int) -> Callable[[], None]:
     """What writes this worker's report where `crossover run --profile` asks for one; hooks are set here and now."""
-    folder = os.environ.get(WORKER_REPORTS)
-    if folder is None:
+    folder = os.environ.get(WORKER_REPORTS, "")
+    if not os.path.isdir(folder):  # a launcher may hand the variable on to hosts that have no such folder
         return lambda: None
     from crossover.integrations.layer_clock import LayerClock
 

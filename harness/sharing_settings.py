@@ -18,7 +18,7 @@ def with_rules(trial: Trial, costs: Sequence[JobCosts]) -> Trial:
 
     Raises: TrialError where they are needed and were not measured.
     """
-    phased = any(job.start_phase for job in trial.jobs)
+    phased = trial.finds_phases or any(job.start_phase for job in trial.jobs)
     rule = None if trial.sharing is None else RULES.get(trial.sharing)
     if (rule is None and not phased) or trial.shares or trial.groups or trial.beats:
         return trial
@@ -26,11 +26,25 @@ def with_rules(trial: Trial, costs: Sequence[JobCosts]) -> Trial:
         raise TrialError(
             f"{trial.cell}: {trial.sharing} needs each job's costs; run the exclusive trial of the same jobs before it"
         )
+    if trial.finds_phases:
+        trial = _with_found_phases(trial)
     plain = [JobCost(own.compute_s, own.communication_s, own.solo_s) for own in costs]
     jobs = tuple(
         replace(job, start_delay_s=job.start_phase * own.solo_s) for job, own in zip(trial.jobs, plain, strict=True)
     )
     return replace(trial, jobs=jobs, **(rule(trial, plain) if rule else {}))
+
+
+def _with_found_phases(trial: Trial) -> Trial:
+    # As the planners below, the clock of pipelines is needed by few trials.
+    from harness.parallel.phases import found_phases
+    from harness.parallel.placement import machine_of
+    from harness.parallel.trial_clock import clocked_job
+
+    jobs = [clocked_job(trial, number) for number in range(len(trial.jobs))]
+    phases = found_phases(jobs, machine_of(trial, trial.jobs[0]))
+    found = tuple(replace(job, start_phase=phase) for job, phase in zip(trial.jobs, phases, strict=True))
+    return replace(trial, jobs=found, finds_phases=False)
 
 
 def _weighted(trial: Trial, costs: Sequence[JobCost]) -> Mapping[str, Any]:

@@ -120,9 +120,11 @@ class Trial:
     The `shares` of weighted, the `groups` of muri and the `beats` of cassini come from these costs unless given. With a
     `cluster`, unequal workers push to servers (`harness.asynchrony`): on the fabric lockstep on a virtual clock, on
     others as processes, where `on_loss` says what becomes of the rest when a worker's ends. All jobs of such a trial
-    have their workers on the same hosts and their servers on the last ones; `bsp` is the synchronous one. A trial of
-    `traffic` has no jobs: flows of the network's transport go through the packet engine (`harness.simulated.packets`);
-    nor has one of a `collective`, which ranks of its library time (`harness.collectives`).
+    have their workers on the same hosts and their servers on the last ones; `bsp` is the synchronous one. With
+    `finds_phases` each pipelined job's `start_phase` is the one at which the virtual clock finds that they take least
+    together. A trial of `traffic` has no jobs: flows of the network's transport go through the packet engine
+    (`harness.simulated.packets`); nor has one of a `collective`, which ranks of its library time
+    (`harness.collectives`).
     """
 
     suite: str
@@ -150,6 +152,7 @@ class Trial:
     on_loss: OnLoss = OnLoss.STOP
     traffic: PacketTraffic | None = None
     collective: TimedCollective | None = None
+    finds_phases: bool = False
 
     def __post_init__(self) -> None:
         if bool(self.jobs) + (self.traffic is not None) + (self.collective is not None) != 1:
@@ -434,6 +437,10 @@ def _check_traffic(trial: Trial) -> None:
 
 
 def _check_placement(trial: Trial) -> None:
+    if trial.finds_phases and not (trial.is_pipelined and trial.sharing is Sharing.CROSSOVER):
+        raise TrialError(
+            f"{trial.cell}: finds_phases is for pipelined jobs under crossover; give start_phase, or share by cassini"
+        )
     if trial.ranks_per_host == 1:
         return
     if trial.sharing is not None:

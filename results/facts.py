@@ -200,6 +200,17 @@ def _text(plugin: PluginFacts) -> str:
     return f"{plugin.name}({inner})" if inner else plugin.name
 
 
+@dataclass(frozen=True, slots=True)
+class PassTime:
+    """A pass of a micro-batch on a pipeline rank; times count from the trial's beginning."""
+
+    rank: int
+    is_forward: bool
+    micro_batch: int
+    start_s: float
+    end_s: float
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineFacts:
     """How a job went through its stages.
@@ -213,6 +224,7 @@ class PipelineFacts:
     says; the most `versions` of weights; `staleness`, the most updates between a forward and the application of its
     gradient; `busy_s` and `sent_bytes` per step; and `memory_bytes` of the real network by the schedule: weights,
     gradients and momentum, versions and activations. What another system than ours does not tell is None or empty.
+    Jobs that share devices on the virtual clock tell the `passes` of some steps once all run, in order of their starts.
     """
 
     schedule: str
@@ -230,6 +242,7 @@ class PipelineFacts:
     busy_s: tuple[float, ...]
     sent_bytes: tuple[float, ...]
     memory_bytes: tuple[int, ...]
+    passes: tuple[PassTime, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -257,7 +270,8 @@ class SplitFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineRankFacts:
-    """One rank's part of `PipelineFacts`, over the measured steps: `window_s` they lasted, `busy_s` it computed."""
+    """One rank's part of `PipelineFacts`, over the measured steps: `window_s` they lasted, `busy_s` it computed.
+    `passes` are those of all replicas' place in the pipeline, as the clock saw them."""
 
     window_s: float
     busy_s: float
@@ -265,3 +279,4 @@ class PipelineRankFacts:
     versions: int
     staleness: int
     sent_bytes: float
+    passes: tuple[PassTime, ...] = ()

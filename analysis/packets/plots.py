@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
 from analysis import theme
-from analysis.packets.rows import FRAME_BYTES, PacketRow, goodput_bps, slowdowns
+from analysis.packets.rows import FRAME_BYTES, PacketRow, goodput_bps, highest_bytes, lowest_bytes, slowdowns
 
 MARKERS = "osD^vP"
 
@@ -89,8 +89,8 @@ def limit_cycles(rows: Sequence[PacketRow]) -> Figure:
     mark = (run.mark_bytes or 0.0) / FRAME_BYTES
     product = run.least_round_trip_s * ordered[0].line_bps / 8 / FRAME_BYTES
     own, other = theme.palette()[0], theme.neutral()
-    for name, pick, marker in (("highest", max, "^"), ("lowest", min, "v")):
-        values = [row.value(lambda run, pick=pick: pick(run.queue_bytes) / FRAME_BYTES) for row in ordered]
+    for name, figure_of, marker in (("highest", highest_bytes, "^"), ("lowest", lowest_bytes, "v")):
+        values = [row.value(figure_of).times(1 / FRAME_BYTES) for row in ordered]
         theme.error_bars(axes, flows.tolist(), values, color=own, marker=marker, markersize=4, label=f"{name} here")
     fine = np.linspace(1, flows.max(), 200)
     axes.plot(fine, mark + fine, color=other, linestyle="--", label="K + N")

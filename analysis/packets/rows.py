@@ -125,9 +125,9 @@ def waits_in_circle(run: TrafficFacts) -> float:
     return float(bool(run.circle))
 
 
-def swing_bytes(run: TrafficFacts) -> float:
-    """From the lowest to the highest sample of the watched queue."""
-    return float(max(run.queue_bytes) - min(run.queue_bytes))
+def lowest_bytes(run: TrafficFacts) -> float:
+    """The lowest sample of the watched queue."""
+    return float(min(run.queue_bytes))
 
 
 def highest_bytes(run: TrafficFacts) -> float:

@@ -14,7 +14,8 @@ import numpy as np
 
 from fabric.network import FLUID
 from fabric.simulated.graph import NetworkError
-from fabric.simulated.packet import PacketFlow, PacketResult, SwitchSettings, simulate_packets
+from fabric.simulated.packet import PacketFlow, PacketResult, simulate_packets
+from fabric.simulated.switches import SwitchSettings
 from fabric.simulated.topologies import LeafSpine
 from fabric.simulated.transports import TRANSPORTS
 

@@ -147,10 +147,8 @@ class PacketRun:
     def byte_seconds(self, link: int) -> float:
         """What has waited for `link` so far, summed over time."""
         port = self.sim.ports[link]
-        waited = float(port["byte_ps"]) + float(port["queued"]) * (
-            int(self.sim.clock["now_ps"][0]) - port["changed_ps"]
-        )
-        return waited / PS_PER_S
+        since_ps = int(self.sim.clock["now_ps"][0]) - int(port["changed_ps"])
+        return (float(port["byte_ps"]) + float(port["queued"]) * since_ps) / PS_PER_S
 
     @property
     def least_round_trip_s(self) -> float:

@@ -18,6 +18,8 @@ from enum import IntEnum
 import torch
 from torch import Tensor
 
+from baselines.memory import blank
+
 HEADER = struct.Struct("!BIiQ")  # kind, worker, clock, bytes that follow
 TOKEN_BYTES = 16
 NO_CLOCK = -1
@@ -96,7 +98,7 @@ class FrameReader:
                     f"a frame of kind {kind} with {num_bytes} bytes; at most {self.most_bytes} are expected"
                 )
             # Received straight into the tensor's memory, so that nothing is copied.
-            self._payload = torch.empty(num_bytes, dtype=torch.uint8)
+            self._payload = blank(num_bytes, torch.uint8)
             self._rest = _bytes_of(self._payload) if num_bytes else self._rest
             if num_bytes:
                 return None

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import cache
 from time import perf_counter
 
 import torch
@@ -165,6 +166,7 @@ class PipelineProcess:
                     self._groups[ranks] = group
 
 
+@cache
 def _number(tag: tuple[int, ...]) -> int:
     """A message's tag as a number: stable over processes, and different for all messages that can be under way."""
     digest = hashlib.blake2b(repr(tag).encode(), digest_size=8).digest()

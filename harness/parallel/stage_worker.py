@@ -56,10 +56,12 @@ class StageWorker:
         self._newest = 0
         self._first_step = 0  # of a synchronous schedule, whose versions count from 0 in every step
         self._passes = 0
-        self._parameters = dict(stage.module.named_parameters())
+        self._parameters: Weights = dict(stage.module.named_parameters())
         self._optimizer = make_optimizer(self._parameters.values())
         self._base_rates = [group["lr"] for group in self._optimizer.param_groups]
-        self._versions: dict[int, Weights] = {0: _copy(self._parameters)}
+        # A flush leaves no pass under way when weights are updated, so that nobody needs the old ones.
+        self._kept: Callable[[Weights], Weights] = _copy if not schedule.synchronous else _same
+        self._versions: dict[int, Weights] = {0: self._kept(self._parameters)}
         self._in_flight: dict[int, _InFlight] = {}
         self._corrects = schedule if isinstance(schedule, CorrectsDelay) else None
         self._drift: Weights = {}
@@ -81,7 +83,11 @@ class StageWorker:
         # Tokens are whole numbers and have no gradient.
         entry = x.detach().requires_grad_(x.is_floating_point())
         with torch.set_grad_enabled(kept), self._reproducible(action):
-            output: Tensor = functional_call(self.stage.module, {**buffers, **weights}, (entry,))
+            output: Tensor
+            if weights is self._parameters and not buffers:
+                output = self.stage.module(entry)
+            else:
+                output = functional_call(self.stage.module, {**buffers, **weights}, (entry,))
             if targets is not None:
                 output = self.stage.loss(output, targets)
                 self.losses[action.micro_batch] = float(output.detach())
@@ -104,12 +110,19 @@ class StageWorker:
         if held.entry.requires_grad:
             wanted.append(held.entry)
         gradients = torch.autograd.grad(held.output, wanted, gradient)
-        for name, value in zip(held.weights, gradients, strict=False):
-            parameter = self._parameters[name]
-            parameter.grad = value if parameter.grad is None else parameter.grad + value
+        self._add(held.weights, gradients[: len(held.weights)])
         self._passes += 1
         self._forget()
         return gradients[-1] if held.entry.requires_grad else None
+
+    def _add(self, names: Iterable[str], gradients: Sequence[Tensor]) -> None:
+        """Add to the parameters' gradients, to new tensors: autograd may have given one tensor to two parameters."""
+        parameters = [self._parameters[name] for name in names]
+        sums = [parameter.grad for parameter in parameters if parameter.grad is not None]
+        # All have one after the first backward, and none has one before it.
+        added = torch._foreach_add(sums, list(gradients)) if sums else gradients
+        for parameter, value in zip(parameters, added, strict=True):
+            parameter.grad = value
 
     def gradients(self) -> Mapping[str, Tensor]:
         """Sums over the micro-batches since the last update, by the network's names; other ranks' may be added."""
@@ -132,7 +145,7 @@ class StageWorker:
         self._optimizer.step()
         self._optimizer.zero_grad(set_to_none=True)
         self._newest = action.version
-        self._versions[action.version] = _copy(self._parameters)
+        self._versions[action.version] = self._kept(self._parameters)
         self._follow_drift(before)
         self._forget()
 
@@ -188,14 +201,22 @@ class StageWorker:
     @contextmanager
     def _reproducible(self, action: Forward | Recompute) -> Iterator[None]:
         """Dropout draws alike in a forward and in its repetition, and by stage and micro-batch alone."""
-        with torch.random.fork_rng(devices=[]):
-            place = (self._first_step << 24) + (action.micro_batch << 8) + self.stage.stage
-            torch.manual_seed((self._seed << 40) + place)
+        place = (self._first_step << 24) + (action.micro_batch << 8) + self.stage.stage
+        # torch.manual_seed would note the whole call stack for a GPU that may come, in every pass.
+        state = torch.default_generator.get_state()
+        torch.default_generator.manual_seed((self._seed << 40) + place)
+        try:
             yield
+        finally:
+            torch.default_generator.set_state(state)
 
 
 def _copy(parameters: Mapping[str, Tensor]) -> Weights:
     return {name: value.detach().clone().requires_grad_() for name, value in parameters.items()}
+
+
+def _same(parameters: Weights) -> Weights:
+    return parameters
 
 
 def _last_uses(instructions: Sequence[Instruction], stage: int) -> dict[int, int]:

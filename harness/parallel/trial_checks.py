@@ -96,6 +96,11 @@ def _check_job(trial: Trial, job: Job) -> None:
             f"{trial.cell}: {spec.network} has one weight in two stages, whose versions {schedule.card.name} would let "
             "differ; use a synchronous schedule, or a network without tied weights"
         )
+    if trial.finds_phases and (not schedule.synchronous or job.start_phase or spec.device is not Device.REPLAY):
+        raise ParallelismError(
+            f"{trial.cell}: finds_phases needs steps that the virtual clock repeats: replayed jobs of synchronous "
+            f"schedules without a start_phase of their own; job {job.name} is none"
+        )
     check_stages(stages, stages[-1].stop, spec.batch_size)
     num_micro_batches = num_micro_batches_per_update(schedule, job.accumulate)
     program_of(schedule, len(stages) // schedule.stages_per_rank, num_micro_batches)

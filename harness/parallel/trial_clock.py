@@ -8,7 +8,7 @@ nothing was recorded.
 from __future__ import annotations
 
 import resource
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -17,6 +17,7 @@ from baselines.parallelism.programs import PipelineProgram, Receive, Send, peak_
 from crossover import Sharing
 from harness.lab.rank import RankResult, Signals
 from harness.loop import Evaluated
+from harness.parallel.clock import TimedInstruction
 from harness.parallel.placement import machine_of
 from harness.parallel.planning import busy_per_step
 from harness.parallel.shared_clock import ClockedJob, DeviceOrder, SharedTimeline, run_jobs_on_clock
@@ -25,17 +26,18 @@ from harness.parallel.trial_job import costs_of_job, open_job, pipelining_of
 from harness.parallel.trial_learning import Learnt, learn
 from harness.trial import Trial
 from models.values import Device
-from results.facts import PipelineRankFacts
+from results.facts import PassTime, PipelineRankFacts
 from results.record import JobCosts, Phases
 
 
 @dataclass(frozen=True, slots=True)
 class _Times:
-    """When each step of a job ended, and what each pipeline rank computed of a step."""
+    """When each step of a job ended, what each pipeline rank computed of a step, and the passes that are told."""
 
     start_s: float
     ends_s: tuple[float, ...]
     busy_s: tuple[float, ...]
+    passes: tuple[PassTime, ...] = ()
 
 
 def run_pipelines_on_clock(trial: Trial, signals: Signals) -> Iterator[RankResult]:
@@ -62,21 +64,45 @@ def _times_of(trial: Trial) -> list[_Times]:
         num_steps = trial.num_warmup + trial.num_steps_of(number)
         ends_s = tuple(start_s + step_s * (step + 1) for step in range(num_steps))
         busy_s = busy_per_step(timeline, pipelining_of(trial.jobs[number]).resolve())
-        found.append(_Times(start_s, ends_s, busy_s))
+        # Of jobs that share: how they look alone is what the shared timeline is held against.
+        passes = tuple(_passes(timeline.spans, start_s)) if trial.sharing is not None else ()
+        found.append(_Times(start_s, ends_s, busy_s, passes))
         start_s = ends_s[-1]
     return found
 
 
 def _shared(trial: Trial) -> list[_Times]:
-    jobs = [_clocked_job(trial, number) for number in range(len(trial.jobs))]
+    jobs = [clocked_job(trial, number) for number in range(len(trial.jobs))]
     timeline = run_jobs_on_clock(jobs, machine_of(trial, trial.jobs[0]), DeviceOrder.FIRST_COME)
+    # Two steps of the first job in the middle of the run; every job tells its passes in them.
+    first_ends_s = timeline.step_ends_s[0]
+    middle = len(first_ends_s) // 2
+    window_s = first_ends_s[middle - 1], first_ends_s[min(middle + 1, len(first_ends_s) - 1)]
     return [
-        _Times(job.start_s, timeline.step_ends_s[number], _busy_of(timeline, number, job))
+        _Times(
+            job.start_s,
+            timeline.step_ends_s[number],
+            _busy_of(timeline, number, job),
+            tuple(
+                own
+                for own in _passes(timeline.spans[number], 0.0)
+                if own.start_s < window_s[1] and own.end_s > window_s[0]
+            ),
+        )
         for number, job in enumerate(jobs)
     ]
 
 
-def _clocked_job(trial: Trial, number: int) -> ClockedJob:
+def _passes(spans: Iterable[TimedInstruction], from_s: float) -> Iterator[PassTime]:
+    for span in spans:
+        step = span.instruction
+        if isinstance(step, Forward | Recompute | Backward):
+            is_forward = not isinstance(step, Backward)
+            yield PassTime(span.rank, is_forward, step.micro_batch, from_s + span.start_s, from_s + span.end_s)
+
+
+def clocked_job(trial: Trial, number: int) -> ClockedJob:
+    """Job `number` as the clock of shared devices runs it. Raises: ParallelismError for an asynchronous schedule."""
     job, costs = trial.jobs[number], costs_of_job(trial, number)
     schedule = pipelining_of(job).resolve()
     if not schedule.synchronous:
@@ -125,6 +151,8 @@ def _results(trial: Trial, number: int, times: _Times, learnt: Learnt) -> Iterat
             versions=max(peak_versions(program, stage) for stage in _own_stages(program, place)),
             staleness=max(staleness_of(program, stage) for stage in _own_stages(program, place)),
             sent_bytes=sent_bytes,
+            # Of the place's first replica: all are alike.
+            passes=tuple(own for own in times.passes if own.rank == place) if rank == places.index(place) else (),
         )
         rate_bps = trial.fabric.rate_bps
         job_costs = JobCosts(

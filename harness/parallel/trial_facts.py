@@ -57,6 +57,7 @@ def pipeline_facts(trial: Trial, number: int, ranks: Sequence[RankResult]) -> Pi
         busy_s=tuple(max(own.busy_s for own in group) / num_steps for group in groups if told),
         sent_bytes=tuple(max(own.sent_bytes for own in group) for group in groups if told),
         memory_bytes=timeline.peak_bytes,
+        passes=tuple(sorted((one for own in by_rank.values() for one in own.passes), key=lambda one: one.start_s)),
     )
 
 

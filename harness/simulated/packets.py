@@ -5,12 +5,13 @@ facts = run_traffic(trial)  # the same for the same trial, to the last digit
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
 
 from fabric.network import NetworkSpec
+from fabric.simulated.graph import Floats
 from fabric.simulated.packet import PacketRun
 from fabric.simulated.packet_flows import flows_of, host_bps, last_link, network_of
 from fabric.simulated.packet_traffic import PacketTraffic
@@ -92,7 +93,7 @@ def _sampled(run: PacketRun, traffic: PacketTraffic, link: int) -> Iterator[tupl
         yield round(time_s, DIGITS), run.queue_bytes(link), int(run.result().num_pauses.sum())
 
 
-def _groups(traffic: PacketTraffic, run: PacketRun, before: Sequence[float]) -> Iterator[GroupFacts]:
+def _groups(traffic: PacketTraffic, run: PacketRun, before: Floats) -> Iterator[GroupFacts]:
     result, first = run.result(), 0
     alone_s = run.alone_s()
     counts = [(group.name, len(group.sources) * group.num_times) for group in traffic.groups]
@@ -112,7 +113,7 @@ def _groups(traffic: PacketTraffic, run: PacketRun, before: Sequence[float]) -> 
         first += count
 
 
-def _known(values: Sequence[float]) -> Iterator[float | None]:
+def _known(values: Floats) -> Iterator[float | None]:
     """Rounded, None for what is not known."""
     return (round(float(each), DIGITS) if np.isfinite(each) else None for each in values)
 

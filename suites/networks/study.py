@@ -15,8 +15,8 @@ from analysis.sharing.rows import PairRow
 from analysis.stats import exactly
 from analysis.steps.rows import StepRow
 from analysis.study import Evidence, Study
-from suites.networks.grid import NAME
 from suites.networks.packet_claims import packet_claims
+from suites.networks.packets import NAME
 from suites.networks.places import FAMILIES, SIZES
 
 Steps = dict[tuple[str, int, str], StepRow]  # by workload, ranks, and network with transport and placement

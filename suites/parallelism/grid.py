@@ -181,7 +181,7 @@ def learning(options: Options) -> Iterator[Trial]:
 
 def two_jobs(options: Options) -> Iterator[Trial]:
     """Two alike on the same four devices: one after the other, at once, and pass by pass with the second one's steps
-    half a step later, so that its passes meet the first one's bubbles."""
+    half a step later, so that its passes meet the first one's bubbles; or later by what the clock finds best."""
     fabrics = [on_clock(STAGES)]
     if not options.smoke:
         fabrics.append(
@@ -191,9 +191,14 @@ def two_jobs(options: Options) -> Iterator[Trial]:
         kind = "clock" if fabric.kind is FabricKind.LOCKSTEP else "paced"
         for num_micro_batches in (4, 8):
             yield from _pair(f"two-jobs-{kind}-{num_micro_batches}", num_micro_batches, fabric, options)
+    for fabric in fabrics:
+        kind = "clock" if fabric.kind is FabricKind.LOCKSTEP else "paced"
+        yield from _pair(f"two-jobs-found-{kind}", MICRO_BATCHES, fabric, options, finds_phases=True)
 
 
-def _pair(group: str, num_micro_batches: int, fabric: FabricSpec, options: Options) -> Iterator[Trial]:
+def _pair(
+    group: str, num_micro_batches: int, fabric: FabricSpec, options: Options, *, finds_phases: bool = False
+) -> Iterator[Trial]:
     base = pipelined(
         group,
         replayed("bert_large"),
@@ -205,12 +210,13 @@ def _pair(group: str, num_micro_batches: int, fabric: FabricSpec, options: Optio
     )
     (job,) = base.jobs
     jobs = replace(job, name="a"), replace(job, name="b")
-    shifted = jobs[0], replace(jobs[1], start_phase=0.5)
+    shifted = jobs if finds_phases else (jobs[0], replace(jobs[1], start_phase=0.5))
     workloads = "+".join(own.workload.label for own in jobs)
     for sharing, own in ((Sharing.EXCLUSIVE, jobs), (Sharing.CROSSOVER, shifted)):
         label = f"{group}/{workloads}/{sharing.value}"
         costs = 1 if sharing is Sharing.EXCLUSIVE else 0
-        yield replace(base, cell=label, jobs=own, sharing=sharing, num_cost_steps=costs)
+        found = finds_phases and sharing is Sharing.CROSSOVER
+        yield replace(base, cell=label, jobs=own, sharing=sharing, num_cost_steps=costs, finds_phases=found)
 
 
 SUITE = Suite(

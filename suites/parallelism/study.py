@@ -198,7 +198,7 @@ def _shares(evidence: Evidence) -> Iterator[CellValue]:
         row = pair.row(CROSSOVER)
         if pair.group.startswith("two-jobs") and row is not None and row.share is not None:
             # Of the virtual clock a repeat is as good as many.
-            on_clock = pair.group.startswith("two-jobs-clock")
+            on_clock = "-clock" in pair.group
             share = exactly(row.share.median, row.share.n) if on_clock else row.share
             yield CellValue(row.cell, share, (pair.alone_ids, row.record_ids))
 

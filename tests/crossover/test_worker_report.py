@@ -12,11 +12,20 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from crossover.attach import attach
 from crossover.commands.main import main
 from crossover.integrations.layer_clock import LayerClock
 from crossover.integrations.workers import process_group_team
 from crossover.planning import read_profile
-from crossover.worker_report import LayerReport, WorkerReport, first_report, layers_text, write_report
+from crossover.process import start
+from crossover.worker_report import (
+    WORKER_REPORTS,
+    LayerReport,
+    WorkerReport,
+    first_report,
+    layers_text,
+    write_report,
+)
 from models.layer_profile import load_profile
 from models.workload import WorkloadError
 from suites.cli import main as crossover_bench
@@ -127,6 +136,19 @@ def test_the_first_workers_largest_model_counts(tmp_path: Path) -> None:
     assert found is not None
     assert (found.rank, found.gradients_bytes, found.layers) == (0, 24, (layer,))
     assert first_report(tmp_path / "nothing") is None
+
+
+def test_a_worker_on_a_host_without_the_folder_trains_as_it_would(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(WORKER_REPORTS, str(tmp_path / "of-another-host"))
+    model = Net()
+    with start(tmp_path / "s" / "host.sock", ("a",)) as arbiter:
+        attachment = attach(model, torch.optim.SGD(model.parameters(), lr=0.1), job="a", path=arbiter.path)
+        model(torch.ones(5, 3)).sum().backward()
+        attachment.close()
+    assert attachment.statistics.num_turns == 1
+    assert not (tmp_path / "of-another-host").exists()
 
 
 def test_the_workers_of_all_hosts_count(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,8 +10,9 @@ import pytest
 
 from fabric.simulated.flow import simulate_flows
 from fabric.simulated.graph import Cabling, NetworkError, NetworkGraph
-from fabric.simulated.packet import PacketFlow, PacketRun, SwitchSettings, headroom_bytes, simulate_packets
+from fabric.simulated.packet import PacketFlow, PacketRun, headroom_bytes, simulate_packets
 from fabric.simulated.routing import EqualCost, PathSet
+from fabric.simulated.switches import SwitchSettings
 from fabric.simulated.topologies import BCube, FatTree, LeafSpine, Torus
 from fabric.simulated.traffic import FlowRound, TrafficJob
 from fabric.simulated.transports import TRANSPORTS, FlowControl, Marking, find_transport

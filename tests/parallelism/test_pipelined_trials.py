@@ -7,6 +7,8 @@ import pytest
 import torch
 from one_device import loss_of
 
+from analysis.pipelines.plots import bubbles
+from analysis.pipelines.timelines import timeline_rows
 from baselines.parallelism.api import ParallelismError
 from baselines.parallelism.plans import balanced_stages
 from crossover import Sharing
@@ -126,6 +128,56 @@ def test_two_jobs_fill_each_others_bubbles_on_the_clock() -> None:
     assert before.makespan_s > together.makespan_s > apart.makespan_s
     # Steps that begin together have their bubbles together; half a step apart, one job's are the other's passes.
     assert before.makespan_s / apart.makespan_s > 0.93 * apart.prediction.gain
+
+
+def test_the_bubbles_of_a_job_alone_are_drawn_above_those_that_the_other_job_fills() -> None:
+    alone = replace(trial_of("dapple", 8, sharing=Sharing.EXCLUSIVE), num_cost_steps=1, num_steps=9)
+    before = record(alone)
+    costs = tuple(job.costs for job in before.jobs if job.costs is not None)
+    together = record(with_rules(replace(alone, sharing=Sharing.CROSSOVER, finds_phases=True), costs), costs)
+    (row,) = timeline_rows([[before], [together]])
+    assert before.jobs[0].pipeline is not None
+    assert before.jobs[0].pipeline.bubble is not None
+    # The window is some steps and a part of one, whose bubbles are not those of a whole step.
+    assert row.alone_busy == pytest.approx(1 - before.jobs[0].pipeline.bubble, abs=0.08)
+    assert row.alone_busy + 0.2 < row.together_busy <= 1.0
+    assert [job.name for job in row.together] == ["a", "b"]
+    for rank in range(4):
+        spans = sorted((own.start_s, own.end_s) for job in row.together for own in job.passes if own.rank == rank)
+        # One pass at a time on a device, whichever job's; times are sums of floats.
+        assert all(end_s <= start_s + 1e-9 for (_, end_s), (start_s, _) in itertools.pairwise(spans))
+    assert len(bubbles(row).axes) == 2
+    assert timeline_rows([[before]]) == ()
+
+
+def test_jobs_that_find_their_phases_share_as_well_as_the_best_one_that_could_be_given() -> None:
+    alone = replace(trial_of("dapple", 8, sharing=Sharing.EXCLUSIVE), num_cost_steps=1, num_steps=12)
+    costs = tuple(job.costs for job in record(alone).jobs if job.costs is not None)
+    shared = replace(alone, sharing=Sharing.CROSSOVER)
+    asked = replace(shared, finds_phases=True)
+    check(asked)
+    found = with_rules(asked, costs)
+    given = [replace(shared, jobs=(shared.jobs[0], replace(shared.jobs[1], start_phase=k / 4))) for k in range(4)]
+    settled_s = [period_of(with_rules(trial, costs)) for trial in (found, *given)]
+    assert found.jobs[0].start_phase == 0.0
+    assert found.jobs[1].start_delay_s > 0.0
+    # A phase that was tried is no worse than any of those that are multiples of it too.
+    assert settled_s[0] <= min(settled_s[1:]) * (1 + 1e-3)
+    assert settled_s[0] < 0.95 * settled_s[1]
+
+
+def period_of(trial: Trial) -> float:
+    """The slower job's mean step once all run."""
+    return max(sum(rank.step_times_s[4:]) / len(rank.step_times_s[4:]) for rank in run(trial) if rank.rank == 3)
+
+
+def test_phases_are_found_for_pipelines_under_crossover_alone() -> None:
+    shared = replace(trial_of("dapple", 8, sharing=Sharing.CROSSOVER), finds_phases=True)
+    with pytest.raises(ValueError, match="finds_phases is for pipelined jobs"):
+        check(replace(shared, sharing=Sharing.EXCLUSIVE))
+    given = replace(shared, jobs=(shared.jobs[0], replace(shared.jobs[1], start_phase=0.5)))
+    with pytest.raises(ParallelismError, match="without a start_phase of their own"):
+        check(given)
 
 
 @pytest.mark.parametrize(

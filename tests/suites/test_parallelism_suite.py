@@ -24,7 +24,7 @@ def test_every_cell_of_the_smoke_grid_can_run_and_stands_once_per_repeat() -> No
     for trial in trials:
         check(trial)
     assert max(Counter(trial.id for trial in trials).values()) == 1
-    pairs = {"two-jobs-clock-4", "two-jobs-clock-8"}
+    pairs = {"two-jobs-clock-4", "two-jobs-clock-8", "two-jobs-found-clock"}
     assert {trial.cell.partition("/")[0] for trial in trials} - pairs == {
         *("clock", "clock-4", "clock-16"),
         *("planned-1gbit", "learning"),

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 from fabric.simulated.compiled import inlined
 from fabric.simulated.engine.state import CUBIC, PS_PER_S, Simulated
+from fabric.simulated.switches import FlowControl
 from fabric.simulated.transports import tcp
-from fabric.simulated.transports.spec import FlowControl, Reliability, TransportSpec
+from fabric.simulated.transports.spec import Reliability, TransportSpec
 
 C = 0.4
 BETA = 0.7

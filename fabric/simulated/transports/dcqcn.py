@@ -15,8 +15,9 @@ from __future__ import annotations
 
 from fabric.simulated.compiled import inlined
 from fabric.simulated.engine.state import ALPHA_TIMER, DCQCN, PS_PER_US, RATE_TIMER, Simulated, schedule
+from fabric.simulated.switches import FlowControl, Marking
 from fabric.simulated.transports import roce
-from fabric.simulated.transports.spec import FlowControl, Marking, Reliability, TransportSpec
+from fabric.simulated.transports.spec import Reliability, TransportSpec
 
 G = 1 / 256
 CNP_INTERVAL_PS = 50 * PS_PER_US

@@ -12,8 +12,9 @@ from __future__ import annotations
 
 from fabric.simulated.compiled import inlined
 from fabric.simulated.engine.state import DCQCN_PLUS, PS_PER_US, Simulated
+from fabric.simulated.switches import FlowControl, Marking
 from fabric.simulated.transports import dcqcn, roce
-from fabric.simulated.transports.spec import FlowControl, Marking, Reliability, TransportSpec
+from fabric.simulated.transports.spec import Reliability, TransportSpec
 
 SPACING_PS = 5 * PS_PER_US  # between any two CNPs of a host: ten congested flows keep DCQCN's interval
 EPOCH_PS = 500 * PS_PER_US  # over which a host counts them

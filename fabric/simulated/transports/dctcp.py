@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from fabric.simulated.compiled import inlined
 from fabric.simulated.engine.state import DCTCP, Simulated
+from fabric.simulated.switches import FlowControl, Marking
 from fabric.simulated.transports import tcp
-from fabric.simulated.transports.spec import FlowControl, Marking, Reliability, TransportSpec
+from fabric.simulated.transports.spec import Reliability, TransportSpec
 
 G = 1 / 16
 MARK_FROM_PACKETS = 65

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from fabric.simulated.compiled import inlined
 from fabric.simulated.engine.state import HPCC, PS_PER_S, Simulated
+from fabric.simulated.switches import FlowControl
 from fabric.simulated.transports import roce
-from fabric.simulated.transports.spec import FlowControl, Reliability, TransportSpec
+from fabric.simulated.transports.spec import Reliability, TransportSpec
 
 ETA = 0.95
 LAST_STAGE = 5

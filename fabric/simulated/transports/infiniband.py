@@ -9,7 +9,8 @@ The engine's links do that; a flow has no window and no rate below the line's. 2
 from __future__ import annotations
 
 from fabric.simulated.engine.state import INFINIBAND
-from fabric.simulated.transports.spec import FlowControl, Reliability, TransportSpec
+from fabric.simulated.switches import FlowControl
+from fabric.simulated.transports.spec import Reliability, TransportSpec
 
 CREDIT_BLOCK_BYTES = 64
 

@@ -12,8 +12,9 @@ from math import ceil
 
 from fabric.simulated.compiled import inlined
 from fabric.simulated.engine.state import IRN, PS_PER_S, PS_PER_US, Simulated
+from fabric.simulated.switches import FlowControl
 from fabric.simulated.transports import roce
-from fabric.simulated.transports.spec import FlowControl, Reliability, TransportSpec
+from fabric.simulated.transports.spec import Reliability, TransportSpec
 
 LOW_PS = 100 * PS_PER_US
 HIGH_PS = 320 * PS_PER_US

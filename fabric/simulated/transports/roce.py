@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from fabric.simulated.compiled import inlined
 from fabric.simulated.engine.state import NOBODY, ROCE, ROCE_V2, Simulated
-from fabric.simulated.transports.spec import FlowControl, Reliability, TransportSpec
+from fabric.simulated.switches import FlowControl
+from fabric.simulated.transports.spec import Reliability, TransportSpec
 
 TIMEOUT_S = 4e-3
 FRAME_BYTES, GRH_BYTES, IP_UDP_BYTES, BTH_ICRC_BYTES = 18, 40, 28, 16

@@ -13,7 +13,8 @@ from __future__ import annotations
 
 from fabric.simulated.compiled import inlined
 from fabric.simulated.engine.state import ENDLESS, NOBODY, PS_PER_S, RENO, Simulated
-from fabric.simulated.transports.spec import FlowControl, Reliability, TransportSpec
+from fabric.simulated.switches import FlowControl
+from fabric.simulated.transports.spec import Reliability, TransportSpec
 
 INITIAL_WINDOW = 10.0
 DUPLICATES = 3

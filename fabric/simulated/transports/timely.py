@@ -14,8 +14,9 @@ from __future__ import annotations
 
 from fabric.simulated.compiled import inlined
 from fabric.simulated.engine.state import PS_PER_US, TIMELY, Simulated
+from fabric.simulated.switches import FlowControl
 from fabric.simulated.transports import roce
-from fabric.simulated.transports.spec import FlowControl, Reliability, TransportSpec
+from fabric.simulated.transports.spec import Reliability, TransportSpec
 
 SEGMENT_PACKETS = 16
 STEP_BPS = 10e6
