@@ -157,7 +157,7 @@ class Trial:
     def __post_init__(self) -> None:
         if bool(self.jobs) + (self.traffic is not None) + (self.collective is not None) != 1:
             raise TrialError(
-                f"{self.cell}: {len(self.jobs)} jobs; a trial has one or more, or traffic, or a collective"
+                f"{self.cell}: {len(self.jobs) or 'no'} jobs; a trial has one or more, or traffic, or a collective"
             )
         if self.traffic is not None and self.fabric.kind is not FabricKind.SIMULATED:
             raise TrialError(f"{self.cell}: traffic on the {self.fabric.kind} fabric; packets are simulated, use that")
