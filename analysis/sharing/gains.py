@@ -22,7 +22,7 @@ from analysis.sharing.rows import CROSSOVER, EXCLUSIVE, Paired, PairRow, SharedJ
 from analysis.sharing.steady import steady_step_time_s, steps_here_s, time_here_s
 from analysis.stats import Interval, bootstrap_interval, exactly, paired_ratio
 from analysis.targets.training import median_phases
-from results.record import Prediction, Record
+from results.record import Prediction, Record, SharingFacts
 
 
 def pairs(cells: Sequence[Sequence[Record]]) -> tuple[PairRow, ...]:
@@ -116,7 +116,7 @@ def _row(records: list[Record], reference: list[Record], bounds: Mapping[int, Pr
         systems=tuple(sorted({job.system for job in records[0].jobs})),
         paired=tuple(_paired(solo, here, predictions[here.repeat]) for solo, here in matched),
     )
-    return _with_metrics(row, matched)
+    return _with_metrics(row, matched, [record.sharing_facts for record in records if record.sharing_facts])
 
 
 def _paired(solo: Record, here: Record, prediction: Prediction | None) -> Paired:
@@ -131,8 +131,10 @@ def _paired(solo: Record, here: Record, prediction: Prediction | None) -> Paired
     )
 
 
-def _with_metrics(row: SharingRow, matched: Sequence[tuple[Record, Record]]) -> SharingRow:
-    """The row with all that goes beyond gain and bound."""
+def _with_metrics(
+    row: SharingRow, matched: Sequence[tuple[Record, Record]], facts: Sequence[SharingFacts]
+) -> SharingRow:
+    """The row with all that goes beyond gain and bound; turns need no repeat alone to be told."""
     fifo = [one.fifo_share for one in row.paired if one.fifo_share is not None]
     limits = [(one.gain, one.limit_share) for one in row.paired if one.limit_share is not None]
     expected = [
@@ -140,7 +142,6 @@ def _with_metrics(row: SharingRow, matched: Sequence[tuple[Record, Record]]) -> 
         for one in row.paired
         if one.expected and one.bound and one.fifo_share is not None
     ]
-    records = [here for _, here in matched]
     jobs = (
         replace(
             job,
@@ -159,7 +160,7 @@ def _with_metrics(row: SharingRow, matched: Sequence[tuple[Record, Record]]) -> 
         limit=None if row.is_reference else _over([gain / share for gain, share in limits]),
         limit_share=None if row.is_reference else _over([share for _, share in limits]),
         jain=_over([jain_index(one) for one in row.paired]),
-        turns=turn_facts([record.sharing_facts for record in records if record.sharing_facts is not None]),
+        turns=turn_facts(facts),
         weights_equal=same,
         weights_compared=compared,
     )

@@ -82,7 +82,7 @@ def _papers(ordering: str, network: str = "", highest_gbit: float | None = None,
 def _best_against_ddp(rows: Sequence[StepRow]) -> Iterator[CellValue]:
     """The fastest of ours with full gradients over DDP's fastest setting, where DDP was given several."""
     for place, here in by_place(rows).items():
-        theirs = [row for row in here if row.method.startswith(DDP)]
+        theirs = [row for row in here if row.method.startswith(DDP) and place.suite == NAME]
         best = fastest(row for row in here if row.system == OURS and not parts(row) & {"half", SERVERS})
         rival = fastest(theirs)
         ratio = speedup(best, rival) if best is not None and rival is not None and len(theirs) > 1 else None
@@ -93,7 +93,7 @@ def _best_against_ddp(rows: Sequence[StepRow]) -> Iterator[CellValue]:
 def _bucket_bytes(row: StepRow) -> float | None:
     """The size of its buckets, of which the first has no other; None if it has no such buckets or does more."""
     plugin = row.strategy.plugins[0]
-    given = {own.name: float(own.given) for own in plugin.given if own.given}
+    given = {own.name: float(own.given) for own in plugin.given if own.unit is not None and own.given}
     if row.method.startswith(DDP):
         return given.get("bucket_mb", 0.0) * MIB or None
     alone = parts(row) == {"fixed-buckets"}
