@@ -58,7 +58,8 @@ class FabricKey:
     def describe(self) -> str:
         """One line for titles, such as `4 hosts, 200 Mbit/s standing for 10 Gbit/s`."""
         hosts = f"{self.num_hosts} host{'s' if self.num_hosts != 1 else ''}"
-        hosts += f" and {self.num_virtual} virtual" if self.num_virtual else ""
+        if self.num_virtual:
+            hosts = f"{self.num_workers} workers, {self.num_virtual} of them virtual"
         if self.network:
             return f"{hosts} of {self.network}"
         if self.rate_bps is None:

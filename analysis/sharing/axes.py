@@ -54,7 +54,9 @@ AXES: dict[str, Axis] = {
         formula_name="1+ρ and 1+1/ρ",
     ),
     JOBS: Axis(label="jobs on each device, k"),
-    HOSTS: Axis(label="hosts, a worker of every job on each", home=lambda pair: float(pair.key.num_workers)),
+    HOSTS: Axis(
+        label="hosts, a worker of every job on each", scale=Scale.LOG, home=lambda pair: float(pair.key.num_workers)
+    ),
     "jitter": Axis(label="jitter: standard deviation of compute / its mean", home=lambda _: 0.0),
     "slow worker": Axis(label="compute time of one worker / that of the others", home=lambda _: 1.0),
     PHASE: Axis(label="start offset of the last job, share of its step"),

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from analysis.cells import is_measured, is_shared, shared_repeats, step_time_s
+from analysis.cells import fabric_key, is_measured, is_shared, shared_repeats, step_time_s
 from analysis.naming import Method, method_of, short_names
 from analysis.sharing.limits import Pair, fifo_share, limit_share, pair_key
 from analysis.sharing.metrics import (
@@ -32,11 +32,13 @@ def pairs(cells: Sequence[Sequence[Record]]) -> tuple[PairRow, ...]:
         measured = [record for record in records if is_measured(record) and is_shared(record)]
         if measured:
             groups.setdefault(pair_key(measured[0]), []).append(measured)
-    firsts = [group[0][0] for group in groups.values()]
-    short = short_names(method for first in firsts for method in _methods(first))
+    alike: dict[object, list[Method]] = {}
+    for group in groups.values():
+        alike.setdefault(_place(group[0][0]), []).extend(_methods(group[0][0]))
+    short = {place: short_names(methods) for place, methods in alike.items()}
     rows = []
     for key, group in groups.items():
-        row = _pair_row(key, group, short)
+        row = _pair_row(key, group, short[_place(group[0][0])])
         rows.append(replace(row, rival=rival_row(row, group[0][0], cells)))
     return tuple(sorted(_told_apart(rows), key=lambda row: (row.title, row.group, row.axis, row.at or 0.0)))
 
@@ -69,6 +71,11 @@ def _told_apart(rows: Sequence[PairRow]) -> list[PairRow]:
         replace(row, names=f"{row.group}: {row.names}") if not row.axis and titles[row.title] > 1 else row
         for row in rows
     ]
+
+
+def _place(record: Record) -> object:
+    """Within what strategies have to be told apart by name: the same work on the same fabric."""
+    return fabric_key(record.fabric), tuple((job.workload, job.batch_size) for job in record.jobs)
 
 
 def _methods(record: Record) -> list[Method]:

@@ -203,7 +203,7 @@ def papers_case(sweeps: Sequence[SweepRow], claimed: float) -> Figure | None:
     values = sorted({at for row, _ in curves for at in row.values})
     _scale(axes, axis_of(curves[0][0].axis), values)
     tags = [_papers_curve(axes, row, series, place) for place, (row, series) in enumerate(curves)]
-    axes.axhline(claimed, color=theme.INK, linestyle="--", linewidth=0.9)
+    axes.plot([values[0], values[-1]], [claimed] * 2, color=theme.INK, linestyle="--", linewidth=0.9)
     _one(axes, values)
     bottom, top = 0.95, max(claimed + 0.05, *(greatest(row) for row, _ in curves)) * 1.03
     axes.set_ylim(bottom, top)

@@ -163,7 +163,7 @@ def test_one_worker_with_virtual_peers_is_no_null_control() -> None:
     virtual = [replace(one, fabric=replace(one.fabric, num_virtual=7)) for one in renamed]
     assert claim(summary_of(renamed), "With nothing").outcome is Outcome.MET
     assert claim(summary_of(virtual), "With nothing").outcome is Outcome.NOT_MEASURED
-    assert "1 host and 7 virtual" in summary_of(virtual).pairs[0].title
+    assert "8 workers, 7 of them virtual" in summary_of(virtual).pairs[0].title
 
 
 def test_a_paced_cell_is_as_wide_as_its_workers_with_the_virtual_ones() -> None:
