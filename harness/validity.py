@@ -5,7 +5,7 @@ again (`suites.runner`). What is exact, in lockstep and on the virtual clock, ha
 
 Differs by evidence, since what can disturb a trial differs (decision 40): real computation needs its core; replayed
 computation on real sockets needs idle processors to wake up on; on the paced fabric waits are slept and the link keeps
-its own time, so only long work on the same core can delay it.
+its own time, so only long work on the same core can delay it. Several real ranks there wait for each other's processes.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ class EvidenceKind(StrEnum):
     REAL = "real computation"
     REPLAYED = "replayed computation on sockets"
     PACED = "replayed computation on the paced fabric"
+    PACED_RANKS = "replayed computation of several ranks on the paced fabric"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +56,7 @@ LIMITS: Mapping[EvidenceKind, Limits] = MappingProxyType(
         EvidenceKind.REAL: Limits(slower=0.15, stolen=0.02, others=0.05),
         EvidenceKind.REPLAYED: Limits(slower=0.15, stolen=0.02, others=0.10, busy=0.5, codec=0.03),
         EvidenceKind.PACED: Limits(stolen=0.10, others=0.6, codec=0.01),
+        EvidenceKind.PACED_RANKS: Limits(stolen=0.05, others=0.10, busy=0.5, codec=0.01),
     }
 )
 
@@ -99,7 +101,9 @@ def evidence_of(record: Record) -> EvidenceKind | None:
     # One job that computes is enough: its ranks need their cores, whatever the others wait for.
     if any(job.device != Device.REPLAY.value for job in record.jobs):
         return EvidenceKind.REAL
-    return EvidenceKind.PACED if record.fabric.kind == FabricKind.PACED.value else EvidenceKind.REPLAYED
+    if record.fabric.kind != FabricKind.PACED.value:
+        return EvidenceKind.REPLAYED
+    return EvidenceKind.PACED if record.fabric.num_hosts == 1 else EvidenceKind.PACED_RANKS
 
 
 def _disturbances(machine: MachineFacts) -> dict[str, float]:

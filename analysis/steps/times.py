@@ -132,7 +132,8 @@ Single = tuple[float, tuple[str, ...]]  # the step of one worker, and the record
 
 
 def _singles(rows: Sequence[StepRow]) -> Callable[[Setting], Single | None]:
-    """The step of one worker: alone and measured, nearest to the place; else the computation that was predicted."""
+    """The step of one worker: alone and measured, of the place's suite and link if they have one; else the computation
+    that was predicted."""
     alone = [
         (row.place, row.step_time_s.median, row.ids)
         for row in rows
@@ -148,7 +149,8 @@ def _singles(rows: Sequence[StepRow]) -> Callable[[Setting], Single | None]:
         for known in (alone, predicted):
             same = [one for one in known if _work(one[0]) == _work(place)]
             if same:
-                nearest = [one for one in same if one[0].gbit == place.gbit] or same
+                own = [one for one in same if one[0].suite == place.suite] or same
+                nearest = [one for one in own if one[0].gbit == place.gbit] or own
                 return statistics.median(step_s for _, step_s, _ in nearest), tuple(
                     i for *_, ids in nearest for i in ids
                 )

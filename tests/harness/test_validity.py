@@ -51,7 +51,8 @@ def record(kind: str = "emulated", device: str = "replay", machine: MachineFacts
         num_parameters=1000,
         ranks=(RankTimes(rank=0, warmup_s=(1.0,), steps_s=(STEP_S, STEP_S)),),
     )
-    fabric = FabricFacts(kind=kind, label=kind, num_hosts=2, size_scale=50)
+    hosts = (1, 1) if kind == "paced" else (2, 0)
+    fabric = FabricFacts(kind=kind, label=kind, num_hosts=hosts[0], num_virtual=hosts[1], size_scale=50)
     return Record(
         id="s.c.r00",
         suite="s",
@@ -101,6 +102,9 @@ def test_real_computation_may_use_its_own_cores_and_paced_replay_may_stand_besid
     beside = replace(QUIET, busy_share=0.6, other_share=0.5)
     assert judged(record("paced", machine=beside)).status is Status.OK
     assert judged(record("emulated", machine=beside)).status is Status.INVALID
+    several = replace(record("paced"), fabric=replace(record("paced").fabric, num_hosts=2))
+    assert judged(several).status is Status.OK
+    assert judged(replace(several, machine=beside)).status is Status.INVALID
     assert judged(record("paced", "cpu", machine=beside)).status is Status.INVALID
 
 
