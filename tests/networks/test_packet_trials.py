@@ -95,7 +95,7 @@ def test_bad_traffic_names_the_value_and_the_remedy(trial: Trial, error: type[Va
 def test_traffic_goes_nowhere_but_on_a_simulated_network() -> None:
     with pytest.raises(TrialError, match="packets are simulated"):
         replace(asked(), fabric=FabricSpec(kind=FabricKind.EMULATED))
-    with pytest.raises(TrialError, match="at least one, or traffic"):
+    with pytest.raises(TrialError, match="no jobs; a trial has one or more"):
         replace(asked(), traffic=None)
 
 
