@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from analysis.cells import OURS
-from analysis.steps.claims import Accepts
 from analysis.steps.rows import Setting, StepRow
 
 ORDERINGS = ("p3", "tictac", "bytescheduler")
@@ -18,11 +17,6 @@ def parts(row: StepRow) -> frozenset[str]:
 def is_fifo(row: StepRow) -> bool:
     """Whether it is ours, with nothing reordered and nothing compressed."""
     return row.system == OURS and not parts(row) & {*ORDERINGS, "half", "topk", "bayesian"}
-
-
-def starting(*starts: str) -> Accepts:
-    """Ours whose label begins so."""
-    return lambda row: row.system == OURS and row.method.startswith(starts)
 
 
 def anywhere(_: Setting) -> bool:
