@@ -6,10 +6,11 @@ synchronous is the bound 0, asynchronous no bound at all.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 
-class BoundedStaleness:
+class BoundedStaleness(ABC):
     """A `baselines.api.Consistency` but for its card and `staleness`, in clocks, None without a bound.
 
     Differs from the papers: each update counts 1/P, so that P workers step as far as one batch P times as large.
@@ -18,9 +19,9 @@ class BoundedStaleness:
     __slots__ = ()
 
     @property
+    @abstractmethod
     def staleness(self) -> int | None:
         """How many clocks a worker may be ahead."""
-        raise NotImplementedError
 
     @property
     def is_synchronous(self) -> bool:

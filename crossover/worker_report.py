@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 WORKER_REPORTS = "CROSSOVER_WORKER_REPORTS"
 
@@ -94,13 +94,11 @@ def layers_text(job: str, report: WorkerReport) -> str:
     return json.dumps(text, indent=1, allow_nan=False) + "\n"
 
 
-def _read(given: dict[str, object]) -> WorkerReport:
+def _read(given: dict[str, Any]) -> WorkerReport:
     """What `write_report` wrote, by the same version."""
-    layers: Sequence[dict[str, object]] = given.pop("layers")  # type: ignore[assignment]
-    return WorkerReport(**given, layers=tuple(map(_read_layer, layers)))  # type: ignore[arg-type]
+    return WorkerReport(**{**given, "layers": tuple(map(_read_layer, given["layers"]))})
 
 
-def _read_layer(given: dict[str, object]) -> LayerReport:
-    parameters: Sequence[tuple[str, Sequence[int]]] = given.pop("parameters")  # type: ignore[assignment]
-    shapes = tuple((name, tuple(shape)) for name, shape in parameters)
-    return LayerReport(**given, parameters=shapes)  # type: ignore[arg-type]
+def _read_layer(given: dict[str, Any]) -> LayerReport:
+    shapes = tuple((name, tuple(shape)) for name, shape in given["parameters"])
+    return LayerReport(**{**given, "parameters": shapes})

@@ -73,19 +73,9 @@ def record_of(trial: Trial, answer: Answer, background: Background) -> Record:
     status, reason = _verdict(trial, answer)
     done = answer.ending is Ending.DONE
     facts = sharing_facts(trial, answer.ranks) if done and trial.sharing is not None else None
-    return Record(
-        id=trial.id,
-        suite=trial.suite,
-        cell=trial.cell,
-        repeat=trial.repeat,
-        seed=trial.seed,
-        status=status,
+    return replace(
+        bare_record(trial, status, fabric_facts(trial, background.link), background.environment),
         reason=reason,
-        sharing=trial.sharing.value if trial.sharing else "none",
-        link=trial.link.value if trial.sharing and trial.sharing.gates_link else "",
-        axis=trial.axis,
-        at=trial.at,
-        fabric=fabric_facts(trial, background.link),
         jobs=tuple(
             _job_result(trial, index, answer, [rank for rank in servers if rank.job == index], background.prediction)
             for index in range(len(trial.jobs))
@@ -94,8 +84,25 @@ def record_of(trial: Trial, answer: Answer, background: Background) -> Record:
         prediction=background.prediction
         or (_prediction(trial, background.costs or costs_of(answer.ranks), facts) if done else None),
         sharing_facts=facts,
+    )
+
+
+def bare_record(trial: Trial, status: Status, fabric: FabricFacts, environment: Environment) -> Record:
+    """What was asked for and where, before anything is said of what came of it."""
+    return Record(
+        id=trial.id,
+        suite=trial.suite,
+        cell=trial.cell,
+        repeat=trial.repeat,
+        seed=trial.seed,
+        status=status,
+        sharing=trial.sharing.value if trial.sharing else "none",
+        link=trial.link.value if trial.sharing and trial.sharing.gates_link else "",
+        axis=trial.axis,
+        at=trial.at,
+        fabric=fabric,
         trial=to_jsonable(trial),
-        environment=background.environment,
+        environment=environment,
     )
 
 

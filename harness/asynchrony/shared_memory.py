@@ -78,7 +78,7 @@ def train_shared(
         parts = [np.arange(own, len(problem.labels), num_workers) for own in range(num_workers)]
         dice = [np.random.default_rng((seed, epoch, own)) for own in range(num_workers)]
         pids = [
-            _forked(partial(_work, problem, weights, own.permutation(part), step))
+            forked(partial(_work, problem, weights, own.permutation(part), step))
             for own, part in zip(dice, parts, strict=True)
         ]
         # Meeting between epochs makes the step's decay the same for all workers.
@@ -89,7 +89,8 @@ def train_shared(
     return SharedRun(weights.copy(), problem.loss(weights), seconds)
 
 
-def _forked(run: Callable[[], None]) -> int:
+def forked(run: Callable[[], None]) -> int:
+    """The number of a process that runs this and nothing else; it exits with 1 if that raises."""
     pid = os.fork()
     if pid:
         return pid

@@ -8,7 +8,7 @@ from baselines.api import Tried
 from baselines.strategy import Strategy
 from fabric.api import FabricKind
 from harness.facts import asked_of
-from harness.outcome import fabric_facts
+from harness.outcome import bare_record, fabric_facts
 from harness.predict.bounds import Bounds, bounds
 from harness.predict.calibration import Calibration, paced_costs
 from harness.predict.codecs import with_charge
@@ -150,40 +150,36 @@ def simulated_record(
 
     `imagined`: the trial's own fabric only says the rate, and it cannot be run.
     """
-    (job, *_), spec = trial.jobs, trial.fabric
-    scale = job.workload.size_scale
-    own = world == spec.num_ranks and not imagined
+    job = trial.jobs[0]
+    own = world == trial.fabric.num_ranks and not imagined
     name = trial.cell if own else f"{trial.cell}/{world}-hosts"
     asked = asked_of(job, 1, world)
     costs = None if isinstance(found, str) else found.costs
-    return Record(
-        id=replace(trial, cell=name).id,
-        suite=trial.suite,
-        cell=name,
-        repeat=trial.repeat,
-        seed=trial.seed,
-        status=Status.SKIPPED if isinstance(found, str) else Status.OK,
+    fabric = _simulated_fabric(trial, costs, world, imagined=imagined)
+    status = Status.SKIPPED if isinstance(found, str) else Status.OK
+    return replace(
+        bare_record(replace(trial, cell=name), status, fabric, environment),
         reason=found if isinstance(found, str) else "",
-        sharing=trial.sharing.value if trial.sharing else "none",
-        axis=trial.axis,
-        at=trial.at,
-        fabric=fabric_facts(replace(trial, fabric=replace(spec, num_hosts=world)), None)
-        if spec.network is not None
-        else FabricFacts(
-            kind="simulated" if imagined else spec.kind.value,
-            label="simulated",
-            num_hosts=world,
-            rate_bps=spec.rate_bps,
-            equivalent_rate_bps=spec.rate_bps * scale if spec.rate_bps else None,
-            size_scale=scale,
-            alpha_s=costs.alpha_s if costs else None,
-            beta_s_per_byte=costs.beta_s_per_byte if costs else None,
-            fit_residual=costs.residual if costs else None,
-        ),
         jobs=(asked if isinstance(found, str) else _simulated_job(asked, found),),
         prediction=None if isinstance(found, str) else found.prediction,
         trial=to_jsonable(trial) if own else {},
-        environment=environment,
+    )
+
+
+def _simulated_fabric(trial: Trial, costs: LinkCosts | None, world: int, *, imagined: bool) -> FabricFacts:
+    spec, scale = trial.fabric, trial.jobs[0].workload.size_scale
+    if spec.network is not None:
+        return fabric_facts(replace(trial, fabric=replace(spec, num_hosts=world)), None)
+    return FabricFacts(
+        kind="simulated" if imagined else spec.kind.value,
+        label="simulated",
+        num_hosts=world,
+        rate_bps=spec.rate_bps,
+        equivalent_rate_bps=spec.rate_bps * scale if spec.rate_bps else None,
+        size_scale=scale,
+        alpha_s=costs.alpha_s if costs else None,
+        beta_s_per_byte=costs.beta_s_per_byte if costs else None,
+        fit_residual=costs.residual if costs else None,
     )
 
 

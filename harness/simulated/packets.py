@@ -15,8 +15,8 @@ from fabric.simulated.graph import Floats
 from fabric.simulated.packet import PacketRun
 from fabric.simulated.packet_flows import flows_of, host_bps, last_link, network_of
 from fabric.simulated.packet_traffic import PacketTraffic
+from harness.outcome import bare_record
 from harness.trial import Trial
-from results.codec import to_jsonable
 from results.record import Environment, FabricFacts, Record, Status
 from results.traffic import GroupFacts, TrafficFacts
 
@@ -63,27 +63,15 @@ def traffic_record(trial: Trial, environment: Environment) -> Record:
     """The record of a trial of flows; nothing about it depends on this machine."""
     traffic, network = _asked(trial)
     graph = network_of(network)
-    return Record(
-        id=trial.id,
-        suite=trial.suite,
-        cell=trial.cell,
-        repeat=trial.repeat,
-        seed=trial.seed,
-        status=Status.OK,
-        axis=trial.axis,
-        at=trial.at,
-        fabric=FabricFacts(
-            kind=trial.fabric.kind.value,
-            label=trial.fabric.kind.value,
-            num_hosts=graph.num_hosts,
-            rate_bps=host_bps(graph, traffic.watched),
-            network=network.network_text,
-            transport=network.transport,
-        ),
-        traffic=run_traffic(trial),
-        trial=to_jsonable(trial),
-        environment=environment,
+    fabric = FabricFacts(
+        kind=trial.fabric.kind.value,
+        label=trial.fabric.kind.value,
+        num_hosts=graph.num_hosts,
+        rate_bps=host_bps(graph, traffic.watched),
+        network=network.network_text,
+        transport=network.transport,
     )
+    return replace(bare_record(trial, Status.OK, fabric, environment), traffic=run_traffic(trial))
 
 
 def _sampled(run: PacketRun, traffic: PacketTraffic, link: int) -> Iterator[tuple[float, int, int]]:

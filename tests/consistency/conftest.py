@@ -5,16 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import pytest
-import torch
-from forks import Fork, end, fork
+from forks import Fork, end
+from single_thread import one_thread as one_thread
 
-
-@pytest.fixture(scope="session", autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+from harness.asynchrony.shared_memory import forked as fork
 
 
 @pytest.fixture

@@ -9,19 +9,6 @@ from collections.abc import Callable
 Fork = Callable[[Callable[[], None]], int]  # runs something in a process of its own; answers with its number
 
 
-def fork(run: Callable[[], None]) -> int:
-    """A process that runs this and nothing else; it exits with 1 if that raises."""
-    pid = os.fork()
-    if pid:
-        return pid
-    code = 1
-    try:
-        run()
-        code = 0
-    finally:
-        os._exit(code)
-
-
 def end(pid: int) -> None:
     """Kill it if it still runs, and reap it."""
     os.kill(pid, signal.SIGKILL)

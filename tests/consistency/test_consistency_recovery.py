@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
-from forks import end, fork
+from forks import end
 from torch import Tensor, nn
 
 from baselines.api import Consistency
@@ -21,6 +22,7 @@ from harness.asynchrony.cluster import OnLoss, VirtualCluster
 from harness.asynchrony.parameters import Parameters
 from harness.asynchrony.recovery import ServerStates, WorkerStates, last_common_version, versions_of
 from harness.asynchrony.server import ParameterServerProcess
+from harness.asynchrony.shared_memory import forked as fork
 from harness.asynchrony.training import Training
 from harness.asynchrony.virtual import VirtualRun
 from harness.asynchrony.worker import train_on_servers
@@ -101,8 +103,8 @@ def start(
         link.close()
         torch.save(training.values, folder / f"end-{worker}.pt")
 
-    pids = [fork(lambda number=number: serve(number)) for number in range(num_servers)]  # type: ignore[misc]
-    pids += [fork(lambda worker=worker: work(worker)) for worker in range(NUM_WORKERS)]  # type: ignore[misc]
+    pids = [fork(partial(serve, number)) for number in range(num_servers)]
+    pids += [fork(partial(work, worker)) for worker in range(NUM_WORKERS)]
     for server in servers:
         server.close()  # this process' copies of their listeners
     return pids

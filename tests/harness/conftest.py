@@ -1,16 +1,3 @@
-"""Tensors here are tiny: one thread is faster than two."""
+"""Tests of this folder compute on one thread."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
-import pytest
-import torch
-
-
-@pytest.fixture(scope="session", autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+from single_thread import one_thread as one_thread

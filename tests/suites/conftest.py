@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import torch
 from commands import Command, Ended
 from own_data import make_corpus, make_images
+from single_thread import one_thread as one_thread
 
 from suites.cli import main
 
@@ -29,14 +29,6 @@ def command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
         return Ended(code, captured.out, captured.err)
 
     return run
-
-
-@pytest.fixture(scope="session", autouse=True)
-def single_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture
