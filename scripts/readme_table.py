@@ -16,7 +16,6 @@ from pathlib import Path
 
 from analysis.claims import Outcome, side
 from analysis.figures import drawings, save
-from analysis.naming import Method, left_out, short_names
 from analysis.rows import CellRow, Drawing, PairRow, SettingRow, SharingRow, Summary
 from analysis.stats import FEWEST_FOR_LEVEL
 from analysis.wording import NOT_KNOWN, factor, number, percent, plural
@@ -89,15 +88,15 @@ def table(settings: Sequence[SettingRow]) -> Iterator[str]:
     """Systems down, settings across; the line without communication last."""
     yield f"| system | {' | '.join(heading(setting) for setting in settings)} |"
     yield f"|---|{'---:|' * len(settings)}"
-    for label, name in short_names(methods(settings)).items():
-        yield f"| `{name}` | {' | '.join(_cell(setting, label) for setting in settings)} |"
+    for name in names(settings):
+        yield f"| `{name}` | {' | '.join(_cell(setting, name) for setting in settings)} |"
     if any(setting.ideal for setting in settings):
         yield f"| {IDEAL} | {' | '.join(_throughput_of(setting.ideal) for setting in settings)} |"
 
 
-def methods(settings: Sequence[SettingRow]) -> list[Method]:
-    """What was compared, each once."""
-    return list(dict.fromkeys(row.method for setting in settings for row in setting.competitors))
+def names(settings: Sequence[SettingRow]) -> list[str]:
+    """What was compared, each once, with sizes as what they stand for."""
+    return list(dict.fromkeys(row.name for setting in settings for row in setting.competitors))
 
 
 def heading(setting: SettingRow) -> str:
@@ -105,8 +104,8 @@ def heading(setting: SettingRow) -> str:
     return f"{setting.key.workload}<br>{setting.key.fabric.describe()}<br>*{setting.evidence}*"
 
 
-def _cell(setting: SettingRow, label: str) -> str:
-    row = next((row for row in setting.competitors if row.label == label), None)
+def _cell(setting: SettingRow, name: str) -> str:
+    row = next((row for row in setting.competitors if row.name == name), None)
     if row is not None and row.is_baseline:
         return f"1 ({number(row.samples_per_s.median)} samples/s)"
     text = _throughput_of(row)
@@ -119,13 +118,11 @@ def _throughput_of(row: CellRow | None) -> str:
 
 def table_note(settings: Sequence[SettingRow]) -> str:
     """What the numbers are, over how many repeats, and what the names leave out."""
-    compared = methods(settings)
-    names = short_names(compared)
-    baselines = sorted({names[setting.baseline] for setting in settings if setting.baseline})
+    baselines = sorted({setting.baseline_name for setting in settings if setting.baseline})
     counts = sorted({row.num_repeats for setting in settings for row in setting.cells})
     repeats = " to ".join(map(str, dict.fromkeys((counts[0], counts[-1]))))
     thin = f" Below {FEWEST_FOR_LEVEL} repeats (… to …) is their range, which decides nothing."
-    common = left_out(compared, compared)
+    common = ", ".join(dict.fromkeys(setting.left_out for setting in settings if setting.left_out))
     return (
         f"Throughput over {', '.join(baselines)}: median of paired repeats [95 % bootstrap interval], "
         f"n = {repeats}; **bold**: the interval lies above 1. "

@@ -4,7 +4,8 @@ Three groups of cells (README.md says how to read them), six repeats within five
 real     2 emulated hosts at 200 Mbit/s, real compute: ResNet-20 on digits, or BERT-tiny if `--data` is text
 replay   8 workers on a modelled link of 25 or 100 Gbit/s, replayed ResNet-50 and BERT-base
 sharing  two jobs a host: one pair computes on 2 emulated hosts, one is replayed among 8 and runs naively as well
-Ours and torch DDP have the same sizes of buckets to choose from, and every size is a cell: an equal search, recorded.
+Ours and torch DDP have the same sizes of buckets to choose from, and every size is a cell. But for 0.25 MiB ours begin
+with a smaller one, which DDP cannot be given beside a size: README.md says what follows from that.
 """
 
 from __future__ import annotations
