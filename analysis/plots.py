@@ -47,7 +47,7 @@ def overview(settings: Sequence[SettingRow]) -> Figure | None:
 
 def _column(setting: SettingRow) -> str:
     fabric = setting.key.fabric
-    return f"{setting.key.workload}\n{setting.num_workers} workers, {fabric.stands_for}\n({setting.evidence})"
+    return f"{setting.key.workload}\n{setting.num_workers} workers\n{fabric.stands_for}\n({setting.evidence})"
 
 
 def _speedup(setting: SettingRow, name: str) -> float:

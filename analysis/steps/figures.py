@@ -25,8 +25,8 @@ _WORKERS = (
 )
 _PAYS = (
     "Rates of the link, in Gbit/s, at which a method is more than 1 % faster than {reference}: curves over the rate "
-    "are compared and the crossing interpolated between neighbouring rates. Predicted curves where there are any, else "
-    "measured ones. Light: on no rate, dark: on all."
+    "are compared and the crossing interpolated between neighbours: measured ones, or predicted ones where these "
+    "know more rates. Light: on no rate, dark: on all."
 )
 _ERRORS = (
     "Every measured cell against its prediction, of which no training step of the cell was seen. Grey: within 8 %. "
@@ -40,7 +40,8 @@ def step_drawings(summary: Summary) -> Iterator[Drawing]:
 
     for study in summary.studies:
         for exchange in _exchanges(study):
-            rows = [row for row in study.rows if exchange_of(row) == exchange]
+            # A line over rates or workers would join topologies: a suite of those draws its own.
+            rows = [row for row in study.rows if exchange_of(row) == exchange and not row.place.network]
             stem = _slug(f"{study.suite}-{study.workload}-{study.batch_size}-{exchange}")
             where = f" {study.title}, {exchange}."
             yield from _drawn(f"rate-{stem}", _RATE + where, step_plots.over_rate(study, rows), rows)

@@ -56,7 +56,7 @@ def over_rate(study: StudyRow, rows: Sequence[StepRow]) -> Figure | None:
         return None
     drawn = [row for row in rows if row.place.num_workers in columns and row.place.gbit is not None]
     styles = looks(_methods(drawn, study.reference))
-    figure, axes = _grid(2, len(columns), height_in=3.9, legend_rows=_legend_rows(styles))
+    figure, axes = _grid(2, len(columns), height_in=3.9, legend_rows=_legend_rows(rows, styles))
     for place, workers in enumerate(columns):
         here = [row for row in drawn if row.place.num_workers == workers]
         for part, (predicted, measured) in zip(axes[:, place], _STEP_AND_EFFICIENCY, strict=True):
@@ -76,7 +76,7 @@ def over_workers(study: StudyRow, rows: Sequence[StepRow]) -> Figure | None:
         return None
     drawn = [row for row in rows if row.place.gbit in rates]
     styles = looks(_methods(drawn, study.reference))
-    figure, axes = _grid(1, len(rates), height_in=2.3, legend_rows=_legend_rows(styles))
+    figure, axes = _grid(1, len(rates), height_in=2.3, legend_rows=_legend_rows(rows, styles))
     for place, gbit in enumerate(rates):
         here = [row for row in drawn if row.place.gbit == gbit]
         predicted, measured = _STEP_AND_EFFICIENCY[1]
@@ -111,7 +111,7 @@ def where_it_pays(studies: Sequence[StudyRow]) -> Figure | None:
     axes.grid(visible=False)
     axes.tick_params(axis="x", rotation=0, labelsize=6.5)
     axes.tick_params(axis="y", rotation=0)
-    theme.label(axes, f"Gbit/s at which a method beats {studies[0].reference}", "")
+    theme.label(axes, "Gbit/s at which a method beats the reference", "")
     return figure
 
 
@@ -173,8 +173,15 @@ def _grid(num_rows: int, num_columns: int, *, height_in: float, legend_rows: int
     return figure, axes
 
 
-def _legend_rows(styles: Looks) -> int:
-    return 1 + (len(styles) + 2) // 2
+def _labels(rows: Sequence[StepRow], styles: Looks) -> list[str]:
+    """What the legend calls each method, in lines short enough for two columns."""
+    names = {row.method: row.name for row in rows}
+    return [theme.folded(names[method]) for method in styles]
+
+
+def _legend_rows(rows: Sequence[StepRow], styles: Looks) -> int:
+    num_lines = sum(1 + label.count("\n") for label in _labels(rows, styles))
+    return 1 + (num_lines + 2) // 2
 
 
 def _curves(
@@ -211,7 +218,6 @@ _STEP_AND_EFFICIENCY: tuple[tuple[Value, Callable[[StepRow], Any]], ...] = (
 
 def _finish(figure: Figure, axes: Any, study: StudyRow, rows: Sequence[StepRow], styles: Looks, x_label: str) -> None:
     """Names of the axes, the legend under them, and the title over all."""
-    names = {row.method: row.name for row in rows}
     step, efficiency = (axes[0], axes[1]) if len(axes) > 1 else (None, axes[0])
     if step is not None:
         step[0].set_ylabel("ms a step")
@@ -227,7 +233,8 @@ def _finish(figure: Figure, axes: Any, study: StudyRow, rows: Sequence[StepRow],
     for part in axes[-1]:
         part.set_xlabel(x_label, loc="right")
     handles: list[Patch | Line2D] = [
-        Line2D([], [], label=names[method], markersize=3.6, **style) for method, style in styles.items()
+        Line2D([], [], label=label, markersize=3.6, **style)
+        for label, style in zip(_labels(rows, styles), styles.values(), strict=True)
     ]
     theme.legend(figure, handles, columns=2 if len(axes[0]) < MOST_COLUMNS else MOST_COLUMNS)
     title = f"{study.title} ({_evidence(rows)})"

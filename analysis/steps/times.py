@@ -209,16 +209,23 @@ def pays(rows: Sequence[StepRow], reference: str) -> tuple[PaysRow, ...]:
     for workers in sorted({row.place.num_workers for row in rows}):
         here = [row for row in rows if row.place.num_workers == workers and row.place.gbit is not None]
         for method in dict.fromkeys(row.method for row in here if row.method != reference):
-            for basis, value in (("predicted", _predicted), ("measured", _median)):
-                theirs, own = _curve(here, reference, value), _curve(here, method, value)
-                gains = [(gbit, theirs[gbit] / own[gbit]) for gbit in sorted(own.keys() & theirs.keys())]
-                if len(gains) > 1:
-                    span = gains[0][0], gains[-1][0]
-                    ranges = paying_ranges(gains)
-                    name = _name_of(method, here)
-                    found.append(PaysRow(name=name, num_workers=workers, ranges=ranges, rates=span, basis=basis))
-                    break
+            curves = (("measured", _median), ("predicted", _predicted))
+            gains = {basis: _gains(here, reference, method, value) for basis, value in curves}
+            basis = max(gains, key=lambda one: len(gains[one]))  # of equally many rates those that were measured
+            if len(gains[basis]) > 1:
+                span = gains[basis][0][0], gains[basis][-1][0]
+                ranges = paying_ranges(gains[basis])
+                name = _name_of(method, here)
+                found.append(PaysRow(name=name, num_workers=workers, ranges=ranges, rates=span, basis=basis))
     return tuple(found)
+
+
+def _gains(
+    rows: Sequence[StepRow], reference: str, method: str, value: Callable[[StepRow], float | None]
+) -> list[tuple[float, float]]:
+    """A step of the reference over one of the method at each rate that both know, in order."""
+    theirs, own = _curve(rows, reference, value), _curve(rows, method, value)
+    return [(gbit, theirs[gbit] / own[gbit]) for gbit in sorted(own.keys() & theirs.keys())]
 
 
 def _predicted(row: StepRow) -> float | None:
