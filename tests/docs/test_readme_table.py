@@ -10,10 +10,9 @@ import pytest
 from pages import ROOT
 
 from analysis.figures import drawings
-from analysis.naming import short_names
 from analysis.rows import Summary
 from results.record import Record, read_records, write_record
-from scripts.readme_table import RECORDS, block, main, methods, table
+from scripts.readme_table import RECORDS, block, main, table
 from suites.reports import summary_of
 
 PAGE = "# Title\n\n<!-- quick:begin -->\nnothing yet\n<!-- quick:end -->\n\nthe rest\n"
@@ -40,13 +39,18 @@ def summary(records: list[Record]) -> Summary:
 
 def test_the_table_has_every_system_and_setting_with_its_interval(summary: Summary) -> None:
     heading, _, *rows = table(summary.settings)
-    names = short_names(methods(summary.settings))
     assert all(setting.key.workload in heading and setting.evidence in heading for setting in summary.settings)
     for setting in summary.settings:
         for row in setting.competitors:
-            line = next(line for line in rows if line.startswith(f"| `{names[row.label]}` |"))
+            line = next(line for line in rows if line.startswith(f"| `{row.name}` |"))
             assert line.count("|") == heading.count("|")
             assert ("samples/s" if row.is_baseline else f"{row.speedup.low:.2g}"[:3] if row.speedup else "–") in line
+
+
+def test_replayed_sizes_are_what_they_stand_for() -> None:
+    page = "\n".join(table(summary_of(read_records([RECORDS])).settings))
+    assert "`fixed-buckets(bucket=6.29 MB, first_bucket=1.05 MB)`" in page
+    assert "12.6 kB" not in page  # the same bucket of tensors that are 500 times smaller
 
 
 def test_only_what_lies_above_1_as_a_whole_is_bold(summary: Summary) -> None:
