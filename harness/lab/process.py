@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import socket
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,7 +35,9 @@ from harness.trial import Job, Trial
 from models.device import DeviceError
 from models.workload import Device, WorkloadError, open_workload
 
-FIRST_PORT = 20_000
+# Above those of a launcher's ranks, and below those that the kernel gives to outgoing connections.
+FIRST_PORT, NUM_PORTS = 20_000, 12_000
+PORTS_A_TASK = 8
 
 
 @dataclass(slots=True)
@@ -79,7 +82,10 @@ class Lab:
         a virtual device that does not start, or dies, is a failure."""
         hosts = (task.part.host,) if task.part else cluster.hosts
         try:
-            with places(task.trial, hosts, self.scratch, self._port()) as seats:
+            # Labs of one machine begin at different ports, and a lab's tasks too.
+            first = os.getpid() * 97 + self._num_tasks * PORTS_A_TASK
+            port = free_ports(first, len(task.trial.jobs) if task.trial is not None else 1)
+            with places(task.trial, hosts, self.scratch, port) as seats:
                 return self._run(task, cluster, [_meeting(seat, task.part) for seat in seats])
         except FabricError as error:
             return Answer(ending=Ending.UNAVAILABLE, reason=str(error))
@@ -117,11 +123,6 @@ class Lab:
                     _step_once(workload.build_model(trial.seed), job)
                 self._opened.add(repr(job.workload))
 
-    def _port(self) -> int:
-        """Where rank 0 of the first job listens; other jobs follow. Free in namespaces of our own;
-        on the native fabric each lab and task has a range of its own."""
-        return FIRST_PORT + (os.getpid() * 97) % 20_000 + self._num_tasks * 8 % 8_000
-
     def _run(self, task: Task, cluster: Cluster, seats: list[Place]) -> Answer:
         before = cluster.counters()
         go_read, go_write = os.pipe()
@@ -147,6 +148,29 @@ class Lab:
             sent_packets=tuple(crossed.tx_packets for crossed in sent),
             resent_segments=tuple(crossed.resent_segments for crossed in sent),
         )
+
+
+def free_ports(first: int, num_jobs: int) -> int:
+    """Where rank 0 of the first job listens; other jobs follow. Looks from the `first` one on, modulo those there are.
+
+    Raises: FabricError if all are in use.
+    """
+    for offset in range(0, NUM_PORTS, PORTS_A_TASK):
+        port = FIRST_PORT + (first + offset) % NUM_PORTS
+        if all(_is_free(port + job) for job in range(num_jobs)):
+            return port
+    raise FabricError(f"no free ports from {FIRST_PORT} to {FIRST_PORT + NUM_PORTS}; end what listens there")
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        # As the store does: a connection of an earlier trial that lingers is no hindrance.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("", port))
+        except OSError:
+            return False
+        return True
 
 
 def _meeting(place: Place, part: Part | None) -> Place:

@@ -210,7 +210,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     no_caches = shutil.ignore_patterns("__pycache__")
     for name in (*PACKAGES, "tests/baselines"):
         shutil.copytree(ROOT / name, root / name, ignore=no_caches)
-    for name in ("pyproject.toml", "tests/conftest.py", "tests/patience.py"):
+    for name in ("pyproject.toml", *(str(shared.relative_to(ROOT)) for shared in ROOT.glob("tests/[!t]*.py"))):
         shutil.copy(ROOT / name, root / name)
     (root / path).write_text(code)
     return root
