@@ -152,7 +152,7 @@ def simulated_record(
     """
     job = trial.jobs[0]
     own = world == trial.fabric.num_ranks and not imagined
-    name = trial.cell if own else f"{trial.cell}/{world}-hosts"
+    name = f"{trial.cell}/{world}-hosts"  # never that of a cell that was measured
     asked = asked_of(job, 1, world)
     costs = None if isinstance(found, str) else found.costs
     fabric = _simulated_fabric(trial, costs, world, imagined=imagined)

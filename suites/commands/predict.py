@@ -113,7 +113,7 @@ def _suite_cells(arguments: argparse.Namespace, calibration: Calibration) -> Ite
     suite = suite_of(arguments.suite)
     grid = suite.predicted or suite.grid
     network = network_from(arguments)
-    kind = _kind(arguments.fabric) if network is None else FabricKind.SIMULATED
+    kind = suite.fabric or _kind(arguments.fabric) if network is None else FabricKind.SIMULATED
     trials = select(grid(Options(fabric=kind, network=network)), arguments.only)
     for trial in {replace(trial, repeat=0, seed=1): None for trial in trials}:
         for world in dict.fromkeys((trial.fabric.num_ranks, *suite.predicted_worlds)):

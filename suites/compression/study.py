@@ -266,10 +266,6 @@ def _mean_bits(study: CompressionStudy, row: TargetRow | None) -> float | None:
     return found.mean_bits if found is not None else None
 
 
-def _wide(row: MethodRow) -> bool:
-    return row.place.num_workers >= 8
-
-
 def _wider(row: MethodRow) -> bool:
     return row.place.num_workers > 8
 
@@ -330,22 +326,6 @@ CLAIMS: tuple[CompressionClaim, ...] = (
         select=_volumes,
         formula=Formula.VOLUME,
         low=5.0,
-        unit="×",
-    ),
-    CompressionClaim(
-        claim="gTop-k's paper: 1.1 to 1.7 times faster than top-k (32 workers there, 8 here)",
-        quantity="Top-k's step over its own, repeat by repeat",
-        select=_faster("gTop-k", "top-k", _wide),
-        formula=Formula.SPEED_UP,
-        low=1.1,
-        unit="×",
-    ),
-    CompressionClaim(
-        claim="gTop-k's paper: 2.7 times faster than dense at least (32 workers on 1 Gbit/s there, 8 on 10 here)",
-        quantity="Float32's step over its own, repeat by repeat",
-        select=_faster("gTop-k", DENSE, _wide),
-        formula=Formula.SPEED_UP,
-        low=2.7,
         unit="×",
     ),
     CompressionClaim(

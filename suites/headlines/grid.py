@@ -1,7 +1,8 @@
 """The suite `headlines`: what papers claim in their abstracts, each in a setting as near to its own as can be had.
 
 One cell for a paper's method, one for its baseline as it had it, and the best dense ones that are known here, side by
-side on the paced fabric with computation from profiles. README.md beside this lists what differs from each paper.
+side with computation from profiles: on the paced fabric, and where that would measure this machine on the virtual clock
+(`crossover-bench predict headlines`). README.md beside this lists what differs from each paper.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from fabric.api import FabricKind, FabricSpec
+from fabric.api import FabricKind
 from harness.sizes import scaled
 from harness.trial import Job, Trial
 from models.workload import Device, WorkloadSpec
@@ -17,20 +18,26 @@ from results.facts import Role
 from suites.api import Options, Suite, interleave
 from suites.headlines.papers import HEADLINES, SGD, PaperSetting, places
 from suites.recipes import trial
-from suites.scaling import NUM_WARMUP, PACED_SCALE, Wire, distinct, shortened, standing
+from suites.scaling import NUM_WARMUP, PACED_SCALE, distinct, shortened, standing
 
 NAME = "headlines"
 
 
 def grid(options: Options) -> Sequence[Trial]:
-    """Every place, repeats interleaved; `--smoke` keeps one short repeat of a place with real and one with virtual
-    peers."""
-    cells = distinct(cell for place in places() for cell in cells_of(place, options))
+    """Every place that can be measured, repeats interleaved; `--smoke` keeps one short repeat of one place."""
+    measured = [place for place in places() if not place.on_clock]
     if options.smoke:
-        few = {HEADLINES[0].place, HEADLINES[-1].place}
-        kept = distinct(cell for place in few for cell in cells_of(place, options))
-        return [shortened(cell) for cell in cells if cell.id in {one.id for one in kept}]
-    return interleave(cells, options.num_repeats())
+        return [shortened(cell) for cell in cells_of(measured[0], options)]
+    return interleave(_cells(measured, options), options.num_repeats())
+
+
+def predicted(options: Options) -> Sequence[Trial]:
+    """Every cell of every place, for the virtual clock."""
+    return _cells(places(), options)
+
+
+def _cells(of: Sequence[PaperSetting], options: Options) -> list[Trial]:
+    return distinct(cell for place in of for cell in cells_of(place, options))
 
 
 def cells_of(place: PaperSetting, options: Options) -> Iterator[Trial]:
@@ -53,7 +60,12 @@ def _job(place: PaperSetting) -> Job:
 
 
 def _cell(place: PaperSetting, job: Job, options: Options) -> Trial:
-    fabric = _fabric(place, job, options)
+    fabric = options.paced_spec(
+        num_workers=place.num_workers,
+        rate_bps=standing(place.gbit, FabricKind.PACED).rate_bps,
+        alpha_s=place.alpha_s,
+        virtual=not place.on_clock,
+    )
     gbit = fabric.rate_bps * PACED_SCALE / 1e9 if fabric.rate_bps else None
     return trial(
         NAME,
@@ -68,21 +80,11 @@ def _cell(place: PaperSetting, job: Job, options: Options) -> Trial:
     )
 
 
-def _fabric(place: PaperSetting, job: Job, options: Options) -> FabricSpec:
-    """Real ranks only where peers hold something of their own: servers, trees, parts that are compressed again."""
-    holds = any(name in job.strategy for name in ("parameter-server", "tree", "onebit-adam"))
-    return options.paced_spec(
-        num_workers=place.num_workers,
-        rate_bps=standing(place.gbit, FabricKind.PACED).rate_bps,
-        alpha_s=place.alpha_s,
-        virtual=not (holds and place.wire is Wire.AMONG_REAL),
-    )
-
-
 SUITE = Suite(
     name=NAME,
     question="Does what the papers claim show in settings like theirs, over baselines at their best?",
     grid=grid,
+    predicted=predicted,
     fabric=FabricKind.PACED,
     budget_s=1200.0,
 )

@@ -1,7 +1,7 @@
 """The suite `ordering`: which message should go first, and where does that pay?
 
-Replayed networks among 2 to 64 workers under each ordering, on all-reduce and on parameter servers, with updates after
-all messages or just before a layer needs its own; real training on 2 hosts; and a grid up to 1,024 workers that is
+Replayed networks among 2 to 64 workers under each ordering, on all-reduce, with updates after all messages or just
+before a layer needs its own; real training on 2 hosts; and a grid up to 1,024 workers, parameter servers too, that is
 predicted only. Sizes are those of a real cluster, divided by the size scale (`suites.scaling`, README.md beside this).
 """
 
@@ -112,24 +112,6 @@ SCENES = (
         gbit=100.0,
         strategies=(joined("unfused", OVERLAP), *essential(VAST)),
         systems=("local",),
-    ),
-    Scene(  # P3's: four machines, parameter servers and few Gbit/s
-        network="vgg16",
-        batch_size=VGG_BATCH,
-        num_steps=6,
-        num_workers=4,
-        gbit=10.0,
-        strategies=essential(VAST, SERVERS),
-        wire=Wire.AMONG_REAL,
-    ),
-    Scene(
-        network="resnet50",
-        batch_size=64,
-        num_workers=4,
-        gbit=5.0,
-        strategies=(joined(slices(SMALL), OVERLAP, SERVERS), joined(slices(SMALL), "p3", OVERLAP, SERVERS)),
-        systems=("local",),
-        wire=Wire.AMONG_REAL,
     ),
     Scene(
         network="gpt2",

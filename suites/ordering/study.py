@@ -1,4 +1,4 @@
-"""What papers claim of ordering, judged from the records alone; see `suites.fusion.study` on how far that goes."""
+"""What ordering brings here, judged from the records alone. What papers claim of it is in the suite headlines."""
 
 from __future__ import annotations
 
@@ -7,17 +7,15 @@ from collections.abc import Iterator, Sequence
 from analysis.cells import OURS
 from analysis.claims import CellValue, ClaimRow, Formula
 from analysis.stats import bootstrap_interval
-from analysis.steps.claims import Select, StepClaim, by_place, fastest, over, speedup, step_claims
+from analysis.steps.claims import StepClaim, by_place, fastest, over, speedup, step_claims
 from analysis.steps.rows import StepRow
 from analysis.study import Evidence, Study
-from analysis.wording import percent
 from suites.scaling import MIB
 from suites.step_rows import ORDERINGS, SPEED, anywhere, is_fifo, parts
 
 NAME = "ordering"
 SLOWER = 0.03
 FAST_GBIT = 100.0  # of the suite's links the one on which no order can help
-FEW_GBIT = 10.0  # "few Gbit/s" of the P3 paper
 OF_BOUND = 0.90
 VISIBLE = 0.05  # of a step; where less can be gained, no share of it is given
 SERVERS = "parameter-server"
@@ -28,10 +26,6 @@ ROUNDED = 0.01  # sizes are recorded to three figures
 def claims(evidence: Evidence) -> tuple[ClaimRow, ...]:
     """Every claim of the suite with its outcome, the predictor's first."""
     return step_claims(CLAIMS, evidence.steps, evidence.errors)
-
-
-def _on_servers(row: StepRow) -> bool:
-    return SERVERS in parts(row)
 
 
 def _same_packing(a: StepRow, b: StepRow) -> bool:
@@ -65,18 +59,6 @@ def _of_bound(rows: Sequence[StepRow]) -> Iterator[CellValue]:
             yield CellValue(
                 f"{best.name} ({place.describe()})", bootstrap_interval(shares), (plain.ids, best.ids, best.single_ids)
             )
-
-
-def _papers(ordering: str, network: str = "", highest_gbit: float | None = None, servers: bool = True) -> Select:
-    """An ordering over the fastest FIFO with the same exchange, whatever that one packs and when it updates."""
-    return over(
-        lambda row: ordering in parts(row) and "half" not in parts(row) and (not servers or _on_servers(row)),
-        lambda row, other: is_fifo(other) and _on_servers(row) == _on_servers(other),
-        lambda place: (
-            place.workload.startswith(network)
-            and (not highest_gbit or (place.gbit or highest_gbit + 1) <= highest_gbit)
-        ),
-    )
 
 
 def _best_against_ddp(rows: Sequence[StepRow]) -> Iterator[CellValue]:
@@ -120,29 +102,6 @@ CLAIMS: tuple[StepClaim, ...] = (
         select=over(lambda row: row.system == OURS, _alike, anywhere),
         low=0.99,
         high=1.01,
-    ),
-    *(
-        StepClaim(
-            claim=f"P3's paper: {percent(gain)} faster on {name} with parameter servers and a few Gbit/s",
-            quantity=f"{SPEED}, over the fastest FIFO on parameter servers",
-            select=_papers("p3", network, FEW_GBIT),
-            low=1.0 + gain,
-        )
-        for network, name, gain in (("resnet50", "ResNet-50", 0.25), ("vgg16", "VGG (19 there, 16 here)", 0.66))
-    ),
-    StepClaim(
-        claim="TicTac's paper: training up to 19.2 % faster with parameter servers",
-        quantity=f"{SPEED}, over the fastest FIFO on parameter servers",
-        select=_papers("tictac"),
-        low=1.192,
-        some=True,
-    ),
-    StepClaim(
-        claim="ByteScheduler's paper: up to 196 % faster",
-        quantity=f"{SPEED}, over the fastest FIFO with the same exchange",
-        select=_papers("bytescheduler", servers=False),
-        low=2.96,
-        some=True,
     ),
     StepClaim(
         claim="Where no order can help, none is slower than FIFO by more than 3 %",

@@ -14,15 +14,18 @@ from baselines.text import split_parts
 from fabric.api import FabricKind
 from harness.facts import asked_of
 from harness.outcome import fabric_facts
+from harness.predict.calibration import Calibration
+from harness.predict.trial import foretell, simulated_record
 from harness.trial import Trial, check
 from results.codec import to_jsonable
-from results.record import Phases, RankTimes, Record, Status
+from results.record import Environment, Phases, RankTimes, Record, Status
 from suites.api import Options
-from suites.headlines.grid import NAME, grid
+from suites.headlines.grid import NAME, grid, predicted
 from suites.headlines.papers import HEADLINES, OUT_OF_REACH, Headline, places
 from suites.headlines.study import STUDY, row_of
 
-CELLS = grid(Options(repeats=1))
+CELLS = predicted(Options())
+MEASURED = grid(Options(repeats=1))
 # Seconds of a step on each kind of cell: the paper's baseline, its method, the best dense one, one worker alone.
 BASELINE_S, OWN_S, BEST_S, ALONE_S = 1.0, 0.5, 0.6, 0.2
 
@@ -43,10 +46,15 @@ def test_every_codec_is_charged_as_device_time() -> None:
     assert [one.strategy for one in coded if one.charge is None or not one.charge.is_charged] == []
 
 
-def test_the_smoke_grid_has_real_and_virtual_peers() -> None:
-    smoke = grid(Options(smoke=True))
-    assert {trial.fabric.num_virtual > 0 for trial in smoke} == {True, False}
-    assert len(smoke) < len(CELLS)
+def test_only_one_rank_among_virtual_peers_is_measured_here() -> None:
+    """Several real ranks take longer on two cores than their links do, whatever their strategy."""
+    assert MEASURED
+    assert {trial.id for trial in MEASURED} < {trial.id for trial in CELLS}
+    assert all(trial.fabric.num_virtual for trial in MEASURED)
+
+
+def test_the_smoke_grid_is_a_few_of_the_cells() -> None:
+    assert 0 < len(grid(Options(smoke=True))) < len(MEASURED)
 
 
 @pytest.mark.parametrize("headline", HEADLINES, ids=lambda own: own.system)
@@ -103,6 +111,29 @@ def _record(trial: Trial, step_s: float) -> Record:
         jobs=(job,),
         trial=to_jsonable(trial),
     )
+
+
+@pytest.fixture(scope="module")
+def foretold() -> list[ClaimRow]:
+    """All claims from what the virtual clock says of every cell, nothing measured."""
+    environment = Environment()
+    records = [
+        simulated_record(trial, foretell(trial, Calibration()), environment, world=trial.fabric.num_ranks)
+        for trial in CELLS
+    ]
+    return list(every_claim(records, (STUDY,))[NAME])
+
+
+def test_the_virtual_clock_alone_decides_every_claim(foretold: list[ClaimRow]) -> None:
+    of_papers = foretold[: 3 * len(HEADLINES)]
+    assert {row.outcome for row in of_papers} == {Outcome.MET, Outcome.MISSED}
+    assert {cell.value.exact for row in of_papers for cell in row.cells} == {True}
+
+
+def test_a_predicted_cell_has_not_the_name_of_a_measured_one(foretold: list[ClaimRow]) -> None:
+    told = {one for row in foretold for cell in row.cells for operand in cell.of for one in operand}
+    assert told
+    assert not told & {trial.id for trial in CELLS}
 
 
 def judged(seconds: Mapping[str, float]) -> list[ClaimRow]:
