@@ -27,6 +27,8 @@ from harness.predict.calibration import Calibrated, Calibration, measure_one
 from harness.predict.costs import PredictError
 from harness.predict.layers import Layers, layers_of, layers_of_workload
 from harness.predict.lockstep import predicted_step
+from harness.predict.paced import LINK as PACED_LINK
+from harness.predict.paced import measure_paced
 from harness.predict.trial import predict_trial, why_unpredictable
 from harness.sharing_settings import with_rules
 from harness.simulated.packets import traffic_record
@@ -138,9 +140,12 @@ class Bench:
             return predicted_step(trial, *self._recorded(trial.jobs[0].workload))
         if not self._foresees or why_unpredictable(trial):
             return None
-        if trial.fabric.kind is not FabricKind.PACED and trial.fabric not in self._calibrated:
+        is_paced = trial.fabric.kind is FabricKind.PACED
+        fabric = PACED_LINK if is_paced else trial.fabric  # a paced link's costs are given, the engine's are not
+        if fabric not in self._calibrated:
             try:
-                self._calibrated[trial.fabric] = measure_one(trial.fabric, self._runner)
+                measured = measure_paced(self._runner) if is_paced else measure_one(fabric, self._runner)
+                self._calibrated[fabric] = measured
             except PredictError as error:
                 raise LabLost(str(error)) from error
         foretold = predict_trial(trial, self.calibration)

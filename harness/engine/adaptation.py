@@ -170,7 +170,8 @@ class Adaptation:
         # The first step loads libraries and opens connections, and is like no other.
         self.layers.end_step(keep=number > 1)
         if self._needs_costs and number == 0:
-            self._link = yield from measure_link(strategy, self._rank, self._world, self._device, self._clock)
+            sizes = probe_sizes(sum(segment.nbytes for segment in segments))
+            self._link = yield from measure_link(strategy, sizes, self._rank, self._world, self._device, self._clock)
         if self._needs_costs and number >= WARM_STEPS and (number - WARM_STEPS) % REVIEW_EVERY == 0:
             strategy = yield from self._review(strategy, segments, number)
         if self._tuner.num_trials and number >= WARM_STEPS:
@@ -252,18 +253,31 @@ def drifted(before: Costs, now: Costs) -> bool:
     return any(abs(n - b) > DRIFT * b for b, n in pairs)
 
 
+def probe_sizes(all_bytes: int) -> tuple[int, ...]:
+    """Bytes of the sums that are timed: no more than all gradients together, as no message is larger; two at least.
+
+    A replayed network 500 times smaller on a link 500 times slower would else probe for half a minute.
+    """
+    return tuple(size for size in PROBE_BYTES if size <= all_bytes) if all_bytes >= PROBE_BYTES[1] else PROBE_BYTES[:2]
+
+
 def measure_link(
-    strategy: Strategy, rank: int, world: int, device: torch.device | None, clock: Clock
+    strategy: Strategy,
+    sizes: Sequence[int],
+    rank: int,
+    world: int,
+    device: torch.device | None,
+    clock: Clock,
 ) -> Generator[Asked, tuple[Payload, ...], tuple[float, float]]:
-    """α and β of one of many messages, by the time of sums of a few sizes with nothing else to do.
+    """α and β of one of many messages, by the time of sums of these bytes with nothing else to do.
 
     As many are in flight as the ordering allows, since plans take messages one after the other: what they wait for side
     by side counts once. Takes about a second on a link of 200 Mbit/s. The first exchange, which may open connections,
     does not count.
     """
     times_s: dict[int, float] = {}
-    yield from _exchanges(strategy, PROBE_BYTES[0], rank, world, device)
-    for nbytes in PROBE_BYTES:
+    yield from _exchanges(strategy, sizes[0], rank, world, device)
+    for nbytes in sizes:
         count = max(1, ROW_BYTES // nbytes)
         repeats_s = []
         for _ in range(PROBE_REPEATS):

@@ -85,7 +85,7 @@ class Lab:
             # Labs of one machine begin at different ports, and a lab's tasks too.
             first = os.getpid() * 97 + self._num_tasks * PORTS_A_TASK
             port = free_ports(first, len(task.trial.jobs) if task.trial is not None else 1)
-            with places(task.trial, hosts, self.scratch, port) as seats:
+            with places(task.trial, task.fabric.kind, hosts, self.scratch, port) as seats:
                 return self._run(task, cluster, [_meeting(seat, task.part) for seat in seats])
         except FabricError as error:
             return Answer(ending=Ending.UNAVAILABLE, reason=str(error))

@@ -19,8 +19,11 @@ from models.workload import Device
 
 
 @contextlib.contextmanager
-def places(trial: Trial | None, hosts: tuple[Host, ...], scratch: Path, first_port: int) -> Iterator[list[Place]]:
-    """Where every rank of the trial sits; its arbiters, devices and links run until the context ends.
+def places(
+    trial: Trial | None, kind: FabricKind, hosts: tuple[Host, ...], scratch: Path, first_port: int
+) -> Iterator[list[Place]]:
+    """Where every rank of the trial sits; its arbiters, devices and links run until the context ends. Without a trial
+    links are timed, by one rank a host.
 
     Raises: CrossoverError or DeviceError if one cannot be started, FabricError if the fabric cannot hold a job back.
     """
@@ -35,8 +38,9 @@ def places(trial: Trial | None, hosts: tuple[Host, ...], scratch: Path, first_po
         if trial is not None and _shares_device(trial):
             for host in hosts:
                 devices[host.index] = stack.enter_context(shared_fluid(folder / f"device{host.index}", FluidDevice()))
-        if trial is not None and trial.fabric.kind is FabricKind.PACED:
-            check_paced(trial)
+        if kind is FabricKind.PACED:
+            if trial is not None:
+                check_paced(trial)
             for host in hosts:
                 # A device's queue holds a process's next work already, so it lingers; nothing waits inside a link.
                 links[host.index] = stack.enter_context(

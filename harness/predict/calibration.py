@@ -28,11 +28,9 @@ from harness.predict.costs import (
     EngineCosts,
     LinkCosts,
     PredictError,
-    given_costs,
     hop_of,
     ring_theory,
 )
-from harness.predict.costs import serialised as all_on_link
 from harness.predict.layers import plain_layers
 from harness.predict.step import predict_exchange_s
 from results.codec import CodecError, from_jsonable, to_jsonable
@@ -131,12 +129,6 @@ class Calibration:
         return LinkCosts(world=1, primitives={RING_STEPS: Cost(0.0, 0.0)}, engine=engine, source="one worker")
 
 
-def paced_costs(fabric: FabricSpec, world: int) -> LinkCosts:
-    """What the paced fabric's model asks for: all of it is link time."""
-    beta = 8 / fabric.rate_bps if fabric.rate_bps else 0.0
-    return all_on_link(given_costs(world, alpha_s=fabric.alpha_s, beta_s_per_byte=beta))
-
-
 def extrapolated(entries: Sequence[Calibrated], world: int, rate_bps: float | None) -> LinkCosts:
     """Costs among `world` workers at `rate_bps` from entries of one kind of fabric."""
     names = [name for name in entries[0].costs.primitives if all(name in e.costs.primitives for e in entries)]
@@ -203,15 +195,19 @@ def measure_one(
     if others:
         rows += [replace(row, strategy=f"unfused+{codec}") for codec in CODECS for row in ENGINE_ROWS]
         rows += [row for name in OTHER_EXCHANGES for row in _rows_of_exchange(name)]
+    return fit(fabric, time_on(fabric, rows, runner, num_repeats))
+
+
+def time_on(fabric: FabricSpec, rows: Sequence[Row], runner: TaskRunner, num_repeats: int) -> list[RowTime]:
+    """Each row's median on the slowest rank of `fabric`. Raises: PredictError, FabricError, LabLost."""
     question = LinkQuestion(fabric=fabric, rows=tuple(rows), num_repeats=num_repeats, timeout_s=300.0)
     answer = runner.ask(Task(links=question), lambda event: None)
     if answer.ending is not Ending.DONE:
         raise PredictError(f"calibration of the {fabric.kind} fabric failed: {answer.reason}")
-    times = [
+    return [
         RowTime(row=row, seconds=slowest_median_s([link.times_s[place] for link in answer.links]))
         for place, row in enumerate(rows)
     ]
-    return fit(fabric, times)
 
 
 def _rows_of_exchange(name: str) -> tuple[Row, Row]:
@@ -225,7 +221,7 @@ def _rows_of_exchange(name: str) -> tuple[Row, Row]:
 
 def fit(fabric: FabricSpec, times: Sequence[RowTime]) -> Calibrated:
     """The costs that give these rows."""
-    engine = _fit_engine(times)
+    engine = fit_engine(times)
     ring = [time for time in times if time.row in RING_ROWS]
     costs = _fit_ring(fabric, engine, ring)
     for exchange, primitive in OTHER_EXCHANGES.items():
@@ -253,7 +249,8 @@ def row_s(row: Row, costs: LinkCosts) -> float:
     return predict_exchange_s(layers, parse_strategy(row.strategy), costs)
 
 
-def _fit_engine(times: Sequence[RowTime]) -> EngineCosts:
+def fit_engine(times: Sequence[RowTime]) -> EngineCosts:
+    """What messages and updates cost without a network; the wake-up is not among it."""
     by_row = {time.row: time.seconds for time in times}
     message_s, per_byte = _line([(row.num_bytes, by_row[row] / row.num_tensors) for row in ENGINE_ROWS])
     matrix = [[1.0, row.num_tensors, row.num_tensors * row.num_bytes] for row in UPDATE_ROWS]

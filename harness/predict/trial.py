@@ -10,10 +10,11 @@ from fabric.api import FabricKind
 from harness.facts import asked_of
 from harness.outcome import bare_record, fabric_facts
 from harness.predict.bounds import Bounds, bounds
-from harness.predict.calibration import Calibration, paced_costs
+from harness.predict.calibration import Calibration
 from harness.predict.codecs import with_charge
 from harness.predict.costs import Cost, LinkCosts, PredictError
 from harness.predict.layers import Layers, layers_of_workload
+from harness.predict.paced import machine_of, paced_costs
 from harness.predict.step import Predicted, predict_step
 from harness.trial import Job, Trial
 from models.workload import Device, WorkloadError
@@ -105,7 +106,7 @@ def why_unpredictable(trial: Trial) -> str:
 def _costs(trial: Trial, calibration: Calibration, world: int | None) -> LinkCosts:
     ranks = world or trial.fabric.num_ranks
     if trial.fabric.kind is FabricKind.PACED:
-        return paced_costs(trial.fabric, ranks)
+        return paced_costs(trial.fabric, ranks, machine_of(calibration))
     return calibration.costs(trial.fabric.kind, ranks, trial.fabric.rate_bps)
 
 

@@ -4,8 +4,7 @@ Three groups of cells (README.md says how to read them), six repeats within five
 real     2 emulated hosts at 200 Mbit/s, real compute: ResNet-20 on digits, or BERT-tiny if `--data` is text
 replay   8 workers on a modelled link of 25 or 100 Gbit/s, replayed ResNet-50 and BERT-base
 sharing  two jobs a host: one pair computes on 2 emulated hosts, one is replayed among 8 and runs naively as well
-Ours and torch DDP have the same sizes of buckets to choose from, and every size is a cell. But for 0.25 MiB ours begin
-with a smaller one, which DDP cannot be given beside a size: README.md says what follows from that.
+Ours and torch DDP have the same buckets to choose from, the first one of the same size too, and every size is a cell.
 """
 
 from __future__ import annotations
@@ -27,14 +26,14 @@ from suites.scaling import Scene, Wire, buckets, replay_place
 REAL_BUCKETS = (25.0, 0.25)
 REPLAY_BUCKETS = (25.0, 6.0)
 REAL = (
-    *(buckets(mib, min(mib, 1.0)) for mib in REAL_BUCKETS),
+    *(buckets(mib, mib) for mib in REAL_BUCKETS),
     f"{buckets(0.25, 0.25)}+half",
     "fixed-buckets+topk(density=0.01)+error-feedback",
 )
 REAL_SYSTEMS = (*(f"torch-ddp(bucket_mb={mib:g})" for mib in REAL_BUCKETS), f"horovod({CYCLE})", "local")
 REAL_NETWORKS = (RESNET20, replace(BERT_TINY, workload=replace(BERT_TINY.workload, batch_size=8)))
 DDP = tuple(f"torch-ddp(bucket_mb={mib:g})" for mib in REPLAY_BUCKETS)
-OURS = tuple(buckets(mib) for mib in REPLAY_BUCKETS)
+OURS = tuple(buckets(mib, mib) for mib in REPLAY_BUCKETS)
 SCENES = (
     Scene(
         network="resnet50",

@@ -184,7 +184,7 @@ def test_papers_and_sceptics_are_judged_by_numbers(summary: Summary) -> None:
     ratio = claim(summary, "DGC's paper: 270")
     assert ratio.outcome is Outcome.MET
     assert "400" in ratio.sentence
-    assert claim(summary, "SBC's paper").outcome is Outcome.NOT_MEASURED
+    assert claim(summary, "SBC's paper").outcome is Outcome.NOT_MEASURED  # none on ResNet-50
     few = claim(summary, "The sceptics (Agarwal")
     assert few.outcome is Outcome.MET  # DGC's 0.18 s against half's 0.15
     assert "0 to 0 of 1 set-up" in few.sentence

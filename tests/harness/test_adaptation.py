@@ -24,6 +24,7 @@ from baselines.api import AllReduce, Card, Costs, Knob, Packed, Payload, Segment
 from baselines.packing.mg_wfbp import MgWfbp
 from baselines.strategy import Strategy, parse_strategy
 from harness.engine.adaptation import (
+    PROBE_BYTES,
     REVIEW_EVERY,
     WARM_STEPS,
     Adaptation,
@@ -32,6 +33,7 @@ from harness.engine.adaptation import (
     adapts,
     drifted,
     measure_link,
+    probe_sizes,
     settled_after,
 )
 from harness.engine.engine import Engine
@@ -174,7 +176,7 @@ def test_alpha_and_beta_are_found() -> None:
 )
 def test_a_link_can_be_measured_under_every_exchange(text: str) -> None:
     clock, strategy = FakeClock(), parse_strategy(f"unfused+{text}")
-    talks = [measure_link(strategy, rank, 2, None, clock) for rank in range(2)]
+    talks = [measure_link(strategy, PROBE_BYTES, rank, 2, None, clock) for rank in range(2)]
     answers: list[Any] = [None] * 2
     for _ in range(10_000):
         try:
@@ -186,6 +188,12 @@ def test_a_link_can_be_measured_under_every_exchange(text: str) -> None:
         answers = together(asked)
     assert alpha_s >= 1e-3 / strategy.ordering.depth - 1e-9
     assert beta_s_per_byte == pytest.approx(0.0, abs=1e-12)
+
+
+def test_probes_are_no_larger_than_what_is_sent() -> None:
+    assert probe_sizes(100_000_000) == PROBE_BYTES
+    assert probe_sizes(204_000) == PROBE_BYTES[:2]
+    assert probe_sizes(40) == PROBE_BYTES[:2]  # a line needs two points
 
 
 def test_every_rank_is_bound_to_rank_zeros_times() -> None:
