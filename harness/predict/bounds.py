@@ -39,4 +39,4 @@ def compute_s(layers: Layers, strategy: Strategy, costs: LinkCosts) -> float:
         update_s = sum(engine.eager_update_s(segment.nbytes) for segment in segments)
     else:
         update_s = engine.whole_update_s(len(segments), layers.num_bytes)
-    return layers.forward_s + layers.backward_s + update_s
+    return layers.forward_s + layers.backward_s + engine.loop_s + update_s

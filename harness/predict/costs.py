@@ -47,7 +47,8 @@ class Cost:
 class EngineCosts:
     """What the engine's thread and the optimizer do on a rank, in seconds: `message_s` and `message_s_per_byte` a
     message, `wake_s` a wake-up; a step's update is `update_s + update_s_per_tensor · tensors + update_s_per_byte ·
-    bytes`, and `eager_s_per_tensor` stands for the first two where each parameter is updated by itself.
+    bytes`, and `eager_s_per_tensor` stands for the first two where each parameter is updated by itself; `loop_s` is
+    what a step takes beside layers, messages and update.
     `device_codec_s_per_byte` is what is charged for compression before and after the way, in which the device computes
     nothing else (`harness/predict/codecs.py`)."""
 
@@ -58,6 +59,7 @@ class EngineCosts:
     update_s_per_tensor: float = 0.0
     update_s_per_byte: float = 0.0
     eager_s_per_tensor: float = 0.0
+    loop_s: float = 0.0
     codec_s_per_byte: Mapping[str, float] = field(default_factory=dict)
     device_codec_s_per_byte: tuple[float, float] = (0.0, 0.0)
 

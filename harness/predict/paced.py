@@ -1,23 +1,26 @@
 """What a message costs on the paced link: α and β as given, and around them this machine, measured.
 
 The link keeps its own time, but a message is packed, handed to a thread, asked for and told of by this machine's
-processor, and updates run there. Between two messages of a lane the link waits for that: a gap, in which another lane's
-message may be carried. These costs are the machine's and no link's: they are measured once, through the engine, on a
-paced link that has a start-up and no rate.
+processor, and the loop and its updates run there. Between two messages of a lane the link waits for that: a gap, in
+which another lane's message may be carried. These costs are the machine's and no link's. They are measured once:
+messages, updates and the gap by rows through the engine, on a paced link that has a start-up and no rate; the loop in
+training steps of a plain chain of layers without messages.
 """
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
+from statistics import median
 
-import numpy as np
-from scipy.optimize import minimize_scalar
-
+from baselines.strategy import parse_strategy
 from fabric.api import FabricKind, FabricSpec
 from fabric.collectives import Collective
 from harness.lab.labs import TaskRunner
-from harness.lab.messages import Probe, Row
+from harness.lab.messages import Ending, Probe, Row, Task
+from harness.predict.bounds import compute_s
 from harness.predict.calibration import (
     EAGER_ROWS,
     ENGINE_ROWS,
@@ -31,16 +34,39 @@ from harness.predict.calibration import (
     row_s,
     time_on,
 )
-from harness.predict.costs import RING_STEPS, Cost, LinkCosts, given_costs, serialised
+from harness.predict.costs import RING_STEPS, Cost, LinkCosts, PredictError, given_costs, serialised
+from harness.predict.layers import layers_of
+from harness.trial import Job, Trial
+from models.layer_profile import LayerProfile, ParameterShape, Profile, Provenance
+from models.workload import Device, WorkloadSpec
+from results.codec import to_jsonable
+from results.files import write_json
 
-# One message after the other, and two in flight: the gap shows whole in the first, and in the second where the other
-# lane's message does not fill it.
-EXCHANGE_ROWS = (
-    Row(probe=Probe.EXCHANGE, num_tensors=32, num_bytes=4_096, strategy=ONE_LANE),
-    Row(probe=Probe.EXCHANGE, num_tensors=64, num_bytes=4_096, strategy="unfused"),
+# One message after the other, a millisecond each: an idle core takes the longer to wake the longer it was idle (0.24 ms
+# after 0.3 ms, 0.4 ms after 1.4 ms on a virtual machine), and most messages of replayed networks take about so long.
+GAP_ROW = Row(probe=Probe.EXCHANGE, num_tensors=32, num_bytes=4_096, strategy=ONE_LANE)
+ALPHA_S = 70e-6
+NUM_LAYERS, FORWARD_S, BACKWARD_S, NUM_ELEMENTS = 96, 5e-4, 1e-3, 1_024
+NUM_STEPS = 20
+CHAIN = Profile(
+    network="resnet50",  # in name alone: replay asks whose times it plays
+    provenance=Provenance.DERIVED,
+    source="made up to measure this machine",
+    device="none",
+    precision="float32",
+    batch_size=1,
+    sample="none",
+    num_steps=0,
+    layers=tuple(
+        LayerProfile(
+            name=f"layer{place}",
+            parameters=(ParameterShape(name=f"layer{place}.weight", shape=(NUM_ELEMENTS,)),),
+            forward_s=FORWARD_S,
+            backward_s=BACKWARD_S,
+        )
+        for place in range(NUM_LAYERS)
+    ),
 )
-ALPHA_S = 20e-6
-GAP_S = (1e-6, 1e-2)  # limits of the search
 LINK = FabricSpec(kind=FabricKind.PACED, num_hosts=1, num_virtual=8, rate_bps=None, alpha_s=ALPHA_S)
 
 
@@ -77,30 +103,39 @@ def machine_of(calibration: Calibration) -> LinkCosts | None:
     return next((entry.costs for entry in calibration.entries if entry.kind is FabricKind.PACED), None)
 
 
-def measure_paced(runner: TaskRunner, *, num_repeats: int = NUM_REPEATS) -> Calibrated:
-    """This machine's costs, from rows through the engine. Raises: PredictError, FabricError, LabLost."""
-    rows = (*ENGINE_ROWS, *UPDATE_ROWS, *EAGER_ROWS, *EXCHANGE_ROWS)
-    return fit_paced(time_on(LINK, rows, runner, num_repeats))
+def measure_paced(runner: TaskRunner, *, num_repeats: int = NUM_REPEATS, num_steps: int = NUM_STEPS) -> Calibrated:
+    """This machine's costs. Raises: PredictError, FabricError, LabLost."""
+    rows = time_on(LINK, (*ENGINE_ROWS, *UPDATE_ROWS, *EAGER_ROWS, GAP_ROW), runner, num_repeats)
+    with tempfile.TemporaryDirectory() as folder:
+        profile = Path(folder) / "chain.json"
+        write_json(profile, to_jsonable(CHAIN))
+        return fit_paced(rows, chain_s=_chain_s(runner, profile, num_steps))
 
 
-def fit_paced(times: Sequence[RowTime]) -> Calibrated:
-    """The gap with which the virtual clock comes nearest to the rows of messages, in the mean of logarithms."""
-    messages = [time for time in times if time.row in EXCHANGE_ROWS]
+def _chain_s(runner: TaskRunner, profile: Path, num_steps: int) -> float:
+    """The median step of the chain, alone. Raises: PredictError, FabricError, LabLost."""
+    workload = WorkloadSpec(network=CHAIN.network, device=Device.REPLAY, profile=str(profile), batch_size=1)
+    jobs = (Job(name="chain", workload=workload, system="local"),)
+    trial = Trial(suite="predict", cell="chain", jobs=jobs, fabric=LINK, num_steps=num_steps)
+    answer = runner.ask(Task(trial=trial), lambda event: None)
+    if answer.ending is not Ending.DONE:
+        raise PredictError(f"calibration of the paced link failed: {answer.reason}")
+    return median(answer.ranks[0].step_times_s[trial.num_warmup :])
+
+
+def fit_paced(times: Sequence[RowTime], *, chain_s: float) -> Calibrated:
+    """The gap with which the virtual clock gives the row of messages, and the loop's time with which it gives the
+    chain's step."""
     model = replace(paced_costs(LINK, LINK.num_ranks), engine=fit_engine(times))
-
-    def error(logarithm: float) -> float:
-        costs = _with_gap(model, float(np.exp(logarithm)))
-        return float(sum(np.log(row_s(time.row, costs) / time.seconds) ** 2 for time in messages))
-
-    best = minimize_scalar(error, bounds=np.log(GAP_S), method="bounded")
-    costs = _with_gap(model, float(np.exp(best.x)))
-    fitted = [replace(time, fitted_s=row_s(time.row, costs)) for time in messages]
-    residual = max(abs((time.fitted_s or 0.0) / time.seconds - 1) for time in fitted)
-    others = [time for time in times if time.row not in EXCHANGE_ROWS]
+    row = next(time for time in times if time.row == GAP_ROW)
+    gap_s = max(0.0, row.seconds - row_s(GAP_ROW, model)) / GAP_ROW.num_tensors
+    loop_s = max(0.0, chain_s - compute_s(layers_of(CHAIN), parse_strategy("unfused"), model))
+    costs = _with_gap(replace(model, engine=replace(model.engine, loop_s=loop_s)), gap_s)
+    fitted = replace(row, fitted_s=row_s(GAP_ROW, costs))
     return Calibrated(
         kind=FabricKind.PACED,
         num_hosts=LINK.num_ranks,
         rate_bps=None,
-        costs=replace(costs, residual=residual, source="measured on a paced link without a rate"),
-        rows=(*others, *fitted),
+        costs=replace(costs, source="measured on a paced link without a rate"),
+        rows=tuple(fitted if time is row else time for time in times),
     )

@@ -333,9 +333,10 @@ class Worker:
 
     @property
     def _update_s(self) -> float:
+        engine = self._costs.engine
         if self._eager or self.strategy.updates_on_servers:
-            return 0.0
-        return self._costs.engine.whole_update_s(len(self._segments), self._layers.num_bytes)
+            return engine.loop_s
+        return engine.loop_s + engine.whole_update_s(len(self._segments), self._layers.num_bytes)
 
     def _interpreted(self, seconds: float) -> float:
         """How long it takes a thread to do so much of what only one of them can do at a time."""
