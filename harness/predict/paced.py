@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from statistics import median
+from statistics import fmean
 
 from baselines.strategy import parse_strategy
 from fabric.api import FabricKind, FabricSpec
@@ -113,14 +113,17 @@ def measure_paced(runner: TaskRunner, *, num_repeats: int = NUM_REPEATS, num_ste
 
 
 def _chain_s(runner: TaskRunner, profile: Path, num_steps: int) -> float:
-    """The median step of the chain, alone. Raises: PredictError, FabricError, LabLost."""
+    """The mean step of the chain, alone: means are what is predicted, and late steps are in them.
+
+    Raises: PredictError, FabricError, LabLost.
+    """
     workload = WorkloadSpec(network=CHAIN.network, device=Device.REPLAY, profile=str(profile), batch_size=1)
     jobs = (Job(name="chain", workload=workload, system="local"),)
     trial = Trial(suite="predict", cell="chain", jobs=jobs, fabric=LINK, num_steps=num_steps)
     answer = runner.ask(Task(trial=trial), lambda event: None)
     if answer.ending is not Ending.DONE:
         raise PredictError(f"calibration of the paced link failed: {answer.reason}")
-    return median(answer.ranks[0].step_times_s[trial.num_warmup :])
+    return fmean(answer.ranks[0].step_times_s[trial.num_warmup :])
 
 
 def fit_paced(times: Sequence[RowTime], *, chain_s: float) -> Calibrated:
