@@ -16,7 +16,7 @@ class PipelineRow:
     """One schedule of one workload on one fabric.
 
     `facts` are those of the first repeat: all but its times is alike in every one. `accuracy` is the last one, None
-    where nothing was evaluated. `steps_s` are the mean step times of the repeats, in their order, and `bubbles` their
+    where nothing was evaluated. `steps_s` are the mean step times of the `repeats`, in their order, and `bubbles` their
     idle shares (none where a system does not tell).
     """
 
@@ -30,6 +30,7 @@ class PipelineRow:
     num_ranks: int
     samples_per_step: int
     facts: PipelineFacts
+    repeats: tuple[int, ...]
     steps_s: tuple[float, ...]
     bubbles: tuple[float, ...]
     accuracy: Interval | None = None
@@ -77,6 +78,7 @@ def _row(records: Sequence[Record]) -> Iterator[PipelineRow]:
         num_ranks=len(job.ranks),
         samples_per_step=job.batch_size * job.accumulate,
         facts=facts[0],
+        repeats=tuple(record.repeat for record in records),
         steps_s=tuple(_mean_step_s(own) for own in jobs),
         bubbles=tuple(bubbles) if len(bubbles) == len(facts) else (),
         accuracy=bootstrap_interval(accuracies) if len(accuracies) == len(jobs) else None,

@@ -175,8 +175,12 @@ def _against_torch(rows: Rows) -> Iterator[CellValue]:
     }
     for row in rows:
         rival = places.get((row.group, row.workload, row.facts.schedule))
-        if row.system == "ours" and rival is not None and len(rival.steps_s) == len(row.steps_s):
-            ratio = paired_ratio(list(row.steps_s), list(rival.steps_s))
+        if row.system != "ours" or rival is None:
+            continue
+        theirs = dict(zip(rival.repeats, rival.steps_s, strict=True))
+        both = [(s, theirs[r]) for r, s in zip(row.repeats, row.steps_s, strict=True) if r in theirs]
+        if both:
+            ratio = paired_ratio([own for own, _ in both], [other for _, other in both])
             yield CellValue(row.cell, ratio, (row.ids, rival.ids))
 
 
