@@ -32,7 +32,6 @@ from harness.predict.costs import Cost, EngineCosts, LinkCosts, PredictError, gi
 from harness.predict.paced import (
     BACKWARD_S,
     FORWARD_S,
-    GAP_ROW,
     LINK,
     NUM_ELEMENTS,
     NUM_LAYERS,
