@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from functools import cache
 from importlib.util import find_spec
@@ -19,6 +20,9 @@ settings.register_profile(
     "suite", deadline=None, derandomize=True, max_examples=50, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("suite")
+# A shell's background jobs inherit an ignored SIGINT, and so would every command that a test starts and interrupts.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 OPTIONAL_CAPABILITIES = {"namespaces without root", "congestion control reno"}
 
 
