@@ -22,6 +22,9 @@ AT_ONCE_S = patience_s(2.0)
 WITHIN_S = dict.fromkeys(FAULTS, AT_ONCE_S) | {
     "stopped-holding": LEASE_LIMIT_S + 2 * IDLE_LIMIT_S + AT_ONCE_S,
     "hanging": LEASE_LIMIT_S + 2 * IDLE_LIMIT_S + AT_ONCE_S,
+    # Another arbiter is a process that starts, beside four that compute.
+    "arbiter-crash": AT_ONCE_S + patience_s(4.0),
+    "arbiter-crash-between": AT_ONCE_S + patience_s(4.0),
 }
 pytestmark = pytest.mark.slow
 
