@@ -115,7 +115,10 @@ def _suite_cells(arguments: argparse.Namespace, calibration: Calibration) -> Ite
     network = network_from(arguments)
     kind = suite.fabric or _kind(arguments.fabric) if network is None else FabricKind.SIMULATED
     trials = select(grid(Options(fabric=kind, network=network)), arguments.only)
-    for trial in {replace(trial, repeat=0, seed=1): None for trial in trials}:
+    steps = [trial for trial in trials if trial.jobs]  # flows or a library's operations alone take none
+    if not steps:
+        raise PredictError(f"{suite.name}: no cell that is asked for has a step to predict; `list` shows other suites")
+    for trial in {replace(trial, repeat=0, seed=1): None for trial in steps}:
         for world in dict.fromkeys((trial.fabric.num_ranks, *suite.predicted_worlds)):
             yield _cell(trial, world, trial.fabric.rate_bps, arguments, calibration)
 

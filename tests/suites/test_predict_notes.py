@@ -25,3 +25,10 @@ def test_given_costs_are_told_too(capsys: pytest.CaptureFixture[str]) -> None:
     assert {cell["source"] for cell in cells} == {"α 0.0005 s a ring step, β 8e-10 s a byte, as given"}
     assert {cell["charge"] for cell in cells} == {"nothing is compressed"}
     assert all(cell["alpha_s"] > 0 for cell in cells)
+
+
+@pytest.mark.parametrize("asked", [("collectives",), ("networks", "--only", "packets-incast-16")], ids=" ".join)
+def test_what_takes_no_step_is_refused(asked: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    """Operations of a library, or flows without jobs, have nothing to be predicted."""
+    assert main(["predict", *asked]) == 2
+    assert "has a step to predict" in capsys.readouterr().err
