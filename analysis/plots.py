@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -27,7 +29,7 @@ def overview(settings: Sequence[SettingRow]) -> Figure | None:
     if len(settings) < 2 or len(names) < 2:
         return None
     ratios = [[_speedup(setting, name) for setting in settings] for name in names]
-    order = sorted(range(len(names)), key=lambda place: -float(np.nanmedian(ratios[place])))
+    order = sorted(range(len(names)), key=lambda place: -_middle(ratios[place]))
     values = np.array([ratios[place] for place in order])
     figure, axes = theme.canvas(0.95 + 0.25 * len(names), width_in=1.7 + 0.95 * len(settings))
     sns.heatmap(
@@ -43,6 +45,11 @@ def overview(settings: Sequence[SettingRow]) -> Figure | None:
     over = " or ".join(baselines) if len(baselines) <= 2 else "each setting's baseline, which has 1.00×"
     theme.label(axes, f"Speed-up over {over}", "")
     return figure
+
+
+def _middle(ratios: Sequence[float]) -> float:
+    """The median of those that are known; systems of which none is come last."""
+    return statistics.median([ratio for ratio in ratios if not math.isnan(ratio)] or [-math.inf])
 
 
 def _column(setting: SettingRow) -> str:

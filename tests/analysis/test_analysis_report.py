@@ -1,6 +1,7 @@
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 from PIL import Image
 from synthetic_records import absent, quick_suite
 
+from analysis.plots import overview
 from analysis.report import write_all
 from analysis.summary import NoRecordsError
 from results.record import Record, Status
@@ -105,6 +107,20 @@ def test_no_records_leave_no_file(tmp_path: Path) -> None:
     with pytest.raises(NoRecordsError):
         write_all(summary_of([]), tmp_path)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_systems_without_a_ratio_come_last_in_the_overview(records: list[Record]) -> None:
+    """As where a busy machine left a method and the baseline no repeat in common."""
+    settings = summary_of(records).settings
+    lost = settings[0].competitors[0].name
+    unpaired = [
+        replace(one, cells=tuple(replace(cell, speedup=None) if cell.name == lost else cell for cell in one.cells))
+        for one in settings
+    ]
+    figure = overview(unpaired)
+    assert figure is not None
+    names = [label.get_text().replace("\n", "") for label in figure.axes[0].get_yticklabels()]
+    assert names[-1].replace(" ", "") == lost.replace(" ", "")
 
 
 def test_every_figure_is_png_and_pdf_and_names_its_records(written: tuple[list[Path], Path]) -> None:
