@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from baselines.api import Tried
 from baselines.strategy import Strategy
 from fabric.api import FabricKind
+from harness.calibrate import LinkModel
 from harness.facts import asked_of
 from harness.outcome import bare_record, fabric_facts
 from harness.predict.bounds import Bounds, bounds
@@ -168,20 +169,14 @@ def simulated_record(
 
 
 def _simulated_fabric(trial: Trial, costs: LinkCosts | None, world: int, *, imagined: bool) -> FabricFacts:
-    spec, scale = trial.fabric, trial.jobs[0].workload.size_scale
-    if spec.network is not None:
-        return fabric_facts(replace(trial, fabric=replace(spec, num_hosts=world)), None)
-    return FabricFacts(
-        kind="simulated" if imagined else spec.kind.value,
-        label="simulated",
-        num_hosts=world,
-        rate_bps=spec.rate_bps,
-        equivalent_rate_bps=spec.rate_bps * scale if spec.rate_bps else None,
-        size_scale=scale,
-        alpha_s=costs.alpha_s if costs else None,
-        beta_s_per_byte=costs.beta_s_per_byte if costs else None,
-        fit_residual=costs.residual if costs else None,
-    )
+    if trial.fabric.network is not None:
+        return fabric_facts(replace(trial, fabric=replace(trial.fabric, num_hosts=world)), None)
+    link = None
+    if costs is not None:
+        link = LinkModel(alpha_s=costs.alpha_s, beta_s_per_byte=costs.beta_s_per_byte, residual=costs.residual)
+    facts = fabric_facts(trial, link)
+    kind = "simulated" if imagined else facts.kind
+    return replace(facts, kind=kind, label="simulated", num_hosts=world, num_virtual=0)
 
 
 def _simulated_job(asked: JobResult, found: Foretold) -> JobResult:

@@ -103,14 +103,15 @@ def _faster(level: Level, own: StepRow | None, rival: StepRow | None) -> ClaimRo
     """The rival's step over its own, measured if both were."""
     ratio = speedup(own, rival) if own is not None and rival is not None else None
     if own is None or rival is None or ratio is None:
-        return _on_clock(level, rival, own)
+        return _on_clock(level, own, rival)
     quantity = f"{SPEED}, {level.quantity}"
     cell = CellValue(f"{own.name} over {rival.name} ({own.place.describe()})", ratio, (rival.ids, own.ids))
     return judge(replace(level, quantity=quantity, formula=Formula.SPEED_UP), [cell])
 
 
 def _left(headline: Headline, level: Level, baseline: StepRow | None) -> ClaimRow:
-    """The paper's baseline over one worker alone; by the virtual clock the share of computation in its step."""
+    """The paper's baseline over one worker alone. By the virtual clock it is the share of computation in the step: a
+    worker alone may have been measured elsewhere, and that is not divided by what is predicted."""
     if baseline is None or baseline.single_s is None:
         return judge(level, [])
     name = f"no communication over {baseline.name} ({baseline.place.describe()})"
@@ -132,14 +133,13 @@ def _left(headline: Headline, level: Level, baseline: StepRow | None) -> ClaimRo
     )
 
 
-def _on_clock(level: Level, slower: StepRow | None, faster: StepRow | None) -> ClaimRow:
-    """Predicted step over predicted step."""
+def _on_clock(level: Level, own: StepRow | None, rival: StepRow | None) -> ClaimRow:
+    """The rival's predicted step over its own."""
     cells = []
-    if slower is not None and faster is not None and slower.predicted_s and faster.predicted_s:
-        name = f"{faster.name} over {slower.name} ({slower.place.describe()})"
-        ratio = exactly(slower.predicted_s / faster.predicted_s, 1)
-        cells.append(CellValue(name, ratio, (slower.ids, faster.ids)))
-    quantity = f"Predicted step {level.quantity}"
+    if own is not None and rival is not None and own.predicted_s and rival.predicted_s:
+        name = f"{own.name} over {rival.name} ({own.place.describe()})"
+        cells.append(CellValue(name, exactly(rival.predicted_s / own.predicted_s, 1), (rival.ids, own.ids)))
+    quantity = f"Predicted speed-up, {level.quantity}"
     return judge(replace(level, quantity=quantity, formula=Formula.PREDICTED_STEP), cells)
 
 

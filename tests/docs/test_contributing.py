@@ -16,6 +16,7 @@ import pytest
 import torch
 from pages import ROOT, block_after
 from patience import patience_s
+from single_thread import one_thread as one_thread
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
 from torch.nn import functional
@@ -58,15 +59,6 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     search.remove(str(folder))
     sys.modules.pop(f"baselines.compression.{Path(path).stem}", None)
     catalogue._plugins.cache_clear()
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    """The tensors are tiny: one thread is faster and leaves the other cores alone."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def small() -> nn.Module:
