@@ -16,6 +16,7 @@ class SplitRow:
 
     `facts` are those of the first repeat: all but times and `distances` are alike in every one. `steps_s` are the mean
     step times of the repeats, in their order; `distances` those of their weights from one device's, none in replay.
+    `is_measured`: by processes, not on the virtual clock.
     """
 
     suite: str
@@ -30,6 +31,7 @@ class SplitRow:
     steps_s: tuple[float, ...]
     distances: tuple[float, ...]
     ids: tuple[str, ...] = ()
+    is_measured: bool = False
 
     @property
     def samples_per_s(self) -> float:
@@ -62,4 +64,5 @@ def _row(records: Sequence[Record]) -> Iterator[SplitRow]:
         steps_s=tuple(sum(times) / len(times) for times in steps_s),
         distances=tuple(own.distance for own in facts if own.distance is not None),
         ids=tuple(record.id for record in records),
+        is_measured=job.clock == "measured",
     )

@@ -27,6 +27,7 @@ from harness.lockstep.trial import run_lockstep
 from harness.parallel.trial_clock import run_pipelines_on_clock
 from harness.parallel.trial_rank import run_pipeline_rank
 from harness.predict.rows import time_rows
+from harness.splits.split_rank import run_split_rank
 from harness.splits.split_trial import run_split_in_process
 from harness.trial import Trial
 from models.workload import Device
@@ -167,9 +168,11 @@ def _work(task: Task, place: Place, pipe: int, go: int) -> Iterator[Event]:
 
 
 def _rank_of(trial: Trial) -> Callable[[Trial, Place, Signals], RankResult]:
-    """What trains a rank: a stage, a worker or server of its own pace, or a replica."""
+    """What trains a rank: a stage, a part of every layer, a worker or server of its own pace, or a replica."""
     if trial.is_pipelined:
         return run_pipeline_rank
+    if trial.is_split:
+        return run_split_rank
     return run_rank if trial.cluster is None else run_on_host
 
 

@@ -87,4 +87,4 @@ def machine_of(trial: Trial, job: Job) -> Machine:
     rate_bps = trial.fabric.rate_bps
     # Stages' costs count the real network's bytes, of which the link carries a scaled part.
     beta = 8 / rate_bps / job.workload.size_scale if rate_bps else 0.0
-    return Machine(num_devices=trial.world, alpha_s=trial.fabric.alpha_s, beta_s_per_byte=beta)
+    return Machine(num_devices=trial.num_ranks, alpha_s=trial.fabric.alpha_s, beta_s_per_byte=beta)

@@ -6,7 +6,8 @@ Both follow one rule for gradients (`baselines.parallelism.operators`): a collec
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Protocol, TypeVar
 
 import torch
@@ -14,6 +15,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from baselines.parallelism.operators import Combination, JoinedParts, RankPart, SumOfParts, WithHalo
+from harness.trace import Recorder
 
 Result = TypeVar("Result")
 
@@ -30,6 +32,10 @@ class RankGroup(Protocol):
 
     def backward(self, loss: Tensor) -> None:
         """Gradients of the sum over ranks of `loss`, divided by their number."""
+        ...
+
+    def meet(self) -> None:
+        """Wait until every rank is here."""
         ...
 
 
@@ -71,7 +77,10 @@ class LockstepGroup:
         losses = self._shared.exchange(self._part.rank, loss)
         if self._part.rank == 0:
             torch.stack(losses).sum().div(self._part.world).backward()
-        self._shared.exchange(self._part.rank, loss)  # nobody goes on before gradients are there
+        self.meet()  # nobody goes on before gradients are there
+
+    def meet(self) -> None:
+        self._shared.exchange(self._part.rank, None)
 
 
 class _Meeting:
@@ -119,7 +128,11 @@ def run_ranks(world: int, rank_main: Callable[[RankGroup], Result], timeout_s: f
 
 
 class ProcessGroup:
-    """This process's rank of torch.distributed's default group."""
+    """This process's rank of torch.distributed's default group. It counts what it sends, and notes when it waits."""
+
+    def __init__(self, recorder: Recorder | None = None) -> None:
+        self.num_messages, self.num_sent_bytes = 0, 0.0
+        self._recorder = recorder or Recorder()
 
     @property
     def part(self) -> RankPart:
@@ -127,45 +140,66 @@ class ProcessGroup:
 
     def combine(self, combination: Combination) -> Tensor:
         if isinstance(combination, SumOfParts):
-            total: Tensor = _Sum.apply(combination.tensor)  # type: ignore[no-untyped-call]
+            total: Tensor = _Sum.apply(combination.tensor, self)  # type: ignore[no-untyped-call]
             return total
         if isinstance(combination, JoinedParts):
-            joined: Tensor = _Join.apply(combination.tensor, combination.dim)  # type: ignore[no-untyped-call]
+            joined: Tensor = _Join.apply(combination.tensor, combination.dim, self)  # type: ignore[no-untyped-call]
             return joined
-        stacked: Tensor = _Join.apply(combination.tensor.unsqueeze(0), 0)  # type: ignore[no-untyped-call]
+        stacked: Tensor = _Join.apply(combination.tensor.unsqueeze(0), 0, self)  # type: ignore[no-untyped-call]
         return _with_halo(combination, self.part, stacked.unbind(0))
 
     def backward(self, loss: Tensor) -> None:
         (loss / self.part.world).backward()
 
+    def meet(self) -> None:
+        dist.barrier()
+
+    def summed(self, tensor: Tensor) -> Tensor:
+        """The sum over ranks, a tensor of its own."""
+        total = tensor.contiguous().clone()
+        with self._sending(2 * total.nbytes):
+            dist.all_reduce(total)
+        return total
+
+    def gathered(self, tensor: Tensor) -> list[Tensor]:
+        """Every rank's."""
+        parts = [torch.empty_like(tensor) for _ in range(self.part.world)]
+        with self._sending(self.part.world * tensor.nbytes):
+            dist.all_gather(parts, tensor.contiguous())
+        return parts
+
+    @contextmanager
+    def _sending(self, ring_bytes: float) -> Iterator[None]:
+        """Around a ring a rank sends all of `ring_bytes` but its own part."""
+        self.num_messages += 1
+        self.num_sent_bytes += ring_bytes * (1 - 1 / self.part.world)
+        with self._recorder.span("loop", "wait"):
+            yield
+
 
 class _Sum(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, tensor: Tensor) -> Tensor:
-        total = tensor.clone()
-        dist.all_reduce(total)
-        return total
+    def forward(ctx: Any, tensor: Tensor, group: ProcessGroup) -> Tensor:
+        ctx.group = group
+        return group.summed(tensor)
 
     @staticmethod
-    def backward(ctx: Any, *upstream: Tensor) -> Tensor:
-        total = upstream[0].clone()
-        dist.all_reduce(total)
-        return total
+    def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor, None]:
+        group: ProcessGroup = ctx.group
+        return group.summed(upstream[0]), None
 
 
 class _Join(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, tensor: Tensor, dim: int) -> Tensor:
-        ctx.dim, ctx.extent = dim, tensor.shape[dim]
-        parts = [torch.empty_like(tensor) for _ in range(dist.get_world_size())]
-        dist.all_gather(parts, tensor.contiguous())
-        return torch.cat(parts, dim)
+    def forward(ctx: Any, tensor: Tensor, dim: int, group: ProcessGroup) -> Tensor:
+        ctx.dim, ctx.extent, ctx.group = dim, tensor.shape[dim], group
+        return torch.cat(group.gathered(tensor), dim)
 
     @staticmethod
-    def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor, None]:
-        total = upstream[0].contiguous().clone()
-        dist.all_reduce(total)
-        return total.narrow(ctx.dim, dist.get_rank() * ctx.extent, ctx.extent), None
+    def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor, None, None]:
+        group: ProcessGroup = ctx.group
+        own = group.summed(upstream[0]).narrow(ctx.dim, group.part.rank * ctx.extent, ctx.extent)
+        return own, None, None
 
 
 def _with_halo(combination: WithHalo, part: RankPart, tensors: Sequence[Tensor]) -> Tensor:

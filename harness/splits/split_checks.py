@@ -31,12 +31,20 @@ def check_splits(trial: Trial) -> None:
         (job.accumulate > 1, f"accumulate={job.accumulate} is for replicas and stages; use a larger batch"),
         (spec.device is Device.CUDA, "parts compute on the CPU or in replay"),
         (spec.jitter > 0 or spec.slow_worker > 1, "jitter and slow_worker are of replicas"),
-        (trial.fabric.kind is not FabricKind.LOCKSTEP, f"the fabric {trial.fabric.kind} runs no splits; use lockstep"),
-        (not trial.fabric.rate_bps, "the planner needs the link's rate; give the fabric rate_bps"),
-        (trial.trace or trial.num_cost_steps > 0, "the virtual clock has no moments to trace and no costs to measure"),
+        (trial.num_cost_steps > 0, f"num_cost_steps={trial.num_cost_steps} measures jobs that share"),
+        (trial.trace and not trial.fabric.kind.has_processes, "the virtual clock has no moments to trace"),
+        (
+            trial.fabric.num_virtual > 0 and spec.device is not Device.REPLAY,
+            f"num_virtual={trial.fabric.num_virtual}, and virtual peers hold no parts of their own; use replay",
+        ),
     )
     if reason := next((reason for applies, reason in reasons if applies), None):
         raise ParallelismError(f"{trial.cell}: job {job.name} is split: {reason}; leave that out")
+    if trial.fabric.kind is FabricKind.SIMULATED:
+        raise ParallelismError(f"{trial.cell}: the fabric simulated runs no splits; use lockstep, paced or emulated")
+    # A native network's rate is not known, so planners count its start-ups alone there.
+    if not trial.fabric.rate_bps and trial.fabric.kind is not FabricKind.NATIVE:
+        raise ParallelismError(f"{trial.cell}: the planner needs the link's rate; give the fabric rate_bps")
     plan = job.splitting.on(spec, machine_of(trial, job))
     if spec.device is not Device.REPLAY:
         dimensions_of([config.splits() for config in plan.configs], trial.world)

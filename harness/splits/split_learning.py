@@ -1,4 +1,4 @@
-"""The arithmetic of a split job in one process: its ranks in lockstep, and the same batches on one device."""
+"""The arithmetic of a split job: its ranks in lockstep or in a process each, and the same batches on one device."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import copy
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
+from time import perf_counter
 
 import torch
 from torch import Tensor, nn
@@ -24,9 +25,10 @@ from models.workload import Workload, open_workload
 
 @dataclass(slots=True)
 class SplitLearnt:
-    """What arithmetic gave; nothing in replay. `distance` is that of all parameters from those of one device that
-    trained on the same batches, relative to their norm."""
+    """What arithmetic gave; nothing in replay. Steps lasted `times_s`, evaluation apart. `distance` is that of all
+    parameters from those of one device that trained on the same batches, relative to their norm."""
 
+    times_s: list[tuple[float, float]] = field(default_factory=list)
     losses: list[float] = field(default_factory=list)
     evaluated: list[Evaluated] = field(default_factory=list)
     digest: str = ""
@@ -35,14 +37,16 @@ class SplitLearnt:
 
 
 @dataclass(frozen=True, slots=True)
-class _SplitTraining:
-    """What all ranks of a split training have in common."""
+class SplitTraining:
+    """What all ranks of a split training have in common. In lockstep `model` is one for all of them, and the first
+    rank's to write."""
 
     trial: Trial
     workload: Workload
     model: nn.Module
     splits: Sequence[Sequence[LayerSplit]]
     on_step: Callable[[int], None]
+    is_lockstep: bool
 
     @property
     def network(self) -> str:
@@ -58,45 +62,58 @@ class _SplitTraining:
         return self.trial.jobs[0].resolve().optimizer.build(list(network.parameters()))
 
 
+def open_training(
+    trial: Trial, splits: Sequence[Sequence[LayerSplit]], on_step: Callable[[int], None]
+) -> SplitTraining:
+    """Job 0 of `trial`, its weights drawn. Raises: WorkloadError."""
+    torch.manual_seed(rank_seed(trial.seed, 0))
+    workload, in_lockstep = open_workload(trial.jobs[0].workload), not trial.fabric.kind.has_processes
+    return SplitTraining(trial, workload, workload.build_model(trial.seed), splits, on_step, in_lockstep)
+
+
 def learn_split(trial: Trial, splits: Sequence[Sequence[LayerSplit]], on_step: Callable[[int], None]) -> SplitLearnt:
     """Train job 0 of `trial` on all its ranks, then on one device. Raises: ParallelismError if it cannot be."""
-    torch.manual_seed(rank_seed(trial.seed, 0))
-    workload = open_workload(trial.jobs[0].workload)
-    training = _SplitTraining(trial, workload, workload.build_model(trial.seed), splits, on_step)
+    training = open_training(trial, splits, on_step)
     alone = copy.deepcopy(training.model)
-    learnt = run_ranks(trial.world, lambda group: _train_rank(training, group))[0]
-    learnt.digest = weights_digest(training.model)
-    learnt.num_parameters = sum(parameter.numel() for parameter in training.model.parameters())
-    _train_alone(training, alone)
-    learnt.distance = _distance(training.model, alone)
+    learnt = run_ranks(trial.world, lambda group: train_rank(training, split_network(training, group)))[0]
+    learnt.distance = distance_from_one_device(training, alone)
     return learnt
 
 
-def _train_rank(training: _SplitTraining, group: RankGroup) -> SplitLearnt:
-    """Of one rank; the first one's whole weights go into the common model."""
-    learnt, every = SplitLearnt(), training.trial.evaluate_every
-    own = SplitNetwork(training.network, training.model, dimensions_of(training.splits, group.part.world), group)
+def split_network(training: SplitTraining, group: RankGroup) -> SplitNetwork:
+    """The rank's own parts of the common model. Raises: ParallelismError."""
+    return SplitNetwork(training.network, training.model, dimensions_of(training.splits, group.part.world), group)
+
+
+def train_rank(training: SplitTraining, own: SplitNetwork) -> SplitLearnt:
+    """Of one rank; its whole weights go into the model."""
+    learnt, every, is_first = SplitLearnt(), training.trial.evaluate_every, own.group.part.rank == 0
     optimizer = training.optimizer(own)
     for step, batch in enumerate(training.steps(), start=1):
+        start_s = perf_counter()
         optimizer.zero_grad()
         loss = own.loss(batch)
         own.backward(loss)
         optimizer.step()
+        learnt.times_s.append((start_s, perf_counter()))
         learnt.losses.append(float(loss.detach()))
-        if every and step % every == 0:
-            _gather(training, own, group)
-            if group.part.rank == 0 and (found := training.workload.evaluate(training.model)) is not None:
-                learnt.evaluated.append(Evaluated(step, None, found.loss, found.accuracy))
-        if group.part.rank == 0:
+        if is_first or not training.is_lockstep:
             training.on_step(step - 1)
-    _gather(training, own, group)
+        if every and step % every == 0:
+            _gather(training, own)
+            if is_first and (found := training.workload.evaluate(training.model)) is not None:
+                learnt.evaluated.append(Evaluated(step, None, found.loss, found.accuracy))
+            own.group.meet()  # else the others would wait for the first one inside their next step
+    _gather(training, own)
+    learnt.digest = weights_digest(training.model)
+    learnt.num_parameters = sum(parameter.numel() for parameter in training.model.parameters())
     return learnt
 
 
-def _gather(training: _SplitTraining, own: SplitNetwork, group: RankGroup) -> None:
-    """Put the weights together, with the first rank's statistics, into the common model."""
+def _gather(training: SplitTraining, own: SplitNetwork) -> None:
+    """Put the weights together, with the rank's own statistics, into its model."""
     whole = own.whole_parameters()
-    if group.part.rank:
+    if training.is_lockstep and own.group.part.rank:
         return
     links = nn.ModuleList(link.module for link in links_of(training.network, training.model))
     # In the order of the links, in which both sides name a tied weight once.
@@ -106,14 +123,16 @@ def _gather(training: _SplitTraining, own: SplitNetwork, group: RankGroup) -> No
         buffer.copy_(value)
 
 
-def _train_alone(training: _SplitTraining, model: nn.Module) -> None:
-    """The whole network without any group, by its chain of links."""
-    links = links_of(training.network, model)
-    optimizer = training.optimizer(model)
+def distance_from_one_device(training: SplitTraining, alone: nn.Module) -> float:
+    """Train `alone`, the model as it was, on the same batches without any group. Answer: how far from it all
+    parameters are now, relative to their norm."""
+    links = links_of(training.network, alone)
+    optimizer = training.optimizer(alone)
     for batch in training.steps():
         optimizer.zero_grad()
         cross_entropy_part(apply_chain(links, batch.inputs), batch).backward()
         optimizer.step()
+    return _distance(training.model, alone)
 
 
 def _distance(found: nn.Module, wanted: nn.Module) -> float:

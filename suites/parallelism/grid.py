@@ -21,7 +21,7 @@ from models.values import WorkloadSpec
 from results.facts import Role
 from suites.api import Options, Suite, interleave
 from suites.parallelism.cells import ALPHA_S, MICRO_BATCHES, NAME, RATE_BPS, SIZE_SCALE, on_clock, pipelined, replayed
-from suites.parallelism.split_grid import split_cells
+from suites.parallelism.split_grid import measured_splits, split_cells
 
 SYNCHRONOUS = ("gpipe", "gpipe(recompute=True)", "dapple", "interleaved")
 DAPPLE, PIPEDREAM, PIPEMARE = "dapple", "pipedream", "pipemare"
@@ -35,7 +35,7 @@ PLANNED_RATES = (1e9, 10e9, 100e9)
 def grid(options: Options) -> Sequence[Trial]:
     """Every group, repeats of the measured ones in turn."""
     once = [*clock(options), *planned(options)]
-    measured = [] if options.smoke else [*paced(options), *real(options)]
+    measured = [] if options.smoke else [*paced(options), *real(options), *measured_splits(options)]
     pairs = two_jobs(options)
     repeats = options.repeats
     return [

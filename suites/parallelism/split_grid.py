@@ -1,4 +1,5 @@
-"""Cells of the suite `parallelism` whose operators are split: every planner's plan on the clock, small ones trained.
+"""Cells of the suite `parallelism` whose operators are split: every planner's plan on the clock, some of them executed
+over a paced link, small ones trained in lockstep and by processes.
 
 Sums of gradients hide behind backward in all of them, data parallelism's too.
 """
@@ -15,13 +16,14 @@ from harness.trial import Trial
 from models.values import WorkloadSpec
 from results.facts import Role
 from suites.api import Options
-from suites.parallelism.cells import ALPHA_S, on_clock, pipelined, replayed
+from suites.parallelism.cells import ALPHA_S, SIZE_SCALE, on_clock, pipelined, replayed
 
 DATA_PARALLEL, LAYERS_PLACED, MESH = "data-parallel", "layers-placed", "mesh-tensorflow"
 SEARCHED = ("tofu", "hypar", "flexflow")
 SHORT_FLEXFLOW = "flexflow(num_steps=2000)"
 NETWORKS = ("vgg16", "resnet50", "bert_large")
 RATES_BPS = (1e9, 10e9, 100e9)
+EXECUTED_NETWORKS, EXECUTED_STEPS = ("vgg16", "bert_large"), 4
 SAMPLES_PER_WORKER = 16
 MESH_COLUMNS, MESH_WORKERS = 4, (16, 64, 256)
 MESH_NETWORKS = ("bert_large", "gpt2")
@@ -29,10 +31,16 @@ TRAINED_STEPS = 20
 
 
 def split_cells(options: Options) -> Iterator[Trial]:
-    """All of them, once: they are exact."""
+    """Those that are exact, once."""
     yield from planned_splits(options)
     yield from meshes(options)
-    yield from trained_splits(options)
+    yield from trained_splits("split-learning", FabricKind.LOCKSTEP, options)
+
+
+def measured_splits(options: Options) -> Iterator[Trial]:
+    """Those that processes run."""
+    yield from executed_splits(options)
+    yield from trained_splits("split-processes", FabricKind.PACED, options)
 
 
 def planned_splits(options: Options) -> Iterator[Trial]:
@@ -60,15 +68,33 @@ def meshes(options: Options) -> Iterator[Trial]:
             yield split_trial(f"mesh-{num_workers}", workload, planner, on_clock(num_workers), options)
 
 
-def trained_splits(options: Options) -> Iterator[Trial]:
+def executed_splits(options: Options) -> Iterator[Trial]:
+    """Plans of the clock's cells carried out on one of 16 devices over a paced link, its peers virtual."""
+    num_workers = 16
+    rate_bps = RATES_BPS[1]
+    fabric = FabricSpec(
+        kind=FabricKind.PACED,
+        num_hosts=1,
+        num_virtual=num_workers,
+        rate_bps=rate_bps / SIZE_SCALE,
+        alpha_s=ALPHA_S,
+    )
+    for network in EXECUTED_NETWORKS:
+        workload = replayed(network, SAMPLES_PER_WORKER * num_workers)
+        for planner in (DATA_PARALLEL, "tofu", "hypar", SHORT_FLEXFLOW):
+            cell = split_trial("split-paced", workload, planner, fabric, options)
+            yield replace(cell, num_steps=options.num_steps or EXECUTED_STEPS)
+
+
+def trained_splits(group: str, kind: FabricKind, options: Options) -> Iterator[Trial]:
     """A small network on two ranks, so that every plan has one dimension of all ranks per layer, which is what runs."""
     workload = WorkloadSpec(
         network="lstm_lm", data="text", batch_size=16, sequence_length=16, dropout=0.0, num_evaluation=64
     )
-    fabric = FabricSpec(kind=FabricKind.LOCKSTEP, num_hosts=2, rate_bps=1e9, alpha_s=ALPHA_S)
+    fabric = FabricSpec(kind=kind, num_hosts=2, rate_bps=1e9, alpha_s=ALPHA_S)
     columns = f"{MESH}(mesh='columns=2', layout='channel-out=columns')"
     for planner in (DATA_PARALLEL, *(() if options.smoke else ("tofu", "hypar", SHORT_FLEXFLOW, columns))):
-        cell = split_trial("split-learning", workload, planner, fabric, options)
+        cell = split_trial(group, workload, planner, fabric, options)
         num_steps = options.num_steps or (4 if options.smoke else TRAINED_STEPS - 1)
         yield replace(cell, num_warmup=1, num_steps=num_steps)
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from analysis.claims import CellValue, ClaimRow, Formula, Level, judge
 from analysis.pipelines.rows import PipelineRow
 from analysis.pipelines.splits import SplitRow
-from analysis.stats import exactly
+from analysis.stats import exactly, paired_ratio
 from analysis.study import Evidence
 from suites.parallelism.cells import NAME
 from suites.parallelism.split_grid import DATA_PARALLEL, LAYERS_PLACED, MESH
@@ -58,9 +58,25 @@ def split_claims(evidence: Evidence) -> Iterator[ClaimRow]:
         [
             CellValue(row.cell, exactly(max(row.distances), len(row.distances)), (row.ids,))
             for row in splits
-            if row.group == "split-learning" and row.distances
+            if row.distances
         ],
     )
+    yield judge(
+        Level(
+            claim="On the paced link a step of split operators takes what the virtual clock says, within 5 %",
+            quantity="Measured over predicted step",
+            low=0.95,
+            high=1.05,
+            formula=Formula.STEP_BY_CLOCK,
+        ),
+        [found for row in splits for found in _by_clock(row)],
+    )
+
+
+def _by_clock(row: SplitRow) -> Iterator[CellValue]:
+    if row.is_measured and row.facts.step_clock_s is not None:
+        predicted_s = [row.facts.step_clock_s] * len(row.steps_s)
+        yield CellValue(row.cell, paired_ratio(list(row.steps_s), predicted_s), (row.ids,))
 
 
 def _over(claim: str) -> Level:

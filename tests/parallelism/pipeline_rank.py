@@ -1,7 +1,7 @@
 """A rank that tests start: python pipeline_rank.py WHAT RANK WORLD PORT OUT.
 
 WHAT: `ours-lstm` and `ours-bert` train with 1F1B, `replicas-…` with two replicas of the first stage, whose gradients go
-by a strategy; `torch-…` trains by torch's executor; `operators` a split network. Each rank writes its parameters.
+by a strategy; `torch-…` trains by torch's executor. Each rank writes its parameters.
 """
 
 import os
@@ -24,12 +24,9 @@ from harness.parallel.meter import PipelineMeter
 from harness.parallel.pipeline import PipelineJob
 from harness.parallel.processes import PipelineProcess
 from harness.parallel.sessions import PipelineSeat, RunsPipelines
-from harness.parallel.stages import MicroBatch, cut
-from harness.splits.groups import ProcessGroup
-from harness.splits.split_network import SplitNetwork
+from harness.parallel.stages import cut
 from harness.systems import system_of
 from harness.trace import Recorder
-from models.graph import Dimension
 
 NUM_STEPS, NUM_MICRO_BATCHES = 8, 4
 
@@ -65,24 +62,9 @@ def torchs(
     }
 
 
-def operators() -> dict[str, Tensor]:
-    model, steps = model_and_steps("lstm_lm", num_steps=NUM_STEPS, num_micro_batches=1, batch_size=16)
-    splits = [Dimension.CHANNEL_IN, None, Dimension.SAMPLE, Dimension.CHANNEL_OUT]
-    own = SplitNetwork("lstm_lm", model, splits, ProcessGroup())
-    optimizer = sgd(own.parameters())
-    for step in steps:
-        batch: MicroBatch = step[0]
-        optimizer.zero_grad()
-        own.backward(own.loss(batch))
-        optimizer.step()
-    return {str(place): value for place, value in enumerate(own.whole_parameters())}
-
-
 def parameters_of(what: str, world: int) -> dict[str, Tensor]:
     replicated = (PlannedStage(0, 2, 2), PlannedStage(2, 4))
     match what:
-        case "operators":
-            return operators()
         case "ours-bert":
             return ours(even_stages(6, world), "bert_tiny")
         case "ours-lstm":

@@ -1,4 +1,4 @@
-"""Pipelines and split operators among processes on gloo, held against lockstep and one device."""
+"""Pipelines among processes on gloo, held against lockstep and one device."""
 
 import copy
 import os
@@ -11,12 +11,11 @@ import pytest
 import torch
 from one_device import NUM_LINKS, distance, model_and_steps, sgd, train_alone
 from patience import patience_s
-from torch import Tensor, nn
+from torch import Tensor
 
 from baselines.parallelism.dapple import Dapple
 from baselines.parallelism.plans import even_stages
 from harness.parallel.pipeline import PipelineJob, train_lockstep
-from models.chain import chain_of
 
 RANK = Path(__file__).with_name("pipeline_rank.py")
 ROOT = Path(__file__).parents[2]
@@ -78,13 +77,3 @@ def test_strategies_and_torchs_executor_train_to_the_weights_of_one_device(
     assert found < closeness
     if what == "replicas-half":
         assert found > 1e-7  # it did travel in half precision
-
-
-@pytest.mark.slow
-def test_split_operators_among_processes_equal_one_device(tmp_path: Path) -> None:
-    model, steps = model_and_steps("lstm_lm", num_steps=8, num_micro_batches=1, batch_size=16)
-    found = run_processes("operators", 2, tmp_path)
-    links = nn.ModuleList(link.module for link in chain_of("lstm_lm", model))
-    names = {id(parameter): name for name, parameter in model.named_parameters()}
-    by_name = {names[id(own)]: found[str(place)] for place, own in enumerate(links.parameters())}
-    assert distance(by_name, train_alone(copy.deepcopy(model), steps)) < 1e-5

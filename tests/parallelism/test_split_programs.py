@@ -166,11 +166,14 @@ def test_a_split_that_cannot_be_is_refused_with_the_remedy(change: dict[str, obj
         check(replace(trial, jobs=(replace(trial.jobs[0], **change),)))  # type: ignore[arg-type]
 
 
-def test_split_jobs_run_alone_and_on_the_clock() -> None:
+def test_split_jobs_run_alone_and_where_every_peer_has_its_part() -> None:
     trial = trial_of("tofu")
-    paced = FabricSpec(kind=FabricKind.PACED, num_hosts=4, rate_bps=1e9)
-    with pytest.raises(ParallelismError, match="use lockstep"):
-        check(replace(trial, fabric=paced))
     pair = replace(trial, jobs=(trial.jobs[0], replace(trial.jobs[0], name="b")), sharing=Sharing.CROSSOVER)
     with pytest.raises(ParallelismError, match="run each alone"):
         check(pair)
+    paced = FabricSpec(kind=FabricKind.PACED, num_hosts=1, num_virtual=3, rate_bps=1e9)
+    check(replace(trial, fabric=paced))
+    with pytest.raises(ParallelismError, match="virtual peers hold no parts of their own; use replay"):
+        check(replace(trial_of("tofu", TEXT), fabric=paced))
+    with pytest.raises(ParallelismError, match="give the fabric rate_bps"):
+        check(replace(trial, fabric=replace(paced, rate_bps=None)))
