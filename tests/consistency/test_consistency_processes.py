@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import signal
 import socket
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
@@ -22,6 +24,7 @@ from baselines.consistency.asp import Asp
 from baselines.consistency.bsp import Bsp
 from baselines.consistency.dynssp import DynSsp
 from baselines.consistency.ssp import Ssp
+from crossover.arbiter.roster import process_state
 from harness.asynchrony.client import ServerLostError, ServerPlace, ServersLink, names_within, parts_of
 from harness.asynchrony.cluster import OnLoss, VirtualCluster
 from harness.asynchrony.parameters import Parameters
@@ -155,17 +158,70 @@ def test_a_stopped_worker_keeps_the_others_for_as_long_as_it_is_stopped(forked: 
 
     def stops(worker: int, clock: int) -> None:
         if (worker, clock) == (2, 4):
+            stopped = os.getpid()
             resumed = os.fork()
             if resumed == 0:
+                while process_state(stopped) not in "TZ":  # a signal that came before the stop would be lost
+                    time.sleep(0.001)
                 time.sleep(0.5)
-                os.kill(os.getppid(), signal.SIGCONT)
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(stopped, signal.SIGCONT)
                 os._exit(0)
-            os.kill(os.getpid(), signal.SIGSTOP)
+            os.kill(stopped, signal.SIGSTOP)
 
     server, report = run(forked, Ssp(1), stops)
     assert server.parameters.clocks == [NUM_CLOCKS] * NUM_WORKERS
     assert max(report.tally.waited_s[:2]) > 0.2  # of the half second: the machine may be late to stop it
     assert report.lost == []
+
+
+LARGE = 8_000_000  # parameters, more bytes than the kernel holds for a socket
+
+
+class Puller:
+    """A worker of a large model, answer by answer: it has pushed once and asked for the parameters."""
+
+    def __init__(self, worker: int, server: ParameterServerProcess) -> None:
+        self.link = ServersLink(worker, [place_of(server, 0, LARGE)], [["all"]])
+        self.link.push(0, torch.zeros(LARGE))
+        (self.socket,) = self.link._sockets
+        self.socket.sendall(header_of(FrameKind.PULL, worker, 0))
+
+    def has_nothing_for(self, seconds: float) -> bool:
+        return not select.select([self.socket], [], [], seconds)[0]
+
+    def take(self) -> Tensor:
+        return self.link._receive(0).payload
+
+
+@pytest.fixture
+def pullers() -> Iterator[list[Puller]]:
+    """Both ask while nothing is sent yet, the first one first."""
+    server = ParameterServerProcess(
+        Parameters(torch.zeros(LARGE), 2, Bsp().share), ADDRESS, exact_reads=True, on_loss=OnLoss.STOP
+    )
+    serving = threading.Thread(target=server.serve)
+    serving.start()
+    # The answers wait for both pushes, so the order of the pulls is that of the answers.
+    own = [Puller(worker, server) for worker in range(2)]
+    yield own
+    for puller in own:
+        puller.link.close()
+    serving.join()
+
+
+def test_answers_leave_one_after_the_other(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    monkeypatch.setattr("harness.asynchrony.server.STALLED_S", 3600.0)
+    first, second = request.getfixturevalue("pullers")
+    assert second.has_nothing_for(0.3)
+    assert first.take().numel() == 4 * LARGE
+    assert second.take().numel() == 4 * LARGE
+
+
+def test_a_worker_that_takes_nothing_lets_the_next_one_go_first(pullers: list[Puller]) -> None:
+    first, second = pullers
+    assert second.take().numel() == 4 * LARGE
+    assert first.take().numel() == 4 * LARGE
 
 
 def test_a_dead_server_is_reported_with_the_parameters_that_it_held(forked: Fork) -> None:

@@ -12,6 +12,7 @@ from crossover.integrations import Bond, Manner, plain
 BATCH = torch.linspace(-1, 1, 12).reshape(4, 3)
 TURN = ["acquire", "release"]
 ASIDE = ["aside", "release"]
+NEVER_S = 1e3  # a rest limit that no test comes to, however late a busy machine makes its next line
 
 
 class Breaks(torch.autograd.Function):
@@ -29,12 +30,15 @@ class Breaks(torch.autograd.Function):
 class Job:
     """A small model in training, attached to a diary."""
 
-    def __init__(self, extent: Extent = Extent.BACKWARD, *, defer: bool = False, **hyper: Any) -> None:
+    def __init__(
+        self, extent: Extent = Extent.BACKWARD, *, defer: bool = False, rest_limit_s: float = NEVER_S, **hyper: Any
+    ) -> None:
         torch.manual_seed(3)
         self.model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
         self.optimizer = torch.optim.SGD(self.model.parameters(), **{"lr": 0.5, "momentum": 0.9, **hyper})
         self.diary = Diary(extent)
-        self.bond: Bond = plain.bind((self.model,), (self.optimizer,), self.diary, Manner(defer=defer))
+        manner = Manner(defer=defer, rest_limit_s=rest_limit_s)
+        self.bond: Bond = plain.bind((self.model,), (self.optimizer,), self.diary, manner)
 
     @property
     def events(self) -> list[str]:

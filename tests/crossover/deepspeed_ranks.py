@@ -33,6 +33,7 @@ from crossover.attach import Attachment, attach
 EXAMPLE_JOBS = ("first", "second")
 NUM_STEPS = 5
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "deepspeed_train.py"
+FIRST_PORT, NUM_PORTS, END_OF_PORTS = 10_000, 9_000, 20_000  # runs at once begin at different ones
 COLLECTIVES = ("all_reduce", "reduce", "all_gather_into_tensor", "reduce_scatter_tensor")
 
 
@@ -166,11 +167,19 @@ def run_example(folder: Path, job: str, rank: int, port: int, path: Path | None)
         runpy.run_path(str(EXAMPLE), run_name="__main__")
 
 
-def free_port() -> int:
+def free_port(first: int) -> int:
+    """The first free one from there on, below those that the kernel gives away: gloo asks for many before its use."""
+    return next(port for port in range(first, END_OF_PORTS) if is_free(port))
+
+
+def is_free(port: int) -> bool:
     with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the store that will listen there
+        try:
+            probe.bind(("", port))
+        except OSError:
+            return False
+        return True
 
 
 def main(folder: Path) -> int:
@@ -184,8 +193,9 @@ def main(folder: Path) -> int:
         actions += [partial(run_rank, folder, job, rank, paths) for job, rank in ranks]
         shared = folder / "example" / "host.sock"
         arbiters.enter_context(start(shared, EXAMPLE_JOBS))
+        port = FIRST_PORT + os.getpid() * 7 % NUM_PORTS
         for job, socket_path in (("alone", None), *((job, shared) for job in EXAMPLE_JOBS)):
-            port = free_port()
+            port = free_port(port + 1)
             actions += [partial(run_example, folder, job, rank, port, socket_path) for rank in range(NUM_RANKS)]
         pids = [fork(action) for action in actions]
         codes = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids]

@@ -36,6 +36,7 @@ IDLE_LIMIT_S = patience_s(0.6)
 STALL_S = 3 * IDLE_LIMIT_S
 LATE_S = 0.5
 PATIENCE_S = patience_s(25.0)
+LINGER_S = patience_s(5.0)  # for the workers to come: they know the arbiter by its process
 
 
 @dataclass(slots=True)
@@ -193,7 +194,7 @@ def fork(action: Callable[[], dict[str, object]]) -> tuple[int, int]:
 
 def tell(socket: str, fault: str) -> list[dict[str, object]]:
     """Run one story."""
-    arbiter = ensure(Path(socket), settings_for(fault))
+    arbiter = ensure(Path(socket), settings_for(fault), linger_s=LINGER_S)
     lengths = {"a": NUM_STEPS // 2 if fault == "none" else NUM_STEPS, "b": 4 * NUM_STEPS}
     workers = [Worker(job, rank, arbiter_pid=arbiter.pid) for job in "ba" for rank in range(2)]
     children = [fork(partial(live, w, socket, fault, lengths[w.job])) for w in workers]

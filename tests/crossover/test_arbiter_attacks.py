@@ -128,7 +128,7 @@ def test_an_undeclared_job_is_not_excused(path: Path) -> None:
 def test_nobody_waits_again_for_a_job_whose_lease_was_withdrawn(path: Path) -> None:
     """With an idle limit far beyond the test's own, only the withdrawal itself can let the other job go on."""
     with (
-        start(path, lease_limit_s=patience_s(0.2), idle_limit_s=1000.0),
+        start(path, lease_limit_s=patience_s(0.5), idle_limit_s=1000.0),
         Participant(path, "a", wait_limit_s=SOON_S) as a,
         Participant(path, "b", wait_limit_s=SOON_S) as b,
     ):

@@ -55,7 +55,7 @@ def test_many_first_jobs_start_one_arbiter(path: Path) -> None:
 
 
 def test_an_arbiter_ends_by_itself_and_leaves_nothing_but_its_log(path: Path) -> None:
-    linger_s = patience_s(0.2)
+    linger_s = patience_s(0.5)  # the job must come before it is over
     pid = ensure(path, SETTINGS, linger_s=linger_s).pid
     with Participant(path, "a", settings=SETTINGS):
         time.sleep(2 * linger_s)
@@ -204,7 +204,7 @@ def test_a_flood_of_questions_takes_no_seat_and_stops_no_turn(tmp_path: Path) ->
 
     def ask_on_and_on() -> None:
         while not ended.is_set():
-            read_status(arbiter.path)
+            read_status(arbiter.path, limit_s=SOON_S)
 
     with (
         start(tmp_path / "f.sock") as arbiter,

@@ -368,7 +368,7 @@ def test_an_arbiter_whose_starter_dies_before_it_listens_serves_others(path: Pat
         eventually(lambda: process_state(pid) == "T")
         os.kill(pid, signal.SIGHUP)
         os.kill(pid, signal.SIGCONT)
-    eventually(lambda: path.exists())
+    eventually(lambda: _serves(path))  # the socket is there before it is listened at
     assert read_status(path, limit_s=SOON_S).pid == pid
     os.kill(pid, signal.SIGTERM)
     eventually(lambda: not path.exists())

@@ -128,7 +128,8 @@ def test_two_jobs_alternate_though_one_fails_in_a_backward_and_another_leaves(ar
 
     thread = threading.Thread(target=other)
     thread.start()
-    with attach(script.model, script.optimizer, job="a", path=arbiter.path) as attachment:
+    # A rest that a busy machine lengthens beyond its limit would let b pass.
+    with attach(script.model, script.optimizer, job="a", path=arbiter.path, rest_limit_s=SOON_S) as attachment:
         for step in range(4):
             output = script.model(BATCH)
             order.append("a")

@@ -6,16 +6,15 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from attach_jobs import ASIDE, BATCH, TURN, Job
+from attach_jobs import ASIDE, BATCH, NEVER_S, TURN, Job
 from patience import patience_s
 from torch import Tensor, nn
 from turn_diary import Diary
 
 from crossover import Extent, Refused
-from crossover.integrations import Manner, plain
+from crossover.integrations import REST_LIMIT_S, Manner, plain
 
 SOON_S = patience_s(10.0)
-NEVER_S = 1e3
 Touch = Callable[[nn.Sequential, torch.optim.Optimizer], object]
 
 
@@ -130,7 +129,7 @@ def test_a_second_step_on_the_same_gradients_is_an_error_as_well() -> None:
 def test_parts_that_the_script_calls_one_by_one_can_be_attached_together() -> None:
     diary, encoder, decoder = Diary(), nn.Linear(3, 4), nn.Linear(4, 2)
     optimizer = torch.optim.SGD([*encoder.parameters(), *decoder.parameters()], lr=0.1)
-    bond = plain.bind((encoder, decoder), (optimizer,), diary, Manner())
+    bond = plain.bind((encoder, decoder), (optimizer,), diary, Manner(rest_limit_s=NEVER_S))
     for _ in range(3):
         decoder(encoder(BATCH)).sum().backward()
         optimizer.step()
@@ -143,7 +142,8 @@ def test_two_models_and_two_optimizers_are_one_job_that_trains_as_alone() -> Non
         torch.manual_seed(2)
         maker, judge = nn.Linear(3, 3), nn.Linear(3, 1)
         of_maker, of_judge = (torch.optim.Adam(model.parameters(), lr=0.1) for model in (maker, judge))
-        bond = None if diary is None else plain.bind((maker, judge), (of_maker, of_judge), diary, Manner())
+        manner = Manner(rest_limit_s=NEVER_S)
+        bond = None if diary is None else plain.bind((maker, judge), (of_maker, of_judge), diary, manner)
         for _ in range(3):
             of_judge.zero_grad()
             (judge(maker(BATCH).detach()).mean() - judge(BATCH).mean()).backward()
@@ -169,7 +169,7 @@ def test_an_optimizer_with_a_closure_trains_as_alone_and_its_forwards_take_turns
     def train(model: nn.Module, attached: Diary | None) -> Tensor:
         optimizer = kind(model.parameters(), lr=0.1)  # type: ignore[call-arg]
         if attached is not None:
-            plain.bind((model,), (optimizer,), attached, Manner())
+            plain.bind((model,), (optimizer,), attached, Manner(rest_limit_s=NEVER_S))
 
         def closure() -> Tensor:
             optimizer.zero_grad()
@@ -238,7 +238,7 @@ def rested(job: Job) -> bool:
 
 
 def test_a_pause_between_update_and_forward_gives_the_device_back_and_moves_no_round() -> None:
-    job = Job()
+    job = Job(rest_limit_s=REST_LIMIT_S)
     job.backward()
     for _ in range(2):  # the second time the watch is armed again
         job.optimizer.step()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
-from attach_jobs import ASIDE, BATCH, TURN, Breaks, Job
+from attach_jobs import ASIDE, BATCH, NEVER_S, TURN, Breaks, Job
 from patience import patience_s
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
@@ -286,7 +286,7 @@ def test_a_model_that_is_compiled_in_place_takes_turns(when: str, defer: bool) -
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     if when == "before":
         model.compile(backend="eager")
-    bond = ddp.bind((model,), (optimizer,), diary, Manner(defer=defer))
+    bond = ddp.bind((model,), (optimizer,), diary, Manner(defer=defer, rest_limit_s=NEVER_S))
     if when == "after":
         model.compile(backend="eager")
     for _ in range(3):

@@ -16,6 +16,8 @@ from crossover.attach import attach
 from crossover.keeper import TurnKeeper
 
 SOON_S = patience_s(20.0)
+REST_LIMIT_S = patience_s(0.3)  # only a pause that is meant lasts so long
+TURN_S = patience_s(0.02)  # two of them pass before a job that comes back is due: its workers must be quicker
 HOSTS = (0, 1)
 
 
@@ -83,7 +85,7 @@ def run_all(workers: list[Callable[[], None]]) -> None:
 
 def keeper_of(path: Path, job: str, team: Team, host: int, order: Order) -> TurnKeeper:
     seat = Participant(path, job, agree=team.agree_on(host), wait_limit_s=SOON_S)
-    return TurnKeeper(seat, wait=lambda: None, idle=lambda: order.note(job), rest_limit_s=0.01)
+    return TurnKeeper(seat, wait=lambda: None, idle=lambda: order.note(job), rest_limit_s=REST_LIMIT_S)
 
 
 def test_a_pause_on_all_hosts_lets_the_other_job_have_its_turn_and_rounds_stay_in_order(tmp_path: Path) -> None:
@@ -133,6 +135,7 @@ def test_a_declared_pause_lets_the_others_go_on_for_as_long_as_it_lasts_and_all_
         keeper = keeper_of(paths[host], "b", teams["b"], host, orders[host])
         for _ in range(10_000):
             keeper.begin()
+            time.sleep(TURN_S)
             keeper.end()
             teams["b"].barrier.wait()
             # One host decides for both: it may be over between two looks.

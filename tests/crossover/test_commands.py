@@ -17,7 +17,7 @@ from patience import patience_s
 
 from crossover import Participant
 from crossover.commands.main import main
-from crossover.errors import ArbiterAbsent
+from crossover.errors import ArbiterAbsent, ArbiterLost
 from crossover.planning import JobProfile, read_profile, write_profile
 from crossover.process import start
 from crossover.status import HostStatus, read_status
@@ -49,7 +49,7 @@ def socket_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pat
     monkeypatch.setenv("CROSSOVER_SOCKET", str(path))
     monkeypatch.setenv("COLUMNS", "120")
     yield path
-    with suppress(ArbiterAbsent, ProcessLookupError):
+    with suppress(ArbiterAbsent, ArbiterLost, ProcessLookupError):
         os.kill(read_status(path).pid, signal.SIGTERM)
 
 
@@ -82,7 +82,7 @@ def wait_for_status(path: Path, num_turns: int = 1) -> HostStatus:
     """The arbiter's status once every job has taken so many turns."""
     until_s = time.monotonic() + SOON_S
     while time.monotonic() < until_s:
-        with suppress(ArbiterAbsent):
+        with suppress(ArbiterAbsent, ArbiterLost):
             status = read_status(path)
             if status.tokens and all(seat.num_turns >= num_turns for seat in status.tokens[0].seats):
                 return status
@@ -101,8 +101,13 @@ def is_alive(pid: int) -> bool:
 
 
 def test_two_jobs_run_in_turns_and_the_summary_counts_them(
-    socket_path: Path, script: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    socket_path: Path,
+    script: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr("crossover.commands.run._GLANCE_S", SOON_S)  # the last turns are counted by one last look
     jobs = [job("first", script, 0.01, 0.01, 30), job("second", script, 0.01, 0.01, 30)]
     assert main(["run", "--log-dir", str(tmp_path / "logs"), *jobs]) == 0
     shown = capsys.readouterr().out
@@ -167,14 +172,15 @@ def test_profiles_are_taken_alone_one_after_the_other(
     socket_path: Path, script: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / "profiles"
-    jobs = [job("short", script, 0.005, 0.02, 40), job("long", script, 0.02, 0.002, 40)]
+    # Two looks in the same phase make a profile, four come in a second, and a busy machine misses some.
+    jobs = [job("short", script, 0.005, 0.02, 80), job("long", script, 0.02, 0.002, 80)]
     began_s = time.monotonic()
     assert main(["run", "--profile", str(folder), *jobs]) == 0
     wall_s = time.monotonic() - began_s
     short, long = (read_profile(folder / f"{name}.json") for name in ("short", "long"))
     for profile, compute_s, solo_s in ((short, 0.005, 0.025), (long, 0.02, 0.022)):
         assert compute_s <= profile.compute_s <= profile.solo_s
-        assert solo_s <= profile.solo_s <= wall_s / 16  # the median of 32 steps, so 16 of them took no less
+        assert solo_s <= profile.solo_s <= wall_s / 16  # the median of 32 steps or more, so 16 of them took no less
         assert profile.communication_s == pytest.approx(profile.solo_s - profile.compute_s)
     assert short.exposed_only
     assert "a step takes" in capsys.readouterr().out

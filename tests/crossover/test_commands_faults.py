@@ -19,7 +19,7 @@ from crossover.errors import ArbiterAbsent, ArbiterLost
 from crossover.policies import Sharing
 from crossover.protocol import Resource
 from crossover.settings import Settings
-from crossover.status import HostStatus, SeatStatus, TokenStatus, read_status
+from crossover.status import FRESH_S, HostStatus, SeatStatus, TokenStatus, read_status
 from crossover.tokens import Phase
 
 SOON_S = patience_s(30.0)  # a bound against hanging, not a speed: the machine may be busy
@@ -244,10 +244,11 @@ def test_a_job_that_is_stopped_in_its_turn_is_named_while_the_others_wait(job: J
     with run(job("a", 9999), job("b", 60)) as process:
         a = pid_of(wait_for_turns(socket_path), "a")
         until_s = time.monotonic() + SOON_S
-        while read_status(socket_path).tokens[0].seats[0].phase is not Phase.HOLDING or not is_stopped(a):
+        while not is_stopped(a) or read_status(socket_path).tokens[0].seats[0].phase is not Phase.HOLDING:
             os.kill(a, signal.SIGCONT)  # until it is stopped in its turn, and not between two
             time.sleep(0.005)
             os.kill(a, signal.SIGSTOP)
+            time.sleep(2 * FRESH_S)  # a status may be as old as FRESH_S, and tell of a turn that it had before
             assert time.monotonic() < until_s
         assert process.stdout is not None
         line = next(line for line in process.stdout if "b waits for device 0" in line)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +17,12 @@ from torch import Tensor, nn
 
 from crossover.attach import attach
 from crossover.commands.main import main
+from crossover.errors import ArbiterAbsent, ArbiterLost
 from crossover.integrations.layer_clock import LayerClock
 from crossover.integrations.workers import process_group_team
 from crossover.planning import read_profile
 from crossover.process import start
+from crossover.status import read_status
 from crossover.worker_report import (
     WORKER_REPORTS,
     LayerReport,
@@ -185,6 +190,8 @@ def test_a_profiled_script_can_be_predicted_with_its_gradients(
     socket = tmp_path / "s" / "host.sock"
     folder = tmp_path / "profiles"
     assert main(["run", "--socket", str(socket), "--profile", str(folder), f"net={sys.executable} {script}"]) == 0
+    with suppress(ArbiterAbsent, ArbiterLost, ProcessLookupError):  # this process has adopted it, and may end first
+        os.kill(read_status(socket).pid, signal.SIGTERM)
     profile = read_profile(folder / "net.json")
     assert profile.gradients_bytes == profile.parameters_bytes == 4 * NUM_VALUES
     layers = load_profile(str(folder / "layers" / "net.json"))

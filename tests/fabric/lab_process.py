@@ -30,8 +30,8 @@ def skip_if_refused(*, rootless: bool | None) -> None:
 
 
 def environment() -> dict[str, str]:
-    """Return an environment in which a program finds the checkout's packages."""
-    return {**os.environ, "PYTHONPATH": str(CHECKOUT)}
+    """Return an environment in which a program finds the checkout's packages and what all tests share."""
+    return {**os.environ, "PYTHONPATH": os.pathsep.join([str(CHECKOUT), str(CHECKOUT / "tests")])}
 
 
 def run_program(name: str, num_hosts: int, rate: str, *, rootless: bool | None = None) -> Any:

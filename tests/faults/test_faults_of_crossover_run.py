@@ -28,14 +28,15 @@ with Participant(default_path(), os.environ["CROSSOVER_JOB"], settings=settings)
 ROLES = ("run", "supervisor", "launcher", "rank", "arbiter")
 
 
-def roles(marked: Marked, run: int, script: Path) -> dict[str, int]:
+def roles(marked: Marked, run: int, script: Path, socket: Path) -> dict[str, int]:
     """The processes of job a, and the arbiter, once all of them are there."""
     deadline_s = time.monotonic() + SOON_S
     while time.monotonic() < deadline_s:
+        is_served = socket.exists()  # before that the arbiter may be the process that only starts it
         found = {pid: words(pid) for pid in marked.processes()}
         ranks = [pid for pid, line in found.items() if line.strip().endswith(f"{script} 100")]
         arbiters = [pid for pid, line in found.items() if "crossover.arbiter" in line]
-        if len(ranks) == 2 and arbiters:
+        if is_served and len(ranks) == 2 and arbiters:
             rank = min(ranks)
             launcher = parent(rank)
             chain = {"rank": rank, "launcher": launcher, "supervisor": parent(launcher)}
@@ -55,7 +56,7 @@ def test_nothing_of_a_run_is_left(role: str, number: signal.Signals, tmp_path: P
         command = [sys.executable, "-m", "crossover", "run", *jobs]
         environment = marked.environment | {"CROSSOVER_SOCKET": str(socket)}
         with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
-            victim = roles(marked, process.pid, script)[role]
+            victim = roles(marked, process.pid, script, socket)[role]
             os.kill(victim, number)
             if number is signal.SIGSTOP:
                 time.sleep(0.5)

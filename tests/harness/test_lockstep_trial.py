@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from patience import patience_s
 
 from crossover import Sharing
 from fabric.api import FabricError, FabricKind, FabricSpec, Host, build
@@ -39,7 +40,7 @@ LINK = FabricSpec(kind=FabricKind.LOCKSTEP, num_hosts=2, rate_bps=200e6, alpha_s
 def trial(workload: WorkloadSpec = IMAGES, *, fabric: FabricSpec = LINK, **settings: Any) -> Trial:
     of_job = {field.name for field in dataclasses.fields(Job)} & settings.keys()
     job = Job(name="job", workload=workload, **{name: settings.pop(name) for name in of_job})
-    asked = {"num_warmup": 1, "num_steps": 3, "evaluate_every": 2} | settings
+    asked = {"num_warmup": 1, "num_steps": 3, "evaluate_every": 2, "timeout_s": patience_s(150.0)} | settings
     return Trial(suite="test", cell=f"{fabric.kind}", jobs=(job,), fabric=fabric, **asked)
 
 

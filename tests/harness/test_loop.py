@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 
 import torch
+from patience import patience_s
 from torch import Tensor, nn
 
 from crossover import Alone
@@ -14,7 +15,7 @@ from harness.systems.api import PlainSession
 from harness.trace import Recorder
 from models.workload import Batch
 
-DRAIN_S = 0.5
+DRAIN_S = patience_s(1.0)  # longer than any step, also one that waits for a core
 
 
 class LateSession(PlainSession):

@@ -163,8 +163,10 @@ def test_a_link_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
         with link_at(tmp_path):
             (server,) = [child for child in psutil.Process().children() if child not in before]
             os.write(write_end, str(server.pid).encode())
-            os.kill(os.getpid(), signal.SIGKILL)
+            while True:
+                signal.pause()
     server = psutil.Process(int(os.read(read_end, 20)))
+    os.kill(pid, signal.SIGKILL)  # only now: a server that has ended already could not be looked up
     os.waitpid(pid, 0)
     assert not psutil.wait_procs([server], timeout=patience_s(10))[1]
     for end in (read_end, write_end):

@@ -162,7 +162,7 @@ def test_processor_time_of_ended_children_is_the_run_s_own_and_that_of_strangers
         work = "import time\nwhile time.process_time() < 0.2: pass"
         subprocess.run([sys.executable, "-c", work], check=True)
         after = processor_times(psutil.Process(os.getpid()))
-        assert after.own_s - before.own_s >= 0.19
+        assert after.own_s - before.own_s >= 0.16  # four counters, each rounded to a tick
         assert after.processes_s - before.processes_s >= 0.15  # ticks of processors and processes are not the same
         beside = processor_times(strangers)
         assert beside.own_s - theirs.own_s < 0.1  # its own start, at most

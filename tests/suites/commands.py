@@ -9,6 +9,7 @@ import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from time import monotonic, sleep
 
 import psutil
 from patience import patience_s
@@ -69,6 +70,13 @@ class Started:
     def alive(self) -> list[psutil.Process]:
         """Every living process with its mark."""
         return [process for process in psutil.process_iter() if _mark(process) == self.mark]
+
+    def left(self, timeout_s: float = patience_s(40.0)) -> list[psutil.Process]:
+        """Who is still alive after some time, ideally nobody at once: what ends with another process ends after it."""
+        deadline_s = monotonic() + timeout_s
+        while (left := self.alive()) and monotonic() < deadline_s:
+            sleep(0.05)
+        return left
 
 
 def _mark(process: psutil.Process) -> str:

@@ -257,12 +257,12 @@ def test_a_killed_rank_ends_all_and_leaves_no_record(tmp_path: Path) -> None:
     ended = started.ended()
     assert ended.code == 1
     assert not [path for path in folder.rglob("*") if path.is_file()]
-    assert not started.alive()
+    assert not started.left()  # the killed rank's lab ends by itself, and nobody waits for it
 
 
 def kill_one_rank(started: Started) -> None:
     """Wait until a rank trains, and kill its launcher process of rank 1."""
-    deadline_s = monotonic() + patience_s(40)
+    deadline_s = monotonic() + patience_s(100)  # five processes import torch first
     while monotonic() < deadline_s and started.process.poll() is None:
         with suppress(psutil.NoSuchProcess):  # one that ended while it was looked at: look again
             labs = [process for process in started.alive() if "harness.lab.process" in process.cmdline()]
