@@ -34,6 +34,7 @@ import os
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -44,7 +45,7 @@ from crossover.commands.sockets import settle_socket, sole_run, status_at
 from crossover.commands.texts import aligned, clock, milliseconds, percent, seconds
 from crossover.commands.usage import Ledger
 from crossover.commands.waiting import stalls
-from crossover.errors import CrossoverError, Refused
+from crossover.errors import ArbiterAbsent, ArbiterLost, CrossoverError, Refused
 from crossover.policies import Sharing
 from crossover.process import default_path, runtime_folder_remark
 from crossover.settings import GATHER_LIMIT_S, IDLE_LIMIT_S, Settings
@@ -208,7 +209,9 @@ class RunMonitor:
     def _excuse_the_dead(self, status: HostStatus) -> None:
         absent = {seat.job for token in status.tokens for seat in token.seats if seat.phase is Phase.ABSENT}
         for job in sorted(absent & self.ended):
-            if excuse(self.path, job, limit_s=_GLANCE_S):
+            with suppress(ArbiterAbsent, ArbiterLost):  # the next look asks again
+                if not excuse(self.path, job, limit_s=_GLANCE_S):
+                    continue
                 self.screen.say(f"crossover: {job} ended before it came: the others go on without it")
 
     def _tell_stalls(self, status: HostStatus) -> None:
