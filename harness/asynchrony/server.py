@@ -1,8 +1,9 @@
 """A server of parameters in a process of its own: it answers each worker by itself, as soon as the policy allows.
 
 One thread and one selector. Nothing that a worker does, or fails to do, keeps the others: sockets never block, and
-what cannot be sent yet waits in the worker's own queue. On the paced fabric the server keeps the time of its link
-(`harness.asynchrony.modelled_link`).
+what cannot be sent yet waits in the worker's own queue. Answers leave one after the other: workers that are answered at
+once would compute and push at once too, and each wait for the whole of both (decision 62). On the paced fabric the
+server keeps the time of its link (`harness.asynchrony.modelled_link`).
 """
 
 from __future__ import annotations
@@ -24,12 +25,16 @@ from harness.asynchrony.recovery import ServerStates
 from harness.asynchrony.tally import StalenessTally
 from harness.asynchrony.wire import TOKEN_BYTES, Frame, FrameKind, FrameReader, WireError, header_of, raw
 
+# What the kernel takes of an answer ahead of the link: more, and it would send the next one beside it.
+SEND_BUFFER_BYTES = 1 << 17
+STALLED_S = 0.05  # a worker that takes nothing for so long lets the next one's answer go first
+
 
 class WorkerLostError(RuntimeError):
     """A worker's process has ended before its work."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Seat:
     """A connection: who is there, what came in part, what is still to be sent."""
 
@@ -85,6 +90,8 @@ class ParameterServerProcess:
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._listener, selectors.EVENT_READ, None)
         self._seats: dict[int, _Seat] = {}
+        self._sending: deque[_Seat] = deque()  # who is still to be sent something, in that order
+        self._sent_s = 0.0  # when the first of them last took something
         self._wanted: dict[int, _Wanted] = {}
         self._held = [0] * parameters.num_workers  # pushes that each worker's last read held
         self._pushed_s = [0.0] * parameters.num_workers
@@ -118,7 +125,8 @@ class ParameterServerProcess:
         try:
             while len(self._left) < self.parameters.num_workers:
                 self._link.fire()
-                for key, events in self._selector.select(self._link.pause_s):
+                self._pass_over_stalled()
+                for key, events in self._selector.select(self._pause_s()):
                     if key.data is None:
                         self._accept()
                     else:
@@ -132,13 +140,17 @@ class ParameterServerProcess:
         connection, _ = self._listener.accept()
         connection.setblocking(False)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
         seat = _Seat(connection, FrameReader(TOKEN_BYTES))  # a stranger's bytes are not waited for
         self._selector.register(connection, selectors.EVENT_READ, seat)
 
     def _serve(self, seat: _Seat, events: int) -> None:
         try:
             if events & selectors.EVENT_WRITE:
-                self._send(seat)
+                self._begin_first()
+            # Sending may have found the connection at its end.
+            if seat.socket.fileno() < 0:
+                return
             if events & selectors.EVENT_READ and (frame := seat.reader.read(seat.socket)) is not None:
                 self._take(seat, frame)
         except (ConnectionError, WireError) as error:
@@ -223,22 +235,52 @@ class ParameterServerProcess:
         if seat is None:
             return  # lost while the answer was on its way over a modelled link
         seat.unsent.extend(memoryview(part) for part in parts)
-        try:
-            self._send(seat)
-        except ConnectionError as error:
-            self._end(seat, error)
+        if seat not in self._sending:
+            self._sending.append(seat)
+        if seat is self._sending[0]:
+            self._begin_first()
+
+    def _begin_first(self) -> None:
+        """Send to the first in the queue, and to those behind it that take everything at once."""
+        while self._sending:
+            seat = self._sending[0]
+            self._sent_s = monotonic()
+            try:
+                self._send(seat)
+            except ConnectionError as error:
+                self._end(seat, error)
+            if self._sending and seat is self._sending[0]:
+                return
+
+    def _pass_over_stalled(self) -> None:
+        """Let the next one's answer go before that of a worker which takes nothing."""
+        if len(self._sending) > 1 and monotonic() - self._sent_s >= STALLED_S:
+            stalled = self._sending[0]
+            self._selector.modify(stalled.socket, selectors.EVENT_READ, stalled)
+            self._sending.rotate(-1)
+            self._begin_first()
+
+    def _pause_s(self) -> float | None:
+        """How long nothing happens by itself; None for as long as nothing comes."""
+        pause_s = self._link.pause_s
+        if len(self._sending) < 2:
+            return pause_s
+        return min(STALLED_S, STALLED_S if pause_s is None else pause_s)
 
     def _send(self, seat: _Seat) -> None:
-        """As much as the socket takes; the rest when it is writable again."""
+        """As much as the socket takes; the rest when it is writable again. Who has everything leaves the queue."""
         while seat.unsent:
             try:
                 num_sent = seat.socket.send(seat.unsent[0])
             except BlockingIOError:
                 break
+            self._sent_s = monotonic()
             if num_sent < len(seat.unsent[0]):
                 seat.unsent[0] = seat.unsent[0][num_sent:]
                 break
             seat.unsent.popleft()
+        if not seat.unsent:
+            self._sending.remove(seat)
         wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if seat.unsent else 0)
         self._selector.modify(seat.socket, wanted, seat)
 
@@ -246,6 +288,8 @@ class ParameterServerProcess:
         """A connection is over: a goodbye came before, or a stranger left, or a worker is lost."""
         self._selector.unregister(seat.socket)
         seat.socket.close()
+        if seat in self._sending:
+            self._sending.remove(seat)
         if seat.worker is None:
             return
         self._seats.pop(seat.worker)
