@@ -62,7 +62,7 @@ class SplitReplay:
             elif self._overlap and instruction.is_deferred:
                 under_way.append(self._behind.submit(self._exchange, instruction))
             else:
-                self._wait_for(lambda exchange=instruction: self._exchange(exchange))  # type: ignore[misc]
+                self._wait_for(lambda exchange=instruction: self._exchange(exchange))
         self._wait_for(lambda: [own.result() for own in under_way])
 
     def close(self) -> None:

@@ -20,13 +20,25 @@ from harness.trial import Trial
 from models.values import WorkloadSpec
 from results.facts import Role
 from suites.api import Options, Suite, interleave
-from suites.parallelism.cells import ALPHA_S, MICRO_BATCHES, NAME, RATE_BPS, SIZE_SCALE, on_clock, pipelined, replayed
+from suites.parallelism.cells import (
+    ALPHA_S,
+    MEASURED_SCALE,
+    MICRO_BATCHES,
+    NAME,
+    SIZE_SCALE,
+    on_clock,
+    on_paced,
+    pipelined,
+    replayed,
+)
 from suites.parallelism.split_grid import measured_splits, split_cells
 
 SYNCHRONOUS = ("gpipe", "gpipe(recompute=True)", "dapple", "interleaved")
 DAPPLE, PIPEDREAM, PIPEMARE = "dapple", "pipedream", "pipemare"
 NETWORKS = ("vgg16", "resnet50", "bert_large", "gpt2")
 STAGES = 4
+# ResNet-50's passes of 16 samples take 3 to 8 ms, of which half a millisecond of this machine's own would be too much.
+PACED_SAMPLES = {"resnet50": 64}
 REPLAYED_REPEATS, LEARNING_REPEATS, LEARNING_STEPS = 6, 10, 60
 WORKERS = (16, 64, 256)
 PLANNED_RATES = (1e9, 10e9, 100e9)
@@ -126,12 +138,13 @@ def _pipelining(stages: Sequence[PlannedStage]) -> Pipelining:
 
 def paced(options: Options) -> Iterator[Trial]:
     """Replay among processes over a paced link."""
-    fabric = FabricSpec(kind=FabricKind.PACED, num_hosts=STAGES, rate_bps=RATE_BPS / SIZE_SCALE, alpha_s=ALPHA_S)
+    fabric = on_paced(STAGES)
     for network in NETWORKS:
+        workload = replayed(network, PACED_SAMPLES.get(network, 16), size_scale=MEASURED_SCALE)
         for schedule in ("gpipe", DAPPLE):
-            yield pipelined("paced", replayed(network, 16), Pipelining(schedule=schedule), fabric, options)
+            yield pipelined("paced", workload, Pipelining(schedule=schedule), fabric, options)
     interleaved = Pipelining(schedule="interleaved")
-    yield pipelined("paced", replayed("bert_large"), interleaved, fabric, options)
+    yield pipelined("paced", replayed("bert_large", size_scale=MEASURED_SCALE), interleaved, fabric, options)
 
 
 def real(options: Options) -> Iterator[Trial]:
@@ -184,9 +197,7 @@ def two_jobs(options: Options) -> Iterator[Trial]:
     half a step later, so that its passes meet the first one's bubbles; or later by what the clock finds best."""
     fabrics = [on_clock(STAGES)]
     if not options.smoke:
-        fabrics.append(
-            FabricSpec(kind=FabricKind.PACED, num_hosts=STAGES, rate_bps=RATE_BPS / SIZE_SCALE, alpha_s=ALPHA_S)
-        )
+        fabrics.append(on_paced(STAGES))
     for fabric in fabrics:
         kind = "clock" if fabric.kind is FabricKind.LOCKSTEP else "paced"
         for num_micro_batches in (4, 8):
@@ -201,7 +212,7 @@ def _pair(
 ) -> Iterator[Trial]:
     base = pipelined(
         group,
-        replayed("bert_large"),
+        replayed("bert_large", size_scale=MEASURED_SCALE if fabric.kind.has_processes else SIZE_SCALE),
         Pipelining(schedule=DAPPLE),
         fabric,
         options,
