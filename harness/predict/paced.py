@@ -3,14 +3,14 @@
 The link keeps its own time, but a message is packed, handed to a thread, asked for and told of by this machine's
 processor, and the loop and its updates run there. Between two messages of a lane the link waits for that: a gap, in
 which another lane's message may be carried. These costs are the machine's and no link's. They are measured once:
-messages, updates and the gap by rows through the engine, on a paced link that has a start-up and no rate; the loop in
-training steps of a plain chain of layers without messages.
+messages and updates by rows through the engine; the loop and the gap in training steps of a plain chain of layers, once
+without messages and once with one for each layer, which one lane carries over a paced link without a rate.
 """
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
@@ -19,7 +19,7 @@ from baselines.strategy import parse_strategy
 from fabric.api import FabricKind, FabricSpec
 from fabric.collectives import Collective
 from harness.lab.labs import TaskRunner
-from harness.lab.messages import Ending, Probe, Row, Task
+from harness.lab.messages import Ending, Task
 from harness.predict.bounds import compute_s
 from harness.predict.calibration import (
     EAGER_ROWS,
@@ -31,21 +31,21 @@ from harness.predict.calibration import (
     Calibration,
     RowTime,
     fit_engine,
-    row_s,
     time_on,
 )
 from harness.predict.costs import RING_STEPS, Cost, LinkCosts, PredictError, given_costs, serialised
 from harness.predict.layers import layers_of
+from harness.predict.step import predict_step
 from harness.trial import Job, Trial
 from models.layer_profile import LayerProfile, ParameterShape, Profile, Provenance
 from models.workload import Device, WorkloadSpec
 from results.codec import to_jsonable
 from results.files import write_json
 
-# One message after the other, a millisecond each: an idle core takes the longer to wake the longer it was idle (0.24 ms
-# after 0.3 ms, 0.4 ms after 1.4 ms on a virtual machine), and most messages of replayed networks take about so long.
-GAP_ROW = Row(probe=Probe.EXCHANGE, num_tensors=32, num_bytes=4_096, strategy=ONE_LANE)
+# A message takes a millisecond, as most of replayed networks do about: an idle core takes the longer to wake the longer
+# it was idle (0.24 ms after 0.3 ms, 0.4 ms after 1.4 ms on a virtual machine).
 ALPHA_S = 70e-6
+LONGEST_GAP_S, NUM_HALVINGS = 10e-3, 24
 NUM_LAYERS, FORWARD_S, BACKWARD_S, NUM_ELEMENTS = 96, 5e-4, 1e-3, 1_024
 NUM_STEPS = 20
 CHAIN = Profile(
@@ -67,6 +67,7 @@ CHAIN = Profile(
         for place in range(NUM_LAYERS)
     ),
 )
+_ALONE, _SENDING = {"system": "local"}, {"strategy": ONE_LANE}
 LINK = FabricSpec(kind=FabricKind.PACED, num_hosts=1, num_virtual=8, rate_bps=None, alpha_s=ALPHA_S)
 
 
@@ -105,20 +106,21 @@ def machine_of(calibration: Calibration) -> LinkCosts | None:
 
 def measure_paced(runner: TaskRunner, *, num_repeats: int = NUM_REPEATS, num_steps: int = NUM_STEPS) -> Calibrated:
     """This machine's costs. Raises: PredictError, FabricError, LabLost."""
-    rows = time_on(LINK, (*ENGINE_ROWS, *UPDATE_ROWS, *EAGER_ROWS, GAP_ROW), runner, num_repeats)
+    rows = time_on(LINK, (*ENGINE_ROWS, *UPDATE_ROWS, *EAGER_ROWS), runner, num_repeats)
     with tempfile.TemporaryDirectory() as folder:
         profile = Path(folder) / "chain.json"
         write_json(profile, to_jsonable(CHAIN))
-        return fit_paced(rows, chain_s=_chain_s(runner, profile, num_steps))
+        alone_s, sending_s = (_chain_s(runner, profile, num_steps, own) for own in (_ALONE, _SENDING))
+        return fit_paced(rows, chain_s=alone_s, sending_s=sending_s)
 
 
-def _chain_s(runner: TaskRunner, profile: Path, num_steps: int) -> float:
-    """The mean step of the chain, alone: means are what is predicted, and late steps are in them.
+def _chain_s(runner: TaskRunner, profile: Path, num_steps: int, how: Mapping[str, str]) -> float:
+    """The mean step of the chain: means are what is predicted, and late steps are in them.
 
     Raises: PredictError, FabricError, LabLost.
     """
     workload = WorkloadSpec(network=CHAIN.network, device=Device.REPLAY, profile=str(profile), batch_size=1)
-    jobs = (Job(name="chain", workload=workload, system="local"),)
+    jobs = (Job(name="chain", workload=workload, **how),)
     trial = Trial(suite="predict", cell="chain", jobs=jobs, fabric=LINK, num_steps=num_steps)
     answer = runner.ask(Task(trial=trial), lambda event: None)
     if answer.ending is not Ending.DONE:
@@ -126,19 +128,25 @@ def _chain_s(runner: TaskRunner, profile: Path, num_steps: int) -> float:
     return fmean(answer.ranks[0].step_times_s[trial.num_warmup :])
 
 
-def fit_paced(times: Sequence[RowTime], *, chain_s: float) -> Calibrated:
-    """The gap with which the virtual clock gives the row of messages, and the loop's time with which it gives the
-    chain's step."""
+def fit_paced(times: Sequence[RowTime], *, chain_s: float, sending_s: float) -> Calibrated:
+    """The loop's time with which the virtual clock gives the chain's step alone, then the gap with which it gives the
+    step with messages."""
+    layers, strategy = layers_of(CHAIN), parse_strategy(ONE_LANE)
     model = replace(paced_costs(LINK, LINK.num_ranks), engine=fit_engine(times))
-    row = next(time for time in times if time.row == GAP_ROW)
-    gap_s = max(0.0, row.seconds - row_s(GAP_ROW, model)) / GAP_ROW.num_tensors
-    loop_s = max(0.0, chain_s - compute_s(layers_of(CHAIN), parse_strategy("unfused"), model))
-    costs = _with_gap(replace(model, engine=replace(model.engine, loop_s=loop_s)), gap_s)
-    fitted = replace(row, fitted_s=row_s(GAP_ROW, costs))
+    loop_s = max(0.0, chain_s - compute_s(layers, strategy, model))
+    model = replace(model, engine=replace(model.engine, loop_s=loop_s))
+    shortest_s, longest_s = 0.0, LONGEST_GAP_S
+    for _ in range(NUM_HALVINGS):  # a longer gap never makes a shorter step
+        middle_s = (shortest_s + longest_s) / 2
+        if predict_step(layers, strategy, _with_gap(model, middle_s)).step_s < sending_s:
+            shortest_s = middle_s
+        else:
+            longest_s = middle_s
+    costs = _with_gap(model, shortest_s)
     return Calibrated(
         kind=FabricKind.PACED,
         num_hosts=LINK.num_ranks,
         rate_bps=None,
         costs=replace(costs, source="measured on a paced link without a rate"),
-        rows=tuple(fitted if time is row else time for time in times),
+        rows=tuple(times),
     )

@@ -9,6 +9,7 @@ from statistics import median
 
 import pytest
 
+from baselines.strategy import parse_strategy
 from crossover import Sharing
 from fabric.api import FabricKind, FabricSpec
 from harness.bench import Bench
@@ -17,6 +18,7 @@ from harness.lab.messages import Probe
 from harness.predict.calibration import (
     EAGER_ROWS,
     ENGINE_ROWS,
+    ONE_LANE,
     RING_ROWS,
     UPDATE_ROWS,
     Calibrated,
@@ -29,8 +31,10 @@ from harness.predict.calibration import (
     write_calibration,
 )
 from harness.predict.costs import Cost, EngineCosts, LinkCosts, PredictError, given_costs
+from harness.predict.layers import layers_of
 from harness.predict.paced import (
     BACKWARD_S,
+    CHAIN,
     FORWARD_S,
     LINK,
     NUM_ELEMENTS,
@@ -40,6 +44,7 @@ from harness.predict.paced import (
     measure_paced,
     paced_costs,
 )
+from harness.predict.step import predict_step
 from harness.predict.trial import Foretold, foretell, predict_trial, simulated_record
 from harness.trial import Job, Trial
 from models.workload import Device, WorkloadSpec
@@ -89,15 +94,24 @@ def test_the_fit_gives_back_the_costs_that_rows_were_made_with() -> None:
 
 
 def test_gap_and_loop_on_the_paced_link_are_found_again() -> None:
-    """By rows of a machine whose lanes wait for 0.3 ms between two messages and whose steps take 2 ms beside them."""
+    """By steps of a machine whose lane waits for 0.3 ms between two messages and whose steps take 2 ms beside them."""
+    engine = replace(
+        TRUE.engine, wake_s=0.0, update_s=1e-4, update_s_per_tensor=1e-5, update_s_per_byte=2e-10, loop_s=2e-3
+    )
+    alpha_s = paced_costs(LINK, LINK.num_ranks).primitives["AllReduce"].alpha_s
     machine = LinkCosts(
         world=LINK.num_ranks,
-        primitives={"AllReduce": Cost(paced_costs(LINK, LINK.num_ranks).primitives["AllReduce"].alpha_s + 3e-4, 0.0)},
-        engine=replace(TRUE.engine, wake_s=0.0),
+        primitives={"AllReduce": Cost(alpha_s + 3e-4, 0.0)},
+        occupied=alpha_s / (alpha_s + 3e-4),
+        overlap=0.0,
+        engine=engine,
     )
-    times = rows_of(machine)
     updated_s = 1e-4 + 1e-5 * NUM_LAYERS + 2e-10 * NUM_LAYERS * 4 * NUM_ELEMENTS
-    found = fit_paced(times, chain_s=NUM_LAYERS * (FORWARD_S + BACKWARD_S) + updated_s + 2e-3).costs
+    chain_s = NUM_LAYERS * (FORWARD_S + BACKWARD_S) + updated_s + 2e-3
+    sending_s = predict_step(layers_of(CHAIN), parse_strategy(ONE_LANE), machine).step_s
+    # The last messages come out behind backward, so that each gap is seen.
+    assert sending_s > chain_s + 0.02
+    found = fit_paced(rows_of(machine), chain_s=chain_s, sending_s=sending_s).costs
     assert gap_of(found) == pytest.approx(3e-4, rel=0.02)
     assert found.engine.loop_s == pytest.approx(2e-3, rel=0.02)
     assert found.engine.message_s == pytest.approx(TRUE.engine.message_s, rel=0.05)
@@ -105,7 +119,7 @@ def test_gap_and_loop_on_the_paced_link_are_found_again() -> None:
 
 def test_a_machines_engine_and_gaps_are_in_what_is_predicted_on_its_paced_link() -> None:
     """161 tensors of ResNet-50, one update: 1e-4 s and 1e-5 s per tensor more; and the gap of one message."""
-    machine = fit_paced(rows_of(TRUE), chain_s=0.2)
+    machine = fit_paced(rows_of(TRUE), chain_s=0.2, sending_s=0.25)
     known = Calibration(entries=(machine,))
     (before, after) = (predict_trial(asked(PACED, "single-bucket"), one) for one in (Calibration(), known))
     assert isinstance(before, Prediction)
