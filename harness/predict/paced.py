@@ -10,7 +10,7 @@ without messages and once with one for each layer, which one lane carries over a
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
@@ -67,7 +67,6 @@ CHAIN = Profile(
         for place in range(NUM_LAYERS)
     ),
 )
-_ALONE, _SENDING = {"system": "local"}, {"strategy": ONE_LANE}
 LINK = FabricSpec(kind=FabricKind.PACED, num_hosts=1, num_virtual=8, rate_bps=None, alpha_s=ALPHA_S)
 
 
@@ -110,18 +109,18 @@ def measure_paced(runner: TaskRunner, *, num_repeats: int = NUM_REPEATS, num_ste
     with tempfile.TemporaryDirectory() as folder:
         profile = Path(folder) / "chain.json"
         write_json(profile, to_jsonable(CHAIN))
-        alone_s, sending_s = (_chain_s(runner, profile, num_steps, own) for own in (_ALONE, _SENDING))
+        workload = WorkloadSpec(network=CHAIN.network, device=Device.REPLAY, profile=str(profile), batch_size=1)
+        sending = Job(name="chain", workload=workload, strategy=ONE_LANE)
+        alone_s, sending_s = (_step_s(runner, job, num_steps) for job in (replace(sending, system="local"), sending))
         return fit_paced(rows, chain_s=alone_s, sending_s=sending_s)
 
 
-def _chain_s(runner: TaskRunner, profile: Path, num_steps: int, how: Mapping[str, str]) -> float:
-    """The mean step of the chain: means are what is predicted, and late steps are in them.
+def _step_s(runner: TaskRunner, job: Job, num_steps: int) -> float:
+    """The mean step: means are what is predicted, and late steps are in them.
 
     Raises: PredictError, FabricError, LabLost.
     """
-    workload = WorkloadSpec(network=CHAIN.network, device=Device.REPLAY, profile=str(profile), batch_size=1)
-    jobs = (Job(name="chain", workload=workload, **how),)
-    trial = Trial(suite="predict", cell="chain", jobs=jobs, fabric=LINK, num_steps=num_steps)
+    trial = Trial(suite="predict", cell="chain", jobs=(job,), fabric=LINK, num_steps=num_steps)
     answer = runner.ask(Task(trial=trial), lambda event: None)
     if answer.ending is not Ending.DONE:
         raise PredictError(f"calibration of the paced link failed: {answer.reason}")
