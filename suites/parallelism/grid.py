@@ -37,7 +37,7 @@ SYNCHRONOUS = ("gpipe", "gpipe(recompute=True)", "dapple", "interleaved")
 DAPPLE, PIPEDREAM, PIPEMARE = "dapple", "pipedream", "pipemare"
 NETWORKS = ("vgg16", "resnet50", "bert_large", "gpt2")
 STAGES = 4
-# With 16 samples passes of ResNet-50 take 3 to 8 ms and of GPT-2 11 to 30, of which a millisecond would be this machine's.
+# With 16 samples passes take 3 to 8 ms in ResNet-50, 11 to 30 in GPT-2: a millisecond would be this machine's.
 PACED_SAMPLES = {"resnet50": 64, "gpt2": 32}
 REPLAYED_REPEATS, LEARNING_REPEATS, LEARNING_STEPS = 6, 10, 60
 WORKERS = (16, 64, 256)
