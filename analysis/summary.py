@@ -130,7 +130,7 @@ def outcomes(groups: Iterable[Sequence[Record]]) -> tuple[OutcomeRow, ...]:
     for records in groups:
         invalid = _why_invalid(records)
         reasons = Counter(
-            (record.status, invalid if record.status is Status.INVALID and record.checks else record.reason)
+            (record.status, invalid if _failed_checks(record) else record.reason)
             for record in records
             if record.status is not Status.OK
         )
@@ -145,6 +145,11 @@ def outcomes(groups: Iterable[Sequence[Record]]) -> tuple[OutcomeRow, ...]:
             for (status, reason), count in sorted(reasons.items())
         ]
     return tuple(rows)
+
+
+def _failed_checks(record: Record) -> list[CheckFacts]:
+    """Those that make it invalid. One may be invalid without, for what its figures say."""
+    return [check for check in record.checks if not check.passes] if record.status is Status.INVALID else []
 
 
 def _why_invalid(records: Iterable[Record]) -> str:

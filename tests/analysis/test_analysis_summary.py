@@ -150,6 +150,14 @@ def test_invalid_trials_of_a_cell_are_one_outcome_with_the_worst_of_each_check()
     assert (found.num_repeats, found.num_tried) == (2, 3)
 
 
+def test_a_trial_that_passed_its_checks_and_is_invalid_says_why() -> None:
+    passed = (CheckFacts(quantity="stolen", found=0.01, most=0.02),)
+    why = "its gain lies above the hard limit"
+    made = [replace(record, status=Status.INVALID, reason=why, checks=passed) for record in cells("unfused")]
+    (found,) = summary_of([*cells("torch-ddp"), *made]).outcomes
+    assert found.reason == why
+
+
 @pytest.mark.parametrize("num_repeats", [1, 5])
 def test_fewer_than_six_repeats_decide_nothing(num_repeats: int) -> None:
     verdict = summary_of(cells("torch-ddp", HALF, num_repeats=num_repeats)).verdicts[0]
