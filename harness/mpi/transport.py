@@ -25,7 +25,7 @@ LOOK_EVERY_S = 50e-6
 SUMMED = (torch.float32, torch.float64, torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)  # each is itself alone: ended requests are all equal, and arrays cannot be compared
 class _Pending:
     """Requests under way, the arrays that they use, and what follows."""
 

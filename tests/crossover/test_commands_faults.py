@@ -149,6 +149,7 @@ def test_a_closed_terminal_asks_the_jobs_to_end_and_gives_them_time(
 ) -> None:
     pid, terminal = pty.fork()
     if not pid:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)  # which tests under nohup have inherited ignored
         os.execv(sys.executable, [sys.executable, "-m", "crossover", "run", job("a", 9999), job("b", 9999)])
     status = wait_for_turns(socket_path)
     os.close(terminal)

@@ -61,6 +61,28 @@ def test_what_mpi_cannot_sum_is_refused_with_a_remedy() -> None:
     assert "MPI sums no torch.bfloat16; use a compressor" in done.stdout, done.stderr
 
 
+@needs_mpi
+def test_operations_that_end_in_one_look_are_all_told() -> None:
+    code = (
+        "import time, torch; from baselines.api import AllReduce; from harness.mpi.transport import MpiTransport\n"
+        "told = []; transport = MpiTransport(3)\n"
+        "with transport._changed:\n"  # nobody looks before all are begun
+        "    for lane in range(3):\n"
+        "        transport.start(AllReduce(torch.full((2,), lane + 1.0)), lane, told.append)\n"
+        "while len(told) < 3 and transport._thread.is_alive(): time.sleep(0.01)\n"
+        "print(sorted(float(answer[0][0]) for answer in told)); transport.close()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=patience_s(100),
+        check=False,
+    )
+    assert "[1.0, 2.0, 3.0]" in done.stdout, done.stderr
+
+
 def test_without_an_mpi_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "mpi4py", None)
     with pytest.raises(MpiError, match="pip install mpi4py mpich"):
