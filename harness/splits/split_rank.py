@@ -43,8 +43,9 @@ def run_split_rank(trial: Trial, place: Place, signals: Signals) -> RankResult:
     recorder = Recorder()
     replayed = job.workload.device is Device.REPLAY
     learnt, sent = (_replay if replayed else _train)(trial, plan, place, signals, recorder)
-    since_s, until_s = learnt.times_s[trial.num_warmup][0], learnt.times_s[-1][1]
-    waited_s = recorder.between(since_s, until_s).total_s("loop", "wait") / trial.num_steps
+    # Between steps the weights are put together for an evaluation, which is no part of any.
+    measured = learnt.times_s[trial.num_warmup :]
+    waited_s = sum(recorder.between(*step).total_s("loop", "wait") for step in measured) / trial.num_steps
     times_s = tuple(end - start for start, end in learnt.times_s)
     step_s = sum(times_s[trial.num_warmup :]) / trial.num_steps
     ends_s = (0.0, *accumulate(times_s))
@@ -61,7 +62,7 @@ def run_split_rank(trial: Trial, place: Place, signals: Signals) -> RankResult:
         num_parameters=learnt.num_parameters,
         peak_memory_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
         start_s=learnt.times_s[0][0],
-        end_s=until_s,
+        end_s=learnt.times_s[-1][1],
         spans=tuple(recorder.spans) if trial.trace else (),
         distance=learnt.distance,
     )

@@ -8,8 +8,9 @@ the same order on every rank, whatever the timing.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from itertools import product
 from typing import Any
 
@@ -59,26 +60,32 @@ class SplitReplay:
                 name = f"{'forward' if instruction.is_forward else 'backward'} {instruction.layer}"
                 with self._recorder.span("compute", name):
                     self._device.run(instruction.duration_s)
-            elif self._overlap and instruction.is_deferred:
+                continue
+            # Counted here, by one thread.
+            self.num_messages += 1
+            self.num_sent_bytes += instruction.sent_bytes / self._size_scale
+            if self._overlap and instruction.is_deferred:
                 under_way.append(self._behind.submit(self._exchange, instruction))
             else:
-                self._wait_for(lambda exchange=instruction: self._exchange(exchange))
-        self._wait_for(lambda: [own.result() for own in under_way])
+                with self._waiting():
+                    self._exchange(instruction)
+        with self._waiting():
+            for own in under_way:
+                own.result()
 
     def close(self) -> None:
         """End the thread."""
         self._behind.shutdown()
 
-    def _wait_for(self, action: Any) -> None:
+    @contextmanager
+    def _waiting(self) -> Iterator[None]:
         with self._recorder.span("loop", "wait"):
-            action()
+            yield
         self._device.pause()  # what comes next could not have been launched ahead
 
     def _exchange(self, exchange: SplitExchange) -> None:
         """Returns when it is through."""
         num_bytes = exchange.num_bytes / self._size_scale
-        self.num_messages += 1
-        self.num_sent_bytes += exchange.sent_bytes / self._size_scale
         if exchange.kind is ExchangeKind.FETCH:
             self._fetch(_tensor(num_bytes))
             return

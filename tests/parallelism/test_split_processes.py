@@ -67,6 +67,9 @@ def test_processes_train_split_operators_as_lockstep_does(labs: Mapping[FabricSp
         assert rank.num_messages
         assert rank.wire_bytes["split"] > 0
         assert len(rank.step_times_s) == 10
+        # Evaluations are in neither: what is waited for in a step is a part of it.
+        assert rank.phases.compute_s is not None
+        assert rank.phases.compute_s > 0
     distance = answer.ranks[0].distance
     assert distance is not None
     assert distance < 1e-5
