@@ -124,6 +124,12 @@ def num_workers(record: Record, job: JobResult) -> int:
     return max(fabric.num_hosts * fabric.ranks_per_host + fabric.num_virtual, len(job.ranks))
 
 
+def samples_per_step(job: JobResult, num_workers: int) -> int:
+    """Of all workers together. Ranks that have parts of one network, stages or splits, have one batch among them."""
+    num_batches = 1 if job.pipeline is not None or job.split is not None else num_workers
+    return job.batch_size * job.accumulate * num_batches
+
+
 def is_measured(record: Record) -> bool:
     """Whether the trial ended well and every job has step times."""
     return record.status is Status.OK and bool(record.jobs) and all(job.step_times_s() for job in record.jobs)

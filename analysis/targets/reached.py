@@ -13,7 +13,7 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from analysis.cells import FabricKey, fabric_key, is_shared, num_workers
+from analysis.cells import FabricKey, fabric_key, is_shared, num_workers, samples_per_step
 from analysis.naming import method_of, short_names
 from analysis.steps.wire_bytes import counted_a_step
 from analysis.targets.rows import ACCURACY, LOSS, HeldOutCurve, HeldOutEnd, Price, Spread, TargetRow, TargetStudy
@@ -63,7 +63,7 @@ def _held_out(record: Record) -> list[CurvePoint]:
 
 def _key(record: Record) -> Key:
     job = record.jobs[0]
-    samples = job.batch_size * job.accumulate * num_workers(record, job)
+    samples = samples_per_step(job, num_workers(record, job))
     return record.suite, job.workload, job.device, fabric_key(record.fabric), samples, _workers(record)
 
 

@@ -19,6 +19,7 @@ from analysis.cells import (
     is_measured,
     is_shared,
     num_workers,
+    samples_per_step,
     setting_key,
     shared_repeats,
     step_time_s,
@@ -157,6 +158,9 @@ def _cell(records: Sequence[Record], workers: int) -> CellRow:
     def over(value: Callable[[JobResult], float]) -> Interval:
         return bootstrap_interval([value(job) for job in jobs])
 
+    def samples_per_s(job: JobResult) -> float:
+        return samples_per_step(job, counted) / step_time_s(job)
+
     # Replayed layers compute nothing, so their losses say nothing.
     learning = [record for record in measured if group_of(record) is not ComputeKind.REPLAY]
     training, held_out = convergence.training_curves(learning), convergence.held_out_curves(learning)
@@ -174,7 +178,7 @@ def _cell(records: Sequence[Record], workers: int) -> CellRow:
         step_time_s=over(step_time_s),
         step_p50_s=over(lambda job: float(np.quantile(job.step_times_s(), 0.5))),
         step_p90_s=over(lambda job: float(np.quantile(job.step_times_s(), 0.9))),
-        samples_per_s=over(lambda job: job.batch_size * counted / step_time_s(job)),
+        samples_per_s=over(samples_per_s),
         phases=median_phases([visible_phases(job) for job in jobs]),
         num_messages=_median([job.num_messages for job in jobs]),
         num_control_rounds=_median([job.num_control_rounds for job in jobs]),
@@ -183,7 +187,7 @@ def _cell(records: Sequence[Record], workers: int) -> CellRow:
         peak_memory_bytes=max(job.peak_memory_bytes for job in jobs),
         final_loss=bootstrap_interval([curve[-1].loss for curve in held_out]) if _finite(held_out) else None,
         final_accuracy=_final_accuracy(held_out),
-        repeat_samples_per_s=tuple(job.batch_size * counted / step_time_s(job) for job in jobs),
+        repeat_samples_per_s=tuple(map(samples_per_s, jobs)),
         steps_s=tuple(step for job in jobs for step in job.step_times_s()),
         training=convergence.median_curve(training),
         held_out=convergence.median_curve(held_out),

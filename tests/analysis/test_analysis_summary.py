@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 from synthetic_records import EMULATED, REPLAY, absent, quick_suite, shared, single
 
+from analysis.cells import samples_per_step
 from analysis.rows import CellRow, SettingRow, SharingRow, Tone
 from analysis.sharing.steady import steady_step_time_s
 from analysis.summary import NoRecordsError
 from analysis.tables import rows_as_json
 from analysis.targets.training import Baseline, full_size
-from results.facts import CheckFacts
+from results.facts import CheckFacts, SplitFacts
 from results.record import CurvePoint, JobResult, RankTimes, Record, Status
 from suites.reports import summary_of
 
@@ -73,6 +74,23 @@ def test_throughput_counts_all_ranks_and_the_slowest_of_each_step() -> None:
     found = row(setting([record]), "unfused")
     assert found.step_time_s.median == pytest.approx(0.25)
     assert found.samples_per_s.median == pytest.approx(64 * 2 / 0.25)
+
+
+def test_a_step_has_every_micro_batch_and_parts_of_one_network_have_one_batch_among_them() -> None:
+    job = replace(cells("unfused", num_repeats=1)[0].jobs[0], batch_size=16, accumulate=3)
+    assert samples_per_step(job, 4) == 16 * 3 * 4
+    facts = SplitFacts(
+        planner="tofu",
+        overlap=True,
+        splits=("sample=4",),
+        step_planned_s=None,
+        step_clock_s=None,
+        compute_s=0.1,
+        exchange_s=0.1,
+        sent_bytes=1.0,
+        memory_bytes=(1,),
+    )
+    assert samples_per_step(replace(job, split=facts), 4) == 16 * 3
 
 
 def test_the_line_without_communication_is_one_rank_times_the_ranks_of_the_setting() -> None:
