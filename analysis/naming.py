@@ -18,6 +18,7 @@ from results.record import JobResult
 _BREAKS = re.compile(r"(?=[+(])|(?<=/)|(?<= )")
 INDENT = "  "
 PLAIN_PRECISION = "float32"
+MIB = 2**20  # torch and DeepSpeed call it MB
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +116,7 @@ def worded(name: str, value: str) -> str:
     if number and name.endswith("_bytes"):
         return f"{name.removesuffix('_bytes')}={size(float(value)) if float(value) else '0'}"
     if number and name.endswith("_mb"):
-        return f"{name.removesuffix('_mb')}={size(float(value) * 1e6)}"
+        return f"{name.removesuffix('_mb')}={size(float(value) * MIB)}"
     if number and name.endswith("_elements"):
         return f"{name.removesuffix('_elements')}={size(float(value)).removesuffix('B').rstrip()}"
     if number and name.endswith("_s"):

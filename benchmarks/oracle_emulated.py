@@ -1,91 +1,151 @@
-"""Emulated hosts beside the flow engine: gloo's collectives over real sockets, and their flows on a star.
+"""Emulated hosts beside the flow engine: the same flows over real sockets, and on a star.
 
-    python benchmarks/oracle_emulated.py [--hosts 2 4] [--rate 1gbit] [--repeats 3] [--json]
+    crossover-bench emulate --hosts 4 --rate 1gbit -- .venv/bin/python benchmarks/oracle_emulated.py
 
-α and β of the star are those of messages from host to host on the same emulated links, so no collective is held
-against itself. The flow engine has the rounds of the table of collectives (`fabric/collectives.py`); where gloo sends
-in another way, the row says so by its distance.
+Ranks send and receive with gloo what the flow engine is given: rounds of flows, each begun when the one before has
+arrived. α and β of the star are those of one message from host 0 to host 1, so no pattern is held against itself.
+Sizes are large: small ones pass in the shaper's burst. A library's own collectives may send in other rounds than the
+table of collectives has (`fabric/collectives.py`); what they take is the suite `collectives`' business.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
-import sys
+from collections.abc import Sequence
+from time import perf_counter
 
-from fabric.api import FabricError, FabricKind, FabricSpec, parse_rate
+import numpy as np
+import torch
+import torch.distributed as dist
+
 from fabric.collectives import Collective
 from fabric.simulated.flow import simulate_flows
 from fabric.simulated.topologies import LeafSpine
-from fabric.simulated.traffic import TrafficJob
-from harness.collectives.launch import run_collective
+from fabric.simulated.traffic import FlowRound, TrafficJob, all_to_all, ring_all_reduce
 from harness.simulated.rounds import collective_rounds
-from harness.trial import TimedCollective
-from results.collectives import CollectiveFacts, Operation
 
-FROM_BYTES, TO_BYTES = 1_000_000, 25_000_000  # below, a round's start-up decides, which gloo has by operation
-MOST_S, TIMEOUT_S = 4.0, 120.0
-# The engine's n of what the rank program calls the size; see `harness/collectives/libraries.py`.
-SHARES = {
-    Operation.ALL_REDUCE: (Collective.ALL_REDUCE, lambda num_bytes, world: num_bytes),
-    Operation.ALL_GATHER: (Collective.ALL_GATHER, lambda num_bytes, world: num_bytes / world),
-    Operation.ALL_TO_ALL: (Collective.ALL_TO_ALL, lambda num_bytes, world: num_bytes * (world - 1) / world),
-    Operation.BROADCAST: (Collective.BROADCAST, lambda num_bytes, world: num_bytes),
-}
+SIZES = (4_000_000, 8_000_000, 16_000_000)  # bytes of the largest flow
+NUM_WARMUP = 1
 
 
-def timed(operation: Operation, num_hosts: int, rate_bps: float) -> CollectiveFacts:
-    """One repeat of gloo's operation on emulated hosts."""
-    spec = FabricSpec(kind=FabricKind.EMULATED, num_hosts=num_hosts, rate_bps=rate_bps)
-    return run_collective(TimedCollective(library="gloo", operation=operation, most_s=MOST_S), spec, TIMEOUT_S)
+def patterns(world: int, num_bytes: int) -> dict[str, tuple[FlowRound, ...]]:
+    """Rounds whose largest flow has `num_bytes`, by name."""
+    others = np.arange(1, world)
+    zeros, sizes = np.zeros(world - 1, np.int64), np.full(world - 1, float(num_bytes))
+    uneven = num_bytes * np.arange(1, world) / (world - 1)
+    found = {
+        "ring all-reduce": ring_all_reduce(world, num_bytes * world),
+        "all-to-all": all_to_all(world, num_bytes),
+        "all pairs at once": (_at_once(all_to_all(world, num_bytes)),),
+        "broadcast by rounds": tuple(collective_rounds(Collective.BROADCAST, world, num_bytes)),
+        "one to all": (FlowRound(zeros, others, sizes),),
+        "all to one": (FlowRound(others, zeros, sizes),),
+        "all to one, unequal": (FlowRound(others, zeros, uneven),),
+    }
+    return (
+        found
+        if world > 2
+        else {name: rounds for name, rounds in found.items() if not name.startswith(("one", "all to"))}
+    )
 
 
-def star_s(operation: Operation, world: int, num_bytes: int, alpha_s: float, beta_s_per_byte: float) -> float:
+def _at_once(rounds: Sequence[FlowRound]) -> FlowRound:
+    """All flows of `rounds` as one round."""
+    return FlowRound(
+        np.concatenate([own.sources for own in rounds]),
+        np.concatenate([own.destinations for own in rounds]),
+        np.concatenate([own.num_bytes for own in rounds]),
+    )
+
+
+def one_message(num_bytes: int) -> tuple[FlowRound, ...]:
+    """From host 0 to host 1."""
+    return (FlowRound(np.array([0]), np.array([1]), np.array([float(num_bytes)])),)
+
+
+class Rank:
+    """Sends and receives this rank's share of a pattern."""
+
+    def __init__(self) -> None:
+        self.number, self.world = dist.get_rank(), dist.get_world_size()
+        self._out = torch.zeros(max(SIZES), dtype=torch.uint8)
+        self._into = [torch.zeros(max(SIZES), dtype=torch.uint8) for _ in range(self.world)]
+
+    def carry(self, rounds: Sequence[FlowRound]) -> float:
+        """Seconds until the last rank has its last byte; the start is a barrier."""
+        dist.barrier()
+        start_s = perf_counter()
+        for own in rounds:
+            flows = list(zip(own.sources.tolist(), own.destinations.tolist(), own.num_bytes.tolist(), strict=True))
+            for _ in range(own.repeats):
+                works = [
+                    dist.irecv(self._into[source][: round(size)], source)
+                    for source, destination, size in flows
+                    if destination == self.number
+                ]
+                works += [
+                    dist.isend(self._out[: round(size)], destination)
+                    for source, destination, size in flows
+                    if source == self.number
+                ]
+                for work in works:
+                    assert work is not None
+                    work.wait()
+        took_s = torch.tensor([perf_counter() - start_s], dtype=torch.float64)
+        dist.all_reduce(took_s, dist.ReduceOp.MAX)
+        return float(took_s)
+
+
+def star_s(rounds: Sequence[FlowRound], world: int, alpha_s: float, beta_s_per_byte: float) -> float:
     """What the flow engine says of `world` hosts on one switch."""
-    collective, own_bytes = SHARES[operation]
     graph = LeafSpine(1, 1, world, gbit=8e-9 / beta_s_per_byte, delay_us=0.0).build()
-    rounds = tuple(collective_rounds(collective, world, own_bytes(num_bytes, world)))
-    job = TrafficJob(tuple(range(world)), rounds, round_s=alpha_s)
+    job = TrafficJob(tuple(range(world)), tuple(rounds), round_s=alpha_s)
     return float(simulate_flows(graph, [job]).finish_s[0])
 
 
 def main() -> None:
-    """Time every operation on every number of hosts, interleaved, and print a row each."""
+    """Time every pattern in turns, and print a row each beside what the star says."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--hosts", type=int, nargs="+", default=[2, 4])
-    parser.add_argument("--rate", default="1gbit")
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--repeats", type=int, default=6)
     options = parser.parse_args()
-    rate_bps = parse_rate(options.rate)
-    ratios: dict[tuple[int, Operation, int], list[float]] = {}
-    for _ in range(options.repeats):
-        message = timed(Operation.POINT_TO_POINT, 2, rate_bps)
-        assert message.alpha_s is not None
-        assert message.beta_s_per_byte is not None
-        for num_hosts in options.hosts:
-            for operation in SHARES:
-                try:
-                    sizes = timed(operation, num_hosts, rate_bps).sizes
-                except FabricError as error:  # gloo's ranks may abort at their end; the other rows stand
-                    print(f"left out: {error}", file=sys.stderr)
-                    continue
-                for size in sizes:
-                    if FROM_BYTES <= size.num_bytes <= TO_BYTES:
-                        told_s = star_s(operation, num_hosts, size.num_bytes, message.alpha_s, message.beta_s_per_byte)
-                        ratios.setdefault((num_hosts, operation, size.num_bytes), []).append(size.median_s / told_s)
-    for (num_hosts, operation, num_bytes), own in ratios.items():
-        row = {
-            "hosts": num_hosts,
-            "operation": operation.value,
-            "bytes": num_bytes,
-            "measured over told": round(statistics.median(own), 3),
-            "from": round(min(own), 3),
-            "to": round(max(own), 3),
-            "n": len(own),
-        }
-        print(json.dumps(row) if options.json else "  ".join(f"{key}: {value}" for key, value in row.items()))
+    if "RANK" not in os.environ:
+        parser.error("run it on emulated hosts: crossover-bench emulate --hosts 4 --rate 1gbit -- python " + __file__)
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    rank = Rank()
+    grid = {("message", size): one_message(size) for size in SIZES}
+    grid |= {(name, size): rounds for size in SIZES for name, rounds in patterns(rank.world, size).items()}
+    times_s: dict[tuple[str, int], list[float]] = {cell: [] for cell in grid}
+    for repeat in range(NUM_WARMUP + options.repeats):
+        for cell, rounds in grid.items():
+            took_s = rank.carry(rounds)
+            if repeat >= NUM_WARMUP:
+                times_s[cell].append(took_s)
+    if rank.number == 0:
+        middle = [statistics.median(times_s["message", size]) for size in SIZES]
+        beta_s_per_byte, alpha_s = np.polyfit(SIZES, middle, 1)
+        print(
+            json.dumps(
+                {"hosts": rank.world, "alpha us": round(1e6 * alpha_s, 1), "gbit": round(8e-9 / beta_s_per_byte, 4)}
+            )
+        )
+        for (name, size), own in times_s.items():
+            told_s = star_s(grid[name, size], rank.world, max(0.0, alpha_s), beta_s_per_byte)
+            ratios = [took_s / told_s for took_s in own]
+            row = {
+                "flows": name,
+                "bytes": size,
+                "measured over told": round(statistics.median(ratios), 3),
+                "from": round(min(ratios), 3),
+                "to": round(max(ratios), 3),
+                "n": len(ratios),
+            }
+            print(json.dumps(row), flush=True)
+    dist.barrier()
+    dist.destroy_process_group()
 
 
 if __name__ == "__main__":
