@@ -2,10 +2,11 @@
 
     crossover-bench emulate --hosts 4 --rate 1gbit -- .venv/bin/python benchmarks/oracle_emulated.py
 
-Ranks send and receive with gloo what the flow engine is given: rounds of flows, each begun when the one before has
-arrived. α and β of the star are those of one message from host 0 to host 1, so no pattern is held against itself.
-Sizes are large: small ones pass in the shaper's burst. A library's own collectives may send in other rounds than the
-table of collectives has (`fabric/collectives.py`); what they take is the suite `collectives`' business.
+Ranks send and receive with gloo what the flow engine is given: rounds of flows, each begun when all of the one before
+has arrived, which a barrier sees to. α, the barrier in it, and β of the star are those of messages from host 0 to
+host 1, so no pattern is held against itself. Sizes are large: small ones pass in the shaper's burst. A library's own
+collectives may send in other rounds than the table of collectives has (`fabric/collectives.py`); what they take is the
+business of the suite `collectives`.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from fabric.simulated.traffic import FlowRound, TrafficJob, all_to_all, ring_all
 from harness.simulated.rounds import collective_rounds
 
 SIZES = (4_000_000, 8_000_000, 16_000_000)  # bytes of the largest flow
-NUM_WARMUP = 1
+NUM_WARMUP, NUM_MESSAGES = 1, 8
 
 
 def patterns(world: int, num_bytes: int) -> dict[str, tuple[FlowRound, ...]]:
@@ -61,9 +62,9 @@ def _at_once(rounds: Sequence[FlowRound]) -> FlowRound:
     )
 
 
-def one_message(num_bytes: int) -> tuple[FlowRound, ...]:
-    """From host 0 to host 1."""
-    return (FlowRound(np.array([0]), np.array([1]), np.array([float(num_bytes)])),)
+def messages(num_bytes: int) -> tuple[FlowRound, ...]:
+    """From host 0 to host 1, one after the other: only the first finds the shaper rested."""
+    return (FlowRound(np.array([0]), np.array([1]), np.array([float(num_bytes)]), NUM_MESSAGES),)
 
 
 class Rank:
@@ -75,7 +76,7 @@ class Rank:
         self._into = [torch.zeros(max(SIZES), dtype=torch.uint8) for _ in range(self.world)]
 
     def carry(self, rounds: Sequence[FlowRound]) -> float:
-        """Seconds until the last rank has its last byte; the start is a barrier."""
+        """Seconds until every rank has its last byte; the start is a barrier."""
         dist.barrier()
         start_s = perf_counter()
         for own in rounds:
@@ -94,6 +95,7 @@ class Rank:
                 for work in works:
                     assert work is not None
                     work.wait()
+                dist.barrier()  # a send is over for gloo when the kernel has its bytes, which is before they arrive
         took_s = torch.tensor([perf_counter() - start_s], dtype=torch.float64)
         dist.all_reduce(took_s, dist.ReduceOp.MAX)
         return float(took_s)
@@ -116,7 +118,7 @@ def main() -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     rank = Rank()
-    grid = {("message", size): one_message(size) for size in SIZES}
+    grid = {("messages", size): messages(size) for size in SIZES}
     grid |= {(name, size): rounds for size in SIZES for name, rounds in patterns(rank.world, size).items()}
     times_s: dict[tuple[str, int], list[float]] = {cell: [] for cell in grid}
     for repeat in range(NUM_WARMUP + options.repeats):
@@ -125,7 +127,7 @@ def main() -> None:
             if repeat >= NUM_WARMUP:
                 times_s[cell].append(took_s)
     if rank.number == 0:
-        middle = [statistics.median(times_s["message", size]) for size in SIZES]
+        middle = [statistics.median(times_s["messages", size]) / NUM_MESSAGES for size in SIZES]
         beta_s_per_byte, alpha_s = np.polyfit(SIZES, middle, 1)
         print(
             json.dumps(

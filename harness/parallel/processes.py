@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from time import perf_counter
 
@@ -25,6 +25,8 @@ from harness.trace import Recorder
 
 _TAGS = 1 << 30  # gloo's tags are 32 bits
 _SENDS_PER_STAGE = 8  # that may be under way: what was sent so long before has been received for another to arrive
+# Receives that are posted before they are waited for: gloo carries nothing until the receiver has asked for it.
+_RECEIVES_AHEAD = 4
 # A message that is there within this time was there before: a queue of work filled ahead would not have seen a gap.
 _THERE_S = 1e-3
 
@@ -53,6 +55,8 @@ class PipelineProcess:
         self._num_sent_bytes = self._num_messages = 0
         self._recorder, self._paused = recorder or Recorder(), paused
         self._groups: dict[tuple[int, ...], dist.ProcessGroup] = {}
+        self._receives: Iterator[ReceiveFrom] = iter(())  # of this program, which nobody has asked for
+        self._posted: dict[ReceiveFrom, tuple[dist.Work, Tensor]] = {}
         self._make_groups(job)
         self._sums = self._replica_sums(job)
         self.opened.ranks[0].sums = self._sums
@@ -89,7 +93,8 @@ class PipelineProcess:
         for worker in self.opened.workers:
             worker.losses.clear()
         sends: deque[tuple[dist.Work, Tensor]] = deque()
-        run = rank.run(data)
+        run, self._receives = rank.run(data), rank.receives(data)
+        self._post_receives()
         answer: Tensor | None = None
         while True:
             try:
@@ -123,9 +128,17 @@ class PipelineProcess:
         return answer
 
     def _receive(self, request: ReceiveFrom) -> Tensor:
-        received = torch.empty(request.shape, dtype=self._dtype())
-        dist.recv(received, request.rank, tag=_number(request.tag))
+        work, received = self._posted.pop(request)
+        self._post_receives()
+        work.wait()
         return received
+
+    def _post_receives(self) -> None:
+        while len(self._posted) < _RECEIVES_AHEAD and (wanted := next(self._receives, None)) is not None:
+            into = torch.empty(wanted.shape, dtype=self._dtype())
+            work = dist.irecv(into, wanted.rank, tag=_number(wanted.tag))
+            assert work is not None
+            self._posted[wanted] = work, into
 
     def _sum(self, request: SumOver) -> Tensor:
         total, num_ranks = request.tensor.clone(), len(request.ranks)

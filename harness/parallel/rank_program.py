@@ -132,6 +132,12 @@ class PipelineRank:
                 with self._turns.segment(instruction):
                     self._pass(instruction, data[instruction.micro_batch])
 
+    def receives(self, data: Sequence[MicroBatch]) -> Iterator[ReceiveFrom]:
+        """What `run` will wait for, in that order, for a driver that asks for messages ahead."""
+        for instruction in self._program.ranks[self._pipeline_rank]:
+            if isinstance(instruction, Receive):
+                yield from self._parts_of(instruction.crossing, len(data[instruction.crossing.micro_batch].inputs))
+
     def _pass(self, action: Instruction, whole: MicroBatch) -> None:
         assert isinstance(action, Forward | Recompute | Backward)
         worker = self.workers[action.stage]
@@ -175,14 +181,19 @@ class PipelineRank:
             yield SendTo(peer, _tag(crossing), tensor[part.start - own.start : part.stop - own.start].contiguous())
 
     def _receive(self, crossing: Crossing, num_samples: int) -> Generator[Request, Tensor | None, Tensor]:
-        any_worker = next(iter(self.workers.values()))
-        shape = any_worker.shapes[crossing.boundary]
         parts = []
-        for peer, part in self._overlaps(self._sender(crossing), num_samples):
-            received = yield ReceiveFrom(peer, _tag(crossing), (part.stop - part.start, *shape))
+        for wanted in self._parts_of(crossing, num_samples):
+            received = yield wanted
             assert received is not None
             parts.append(received)
         return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+    def _parts_of(self, crossing: Crossing, num_samples: int) -> Iterator[ReceiveFrom]:
+        """What crosses a boundary to this replica, a message from each replica that has some of its samples."""
+        any_worker = next(iter(self.workers.values()))
+        shape = any_worker.shapes[crossing.boundary]
+        for peer, part in self._overlaps(self._sender(crossing), num_samples):
+            yield ReceiveFrom(peer, _tag(crossing), (part.stop - part.start, *shape))
 
     def _overlaps(self, other: int, num_samples: int) -> Iterator[tuple[int, slice]]:
         """Replicas of another pipeline rank whose slices overlap with this one's, in order, and the samples in both."""

@@ -13,6 +13,7 @@ from baselines.parallelism.interleaved import Interleaved
 from baselines.parallelism.pipedream import PipeDream
 from baselines.parallelism.plans import PlannedStage, even_stages
 from harness.parallel.pipeline import PipelineJob, drive, open_ranks, train_lockstep
+from harness.parallel.rank_program import RankRun, ReceiveFrom, Request
 from harness.parallel.stages import micro_batches_of
 from models.values import Batch
 
@@ -65,6 +66,34 @@ def test_the_order_in_which_ranks_move_changes_nothing() -> None:
     drive([rank.run(steps[0]) for rank in opened.ranks], lambda number: chance.sample(range(4), 4))
     found = opened.parameters()
     assert all(torch.equal(found[name], value) for name, value in wanted.items())
+
+
+@pytest.mark.parametrize("schedule", [GPipe(), Dapple(), Interleaved(2), PipeDream()])
+def test_messages_asked_for_ahead_are_those_waited_for_in_the_same_order(schedule: PipelineSchedule) -> None:
+    model, steps = model_and_steps("lstm_lm", num_steps=1, num_micro_batches=4, batch_size=16)
+    counts = (2, 1, 2, 1)  # of two ranks with two stages each, or of four
+    stages = tuple(
+        PlannedStage(stage.first, stage.stop, count) for stage, count in zip(even_stages(4, 4), counts, strict=True)
+    )
+    job = PipelineJob(network="lstm_lm", stages=stages, schedule=schedule, make_optimizer=sgd)
+    opened = open_ranks(job, model, steps[0])
+    ahead = [list(rank.receives(steps[0])) for rank in opened.ranks]
+    waited: list[list[Request]] = [[] for _ in opened.ranks]
+
+    def noting(number: int, run: RankRun) -> RankRun:
+        answer: Tensor | None = None
+        while True:
+            try:
+                request = run.send(answer)
+            except StopIteration:
+                return
+            if isinstance(request, ReceiveFrom):
+                waited[number].append(request)
+            answer = yield request
+
+    drive([noting(number, rank.run(steps[0])) for number, rank in enumerate(opened.ranks)])
+    assert ahead == waited
+    assert all(ahead)
 
 
 def test_recomputing_repeats_dropout_and_leaves_running_statistics_alone() -> None:
