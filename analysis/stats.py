@@ -93,6 +93,11 @@ def exactly(value: float, n: int) -> Interval:
     return Interval(value, value, value, n, exact=True)
 
 
+def computed(own: Interval) -> Interval:
+    """The interval of a virtual clock's figures, which repeat: exact where all are the same."""
+    return exactly(own.median, own.n) if len(set(own.sample)) == 1 else own
+
+
 def bootstrap_interval(
     values: Sequence[float],
     *,

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from analysis.cells import fabric_key, is_measured, is_shared, shared_repeats, step_time_s
+from analysis.cells import SIMULATED, fabric_key, is_measured, is_shared, shared_repeats, step_time_s
 from analysis.naming import Method, method_of, short_names
 from analysis.sharing.limits import Pair, fifo_share, limit_share, pair_key
 from analysis.sharing.metrics import (
@@ -20,7 +20,7 @@ from analysis.sharing.metrics import (
 )
 from analysis.sharing.rows import CROSSOVER, EXCLUSIVE, Paired, PairRow, SharedJobRow, SharingRow
 from analysis.sharing.steady import steady_step_time_s, steps_here_s, time_here_s
-from analysis.stats import Interval, bootstrap_interval, exactly, paired_ratio
+from analysis.stats import Interval, bootstrap_interval, computed, exactly, paired_ratio
 from analysis.targets.training import median_phases
 from results.record import Prediction, Record, SharingFacts
 
@@ -123,7 +123,25 @@ def _row(records: list[Record], reference: list[Record], bounds: Mapping[int, Pr
         systems=tuple(sorted({job.system for job in records[0].jobs})),
         paired=tuple(_paired(solo, here, predictions[here.repeat]) for solo, here in matched),
     )
-    return _with_metrics(row, matched, [record.sharing_facts for record in records if record.sharing_facts])
+    row = _with_metrics(row, matched, [record.sharing_facts for record in records if record.sharing_facts])
+    return _computed(row) if records[0].fabric.label == SIMULATED else row
+
+
+def _computed(row: SharingRow) -> SharingRow:
+    """The row of a virtual clock, whose gains are no sample."""
+
+    def own(found: Interval | None) -> Interval | None:
+        return None if found is None else computed(found)
+
+    return replace(
+        row,
+        throughput=own(row.throughput),
+        makespan_s=own(row.makespan_s),
+        makespan_ratio=own(row.makespan_ratio),
+        bound_share=own(row.bound_share),
+        expected_share=own(row.expected_share),
+        limit_share=own(row.limit_share),
+    )
 
 
 def _paired(solo: Record, here: Record, prediction: Prediction | None) -> Paired:

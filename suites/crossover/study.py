@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from analysis.cells import REPLAY
+from analysis.cells import REPLAY, SIMULATED
 from analysis.claims import CellValue, ClaimRow, Formula, Level, Operands, judge
 from analysis.sharing.axes import RATE, RHO
 from analysis.sharing.rows import CROSSOVER, FAIR, NAIVE, PHASE, PairRow, SharingRow, SweepRow
-from analysis.stats import NOISE, bootstrap_interval
+from analysis.stats import NOISE, Interval, bootstrap_interval, computed
 from analysis.study import Evidence, PaperFigure, Study
 from suites.crossover.findings import peak_of_sweeps, same_weights, shrinks_with_exposure
 
@@ -56,6 +56,12 @@ def claims(evidence: Evidence) -> tuple[ClaimRow, ...]:
 
 def _of(pair: PairRow, *rows: SharingRow) -> Operands:
     return (pair.alone_ids, *(row.record_ids for row in rows))
+
+
+def _interval(pair: PairRow, ratios: Sequence[float]) -> Interval:
+    """Over repeats; a virtual clock's are no sample."""
+    found = bootstrap_interval(ratios)
+    return computed(found) if pair.evidence == SIMULATED else found
 
 
 def _shares(accepts: Callable[[PairRow, SharingRow], bool]) -> Select:
@@ -104,7 +110,7 @@ def _against(way: str, accepts: Callable[[PairRow], bool] = lambda _: True) -> S
                 theirs = {one.repeat: one.gain for one in other.paired}
                 ratios = [one.gain / theirs[one.repeat] for one in row.paired if one.repeat in theirs]
                 if ratios:
-                    yield CellValue(row.cell, bootstrap_interval(ratios), _of(pair, row, other))
+                    yield CellValue(row.cell, _interval(pair, ratios), _of(pair, row, other))
 
     return select
 
@@ -118,7 +124,7 @@ def _against_phases(pairs: Sequence[PairRow]) -> Iterator[CellValue]:
             ratios = [one.gain / naive[one.repeat] for one in row.paired if one.repeat in naive]
             if ratios:
                 offsets = [one for one in pair.rows if one.policy == NAIVE and one.axis == PHASE]
-                yield CellValue(row.cell, bootstrap_interval(ratios), _of(pair, row, *offsets))
+                yield CellValue(row.cell, _interval(pair, ratios), _of(pair, row, *offsets))
 
 
 def _against_rival(pairs: Sequence[PairRow]) -> Iterator[CellValue]:
@@ -130,7 +136,7 @@ def _against_rival(pairs: Sequence[PairRow]) -> Iterator[CellValue]:
             ratios = [one.gain / rival[one.repeat] for one in row.paired if one.repeat in rival]
             if ratios:
                 ids = (*_of(pair, row), pair.rival.record_ids)
-                yield CellValue(row.cell, bootstrap_interval(ratios), ids)
+                yield CellValue(row.cell, _interval(pair, ratios), ids)
 
 
 def _handovers(pairs: Sequence[PairRow]) -> Iterator[CellValue]:

@@ -9,6 +9,7 @@ from analysis.stats import (
     LEVEL,
     StatsError,
     bootstrap_interval,
+    computed,
     exactly,
     fewest_for,
     paired_ratio,
@@ -105,6 +106,13 @@ def test_an_interval_without_its_repeats_has_one_level() -> None:
     assert ratio.at(LEVEL) == ratio
     with pytest.raises(StatsError, match="one level"):
         ratio.at(0.99)
+
+
+def test_what_a_virtual_clock_repeats_is_exact_and_what_it_varies_is_not() -> None:
+    assert computed(bootstrap_interval([0.74])) == exactly(0.74, 1)
+    assert computed(bootstrap_interval([0.74, 0.74])) == exactly(0.74, 2)
+    varied = bootstrap_interval([0.74, 0.75])
+    assert computed(varied) is varied
 
 
 def test_a_mean_over_pairs_is_resampled_by_what_they_are_pairs_of() -> None:
