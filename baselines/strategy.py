@@ -86,6 +86,11 @@ class Strategy:
         return names == (DEFAULTS[Slot.COMPRESSION], DEFAULTS[Slot.EXCHANGE])
 
     @property
+    def sums_in_known_order(self) -> bool:
+        """Whether messages are plain sums in an order that all ranks know beforehand, as torch DDP's are."""
+        return self.rank_invariant and self.sends_plain_sums
+
+    @property
     def updates_on_servers(self) -> bool:
         """Whether what a message brings back are new parameters, not gradients."""
         return isinstance(self.exchange, HasServers) and self.exchange.updates_on_servers

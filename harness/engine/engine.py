@@ -379,6 +379,6 @@ def _look(graph: ModuleGraph, own: Sequence[str], _: nn.Module, __: object, outp
 
 def _straight(strategy: Strategy, transport: object) -> QueuesSums | None:
     """`transport` where each message is one sum in an order known beforehand, and sums may queue up in it."""
-    if not (strategy.rank_invariant and strategy.sends_plain_sums and isinstance(transport, QueuesSums)):
+    if not (strategy.sums_in_known_order and isinstance(transport, QueuesSums)):
         return None
     return transport if transport.queues(strategy.ordering.depth) else None

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from datetime import timedelta
 from typing import Protocol, runtime_checkable
 
@@ -77,15 +78,18 @@ class ProcessGroupTransport:
 
     A GPU's primitive goes after the present stream's work, and that stream's later work after it;
     `done` is called when the device has really done it. Not yet run on a GPU. With `ranks` the groups are of these
-    alone, ascending, which all make them; `rank` counts among them.
+    alone, ascending, which all make them; `rank` counts among them. `in_time`: the library's threads get ahead of
+    computation, which negotiated messages need and which holds computation up.
     Raises: RuntimeError from torch when a peer is gone; it reaches `done`.
     """
 
-    def __init__(self, num_lanes: int, timeout_s: float = 120.0, *, ranks: Sequence[int] | None = None) -> None:
+    def __init__(
+        self, num_lanes: int, timeout_s: float = 120.0, *, ranks: Sequence[int] | None = None, in_time: bool = True
+    ) -> None:
         self._ranks = tuple(range(dist.get_world_size()) if ranks is None else ranks)
         self.rank, self.world = self._ranks.index(dist.get_rank()), len(self._ranks)
         timeout = timedelta(seconds=timeout_s)
-        with short_slices():
+        with short_slices() if in_time else nullcontext():
             # gloo's threads are made here and inherit this thread's scheduling.
             self._groups = {lane: self._new_group(ranks, timeout) for lane in range(num_lanes)}
             self._is_paced = dist.get_backend() == PACED
