@@ -44,7 +44,7 @@ SAMPLE_S = {"resnet20": 2.3e-4, "bert_tiny": 4.4e-3}  # forward and backward on 
 OTHER_SAMPLE_S = 2e-3
 VIRTUAL_STEP_S = 0.05  # of a job on a simulated network
 TRAFFIC_S = 1.0  # of a few million events of the packet engine
-PASS_S = 8e-3  # of a virtual rank in lockstep, however few its samples
+PASS_S = 10e-3  # forward and backward of a real network, however few its samples
 EVERYTHING_ELSE = 1.7  # rows of micro-benchmarks beside those of all-reduce, in time of these
 
 
@@ -135,7 +135,12 @@ def calibration_s(fabric: FabricSpec, *, foresees: bool) -> float:
 
 def _in_lockstep_s(job: Job) -> float:
     """A virtual rank's part of a step."""
-    return job.accumulate * (PASS_S + job.workload.batch_size * SAMPLE_S.get(job.workload.network, OTHER_SAMPLE_S))
+    return job.accumulate * _pass_s(job.workload)
+
+
+def _pass_s(spec: WorkloadSpec) -> float:
+    """Forward and backward of a real network's batch on one core."""
+    return PASS_S + spec.batch_size * SAMPLE_S.get(spec.network, OTHER_SAMPLE_S)
 
 
 @cache
@@ -162,7 +167,7 @@ def _layers(spec: WorkloadSpec, world: int) -> Layers:
     if spec.device is Device.REPLAY:
         return layers_of_workload(spec)
     crowd = max(1.0, world / (os.cpu_count() or 1)) if spec.device is Device.CPU else 1.0
-    compute_s = crowd * spec.batch_size * SAMPLE_S.get(spec.network, OTHER_SAMPLE_S)
+    compute_s = crowd * _pass_s(spec)
     return plain_layers((compute_s / 3,), (compute_s * 2 / 3,), (find_network(spec.network).num_parameters,))
 
 

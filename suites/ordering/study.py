@@ -10,8 +10,7 @@ from analysis.stats import bootstrap_interval
 from analysis.steps.claims import StepClaim, by_place, fastest, over, speedup, step_claims
 from analysis.steps.rows import StepRow
 from analysis.study import Evidence, Study
-from suites.scaling import MIB
-from suites.step_rows import ORDERINGS, SPEED, anywhere, is_fifo, parts
+from suites.step_rows import ORDERINGS, SPEED, anywhere, is_fifo, parts, same_size
 
 NAME = "ordering"
 SLOWER = 0.03
@@ -21,7 +20,6 @@ VISIBLE = 0.05  # of a step; where less can be gained, no share of it is given
 SERVERS = "parameter-server"
 DDP = "torch-ddp"
 PACED = "paced"
-ROUNDED = 0.01  # sizes are recorded to three figures
 
 
 def claims(evidence: Evidence) -> tuple[ClaimRow, ...]:
@@ -73,21 +71,11 @@ def _best_against_ddp(rows: Sequence[StepRow]) -> Iterator[CellValue]:
             yield CellValue(f"{best.name} over {rival.name} ({place.describe()})", ratio, (rival.ids, best.ids))
 
 
-def _bucket_bytes(row: StepRow) -> float | None:
-    """The size of its buckets, of which the first has no other; None if it has no such buckets or does more."""
-    plugin = row.strategy.plugins[0]
-    given = {own.name: float(own.given) for own in plugin.given if own.unit is not None and own.given}
-    if row.method.startswith(DDP):
-        return given.get("bucket_mb", 0.0) * MIB or None
-    alone = parts(row) == {"fixed-buckets"}
-    same = given.get("bucket_bytes") == given.get("first_bucket_bytes")
-    return given.get("bucket_bytes") if alone and same else None
-
-
 def _alike(row: StepRow, other: StepRow) -> bool:
-    """Whether both have buckets of one size, to the three figures that sizes are written with."""
-    own, theirs = _bucket_bytes(row), _bucket_bytes(other)
-    return other.method.startswith(DDP) and own is not None and theirs is not None and abs(own / theirs - 1) < ROUNDED
+    """Whether both have nothing but buckets of one size, the first of ours too."""
+    given = {own.name: own.given for own in row.strategy.plugins[0].given}
+    even = parts(row) == {"fixed-buckets"} and given.get("bucket_bytes") == given.get("first_bucket_bytes")
+    return even and other.method.startswith(DDP) and same_size(row, other)
 
 
 CLAIMS: tuple[StepClaim, ...] = (

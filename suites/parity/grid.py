@@ -15,12 +15,12 @@ from dataclasses import replace
 from harness.trial import Trial
 from suites.api import Options, Suite, interleave
 from suites.recipes import BERT_TINY, CYCLE, RATE_BPS, RESNET20, trial
+from suites.scaling import buckets
 
-MIB = 1024 * 1024
-FIRST_MIB = 1  # DDP's first bucket holds no more
+FIRST_MIB = 1.0  # DDP's first bucket holds no more
 BUCKETS = tuple(
     (
-        f"fixed-buckets(bucket_bytes={round(mib * MIB)}, first_bucket_bytes={round(min(mib, FIRST_MIB) * MIB)})",
+        buckets(mib, min(mib, FIRST_MIB)),
         f"torch-ddp(bucket_mb={mib})",
     )
     for mib in (25, 1, 0.25)

