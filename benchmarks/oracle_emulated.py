@@ -42,15 +42,14 @@ def patterns(world: int, num_bytes: int) -> dict[str, tuple[FlowRound, ...]]:
         "all-to-all": all_to_all(world, num_bytes),
         "all pairs at once": (_at_once(all_to_all(world, num_bytes)),),
         "broadcast by rounds": tuple(collective_rounds(Collective.BROADCAST, world, num_bytes)),
+    }
+    if world == 2:  # all the others are one
+        return found
+    return found | {
         "one to all": (FlowRound(zeros, others, sizes),),
         "all to one": (FlowRound(others, zeros, sizes),),
         "all to one, unequal": (FlowRound(others, zeros, uneven),),
     }
-    return (
-        found
-        if world > 2
-        else {name: rounds for name, rounds in found.items() if not name.startswith(("one", "all to"))}
-    )
 
 
 def _at_once(rounds: Sequence[FlowRound]) -> FlowRound:
