@@ -20,6 +20,7 @@ from typing import NamedTuple
 from analysis.stats import LEVEL, Interval, fewest_for
 from analysis.wording import interval, number, percent, plural
 
+MOST_NAMED = 3  # cells in a sentence
 Operands = tuple[tuple[str, ...], ...]
 
 
@@ -215,13 +216,19 @@ def _tally(claim: Level, cells: Sequence[JudgedCell], values: Sequence[Interval]
     yield f"{len(by_outcome[Outcome.MET])} of {plural(len(cells), 'cell')} as claimed."
     for outcome in (Outcome.MISSED, Outcome.UNDECIDED):
         if found := by_outcome[outcome]:
-            yield f"{outcome.value.capitalize()} in {', '.join(cell.cell for cell in found)}."
+            yield f"{outcome.value.capitalize()} in {_named(found)}."
     thin = sum(value.is_range for value in values)
     if thin:
         yield f"{plural(thin, 'cell')} with fewer than {fewest_for(LEVEL)} repeats: a range decides nothing."
     level = joint_level(values)
     if level > LEVEL and by_outcome[Outcome.MET if claim.some else Outcome.MISSED]:
         yield f"One of {len(cells)} cells counts alone at {percent(level, 4)} (n of {fewest_for(level)} or more)."
+
+
+def _named(cells: Sequence[JudgedCell]) -> str:
+    """The worst few by name; all of them stand in the table."""
+    shown, more = cells[:MOST_NAMED], len(cells) - MOST_NAMED
+    return ", ".join(cell.cell for cell in shown) + (f", and {plural(more, 'cell')} more" if more > 0 else "")
 
 
 def text_of(value: Interval, unit: str = "") -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import seaborn as sns
@@ -46,7 +46,8 @@ def looks(methods: Sequence[str]) -> Looks:
 
 
 def over_rate(study: StudyRow, rows: Sequence[StepRow]) -> Figure | None:
-    """Step time above and scaling efficiency below over the link's rate, a column a number of workers.
+    """Step time above and, where one worker alone was measured, scaling efficiency below over the link's rate, a
+    column a number of workers.
 
     Lines are predicted, points measured. None where nothing has two rates.
     """
@@ -56,15 +57,17 @@ def over_rate(study: StudyRow, rows: Sequence[StepRow]) -> Figure | None:
         return None
     drawn = [row for row in rows if row.place.num_workers in columns and row.place.gbit is not None]
     styles = looks(_methods(drawn, study.reference))
-    figure, axes = _grid(2, len(columns), height_in=3.9, legend_rows=_legend_rows(rows, styles))
+    panels = (_STEP, _EFFICIENCY) if any(row.single_s is not None for row in rows) else (_STEP,)
+    height_in = 3.9 if len(panels) > 1 else 2.3
+    figure, axes = _grid(len(panels), len(columns), height_in=height_in, legend_rows=_legend_rows(rows, styles))
     for place, workers in enumerate(columns):
         here = [row for row in drawn if row.place.num_workers == workers]
-        for part, (predicted, measured) in zip(axes[:, place], _STEP_AND_EFFICIENCY, strict=True):
-            _curves(part, here, styles, _gbit, predicted, measured)
+        for part, panel in zip(axes[:, place], panels, strict=True):
+            _curves(part, here, styles, _gbit, panel)
             _log_ticks(part, _values(here, _gbit))
         axes[0, place].set_title(f"{workers} workers")
         axes[0, place].set_yscale("log")
-    _finish(figure, axes, study, rows, styles, "Gbit/s")
+    _finish(figure, axes, panels, study, rows, styles, "Gbit/s")
     return figure
 
 
@@ -79,11 +82,10 @@ def over_workers(study: StudyRow, rows: Sequence[StepRow]) -> Figure | None:
     figure, axes = _grid(1, len(rates), height_in=2.3, legend_rows=_legend_rows(rows, styles))
     for place, gbit in enumerate(rates):
         here = [row for row in drawn if row.place.gbit == gbit]
-        predicted, measured = _STEP_AND_EFFICIENCY[1]
-        _curves(axes[0, place], here, styles, _workers, predicted, measured)
+        _curves(axes[0, place], here, styles, _workers, _EFFICIENCY)
         _log_ticks(axes[0, place], _values(here, _workers), fewest=8)
         axes[0, place].set_title(f"{gbit:g} Gbit/s")
-    _finish(figure, axes, study, rows, styles, "workers")
+    _finish(figure, axes, (_EFFICIENCY,), study, rows, styles, "workers")
     return figure
 
 
@@ -184,14 +186,45 @@ def _legend_rows(rows: Sequence[StepRow], styles: Looks) -> int:
     return 1 + (num_lines + 2) // 2
 
 
-def _curves(
-    axes: Axes, rows: Sequence[StepRow], styles: Looks, x: Value, predicted: Value, measured: Callable[[StepRow], Any]
-) -> None:
+class _Panel(NamedTuple):
+    """What a row of axes shows: predicted, measured, and how its first axes are dressed."""
+
+    predicted: Value
+    measured: Callable[[StepRow], Any]
+    dress: Callable[[Axes], None]
+
+
+def _dress_step(axes: Axes) -> None:
+    axes.set_ylabel("ms per step")
+    axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axes.yaxis.set_major_formatter("{x:g}")
+    axes.yaxis.set_minor_formatter(NullFormatter())
+
+
+def _dress_efficiency(axes: Axes) -> None:
+    axes.set_ylabel("scaling efficiency")
+    axes.yaxis.set_major_formatter(PercentFormatter(decimals=0))
+    axes.set_ylim(bottom=0)
+
+
+_STEP = _Panel(
+    lambda row: None if row.predicted_s is None else 1e3 * row.predicted_s,
+    lambda row: None if row.step_time_s is None else row.step_time_s.times(1e3),
+    _dress_step,
+)
+_EFFICIENCY = _Panel(
+    lambda row: None if row.predicted_efficiency is None else 100 * row.predicted_efficiency,
+    lambda row: None if row.efficiency is None else row.efficiency.times(100),
+    _dress_efficiency,
+)
+
+
+def _curves(axes: Axes, rows: Sequence[StepRow], styles: Looks, x: Value, panel: _Panel) -> None:
     """Predictions as lines, measurements as points with intervals; a line through points without a prediction."""
     for method, style in styles.items():
         own = sorted((row for row in rows if row.method == method), key=lambda row: x(row) or 0.0)
-        line = [(at, value) for row in own if (at := x(row)) and (value := predicted(row)) is not None]
-        points = [(at, value) for row in own if (at := x(row)) and (value := measured(row)) is not None]
+        line = [(at, value) for row in own if (at := x(row)) and (value := panel.predicted(row)) is not None]
+        points = [(at, value) for row in own if (at := x(row)) and (value := panel.measured(row)) is not None]
         if line:
             axes.plot(
                 [at for at, _ in line], [value for _, value in line],
@@ -204,32 +237,18 @@ def _curves(
             )
 
 
-_STEP_AND_EFFICIENCY: tuple[tuple[Value, Callable[[StepRow], Any]], ...] = (
-    (
-        lambda row: None if row.predicted_s is None else 1e3 * row.predicted_s,
-        lambda row: None if row.step_time_s is None else row.step_time_s.times(1e3),
-    ),
-    (
-        lambda row: None if row.predicted_efficiency is None else 100 * row.predicted_efficiency,
-        lambda row: None if row.efficiency is None else row.efficiency.times(100),
-    ),
-)
-
-
-def _finish(figure: Figure, axes: Any, study: StudyRow, rows: Sequence[StepRow], styles: Looks, x_label: str) -> None:
+def _finish(
+    figure: Figure,
+    axes: Any,
+    panels: Sequence[_Panel],
+    study: StudyRow,
+    rows: Sequence[StepRow],
+    styles: Looks,
+    x_label: str,
+) -> None:
     """Names of the axes, the legend under them, and the title over all."""
-    step, efficiency = (axes[0], axes[1]) if len(axes) > 1 else (None, axes[0])
-    if step is not None:
-        step[0].set_ylabel("ms a step")
-        step[0].yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-        step[0].yaxis.set_major_formatter("{x:g}")
-        step[0].yaxis.set_minor_formatter(NullFormatter())
-    efficiency[0].set_ylabel("scaling efficiency")
-    efficiency[0].yaxis.set_major_formatter(PercentFormatter(decimals=0))
-    efficiency[0].set_ylim(bottom=0)
-    if all(row.single_s is None for row in rows) and step is not None:
-        for part in efficiency:
-            part.set_visible(False)
+    for row_of_axes, panel in zip(axes, panels, strict=True):
+        panel.dress(row_of_axes[0])
     for part in axes[-1]:
         part.set_xlabel(x_label, loc="right")
     handles: list[Patch | Line2D] = [

@@ -90,6 +90,13 @@ def test_a_sentence_names_cells_by_side_and_says_what_is_thin() -> None:
         assert text in row.sentence
 
 
+def test_a_sentence_names_the_worst_few_cells_and_counts_the_rest() -> None:
+    cells = [CellValue(f"c{place}", spread(0.5 + place / 100, n=20)) for place in range(5)]
+    row = judge(Level(claim="x", quantity="Gain", low=1.0), cells)
+    assert "Missed in c0, c1, c2, and 2 cells more." in row.sentence
+    assert len(row.cells) == 5
+
+
 def test_without_cells_nothing_is_measured_and_what_cannot_be_had_says_why() -> None:
     assert judge(Level(claim="x", quantity="Gain", low=1.0), []).outcome is Outcome.NOT_MEASURED
     far = out_of_reach("512 workers", "No such cluster is here.")

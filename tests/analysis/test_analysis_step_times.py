@@ -206,6 +206,15 @@ def test_a_lone_prediction_needs_no_measurement() -> None:
         assert [drawing.name.partition("-")[0] for drawing in step_drawings(found)] == ["workers"]
 
 
+def test_without_one_worker_alone_a_figure_has_no_row_for_efficiency_and_names_its_axis() -> None:
+    times_s, system = {10.0: 0.1, 25.0: 0.08}, "torch-ddp(bucket_mb=0.5)"
+    systems = [record(cell(BUCKETS, 4, gbit), 0, step_s, system=system) for gbit, step_s in times_s.items()]
+    with theme.style():
+        (rate,) = [one for one in step_drawings(summary_of(systems)) if one.name.startswith("rate")]
+    (axes,) = rate.figure.axes
+    assert (axes.get_ylabel(), axes.get_xlabel(), axes.get_visible()) == ("ms per step", "Gbit/s", True)
+
+
 def test_systems_are_measured_without_a_prediction() -> None:
     ddp = record(cell(BUCKETS), 0, 0.1, system="torch-ddp(bucket_mb=0.5)")
     (row,) = rows(summary_of([ddp]))
