@@ -6,7 +6,7 @@ Absolute times belong to one machine; compare runs of the same one with
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
@@ -17,7 +17,7 @@ from baselines.api import Broadcast, Gather, Message, Segment
 from baselines.packing.fixed_buckets import FixedBuckets
 from baselines.packing.tensor_fusion import TensorFusion
 from baselines.strategy import parse_strategy
-from harness.engine.buffers import BufferPool, flatten_gradients, scatter_gradients
+from harness.engine.buffers import BufferPool, Buffers, StandingBuffers, flatten_gradients, scatter_gradients
 from harness.engine.engine import Engine
 from harness.engine.negotiate import Negotiation
 from harness.lockstep.collectives import Room
@@ -52,7 +52,10 @@ def test_engine_with_400_messages(benchmark: BenchmarkFixture, text: str) -> Non
         engine.close()
 
 
-def test_flattening_and_scattering_a_million_elements(benchmark: BenchmarkFixture) -> None:
+@pytest.mark.parametrize("buffers", [BufferPool, StandingBuffers])
+def test_flattening_and_scattering_a_million_elements(
+    benchmark: BenchmarkFixture, buffers: Callable[[], Buffers]
+) -> None:
     """60 tensors in one message of 4 MB, there and back."""
     parameters = {f"p{i}": nn.Parameter(torch.ones(NUMEL // 60)) for i in range(60)}
     for parameter in parameters.values():
@@ -60,12 +63,11 @@ def test_flattening_and_scattering_a_million_elements(benchmark: BenchmarkFixtur
     segments = tuple(
         Segment(name, tuple(p.shape), 0, p.numel(), index) for index, (name, p) in enumerate(parameters.items())
     )
-    message, pool = Message(0, segments), BufferPool()
+    message, memory = Message(0, segments), buffers()
 
     def there_and_back() -> None:
-        flat = flatten_gradients(message, parameters, pool, scale=1.0)
-        scatter_gradients(message, flat, parameters)
-        pool.give_back(flat)
+        flat = flatten_gradients(message, parameters, memory, scale=1.0)
+        scatter_gradients(message, flat, flat, parameters, memory)
 
     benchmark(there_and_back)
     assert all(bool((p.grad == 1).all()) for p in parameters.values() if p.grad is not None)

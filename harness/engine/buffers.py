@@ -2,23 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 
 from baselines.api import Message, Segment
 
+Parameters = Mapping[str, nn.Parameter]
+
+
+class Buffers(Protocol):
+    """Memory for messages of several segments."""
+
+    def gather(self, message: Message, parameters: Parameters) -> Tensor:
+        """The message's gradients one after the other, as a flat tensor [numel of the message]."""
+
+    def hand_back(self, message: Message, flat: Tensor, mean: Tensor, parameters: Parameters) -> None:
+        """Make `mean` [numel of the message] the gradients; `flat` is what `gather` gave, and may be `mean`."""
+
 
 class BufferPool:
-    """Flat buffers that are used again: fresh megabytes cost page faults every step."""
+    """Flat buffers that any message may use: fresh megabytes cost page faults every step. Gradients keep their own
+    memory, into which means are copied back."""
 
     def __init__(self) -> None:
         self._free: list[Tensor] = []
         self._lent: dict[int, Tensor] = {}  # by address
 
-    def take(self, numel: int, like: Tensor) -> Tensor:
-        """A buffer [numel] of the type and device of `like`, contents arbitrary."""
+    def gather(self, message: Message, parameters: Parameters) -> Tensor:
+        """See `Buffers`."""
+        grads = [_flat_part(_gradient(parameters[segment.name]), segment) for segment in message.segments]
+        return torch.cat(grads, out=self._take(message.numel, grads[0]))
+
+    def hand_back(self, message: Message, flat: Tensor, mean: Tensor, parameters: Parameters) -> None:
+        """See `Buffers`."""
+        _copy_back(zip(message.segments, _parts(message, mean), strict=True), parameters)
+        self._free.append(self._lent.pop(flat.data_ptr()))
+        self._free.sort(key=torch.Tensor.numel)
+
+    def _take(self, numel: int, like: Tensor) -> Tensor:
         # Free buffers are sorted by size, so the first that fits is the tightest.
         for position, buffer in enumerate(self._free):
             if buffer.numel() >= numel and buffer.dtype == like.dtype and buffer.device == like.device:
@@ -29,54 +55,122 @@ class BufferPool:
         self._lent[whole.data_ptr()] = whole
         return whole[:numel]
 
-    def give_back(self, buffer: Tensor) -> None:
-        """Return a buffer from `take`; others (a gradient's own memory) are left alone."""
-        # A message of one segment was flattened in place and took nothing from the pool.
-        whole = self._lent.pop(buffer.data_ptr(), None)
-        if whole is not None:
-            self._free.append(whole)
-            self._free.sort(key=torch.Tensor.numel)
+
+@dataclass(frozen=True, slots=True)
+class _Standing:
+    """One message's memory. Of its `parts`, which are its segments, some become their parameters' gradients; the others
+    are pieces of a parameter, or their parameter has another memory format."""
+
+    message: Message
+    flat: Tensor
+    parts: list[Tensor]
+    becoming: Sequence[tuple[nn.Parameter, Tensor]]
+    others: Sequence[tuple[Segment, Tensor]]
 
 
-def flatten_gradients(
-    message: Message, parameters: Mapping[str, nn.Parameter], pool: BufferPool, *, scale: float
-) -> Tensor:
-    """The message's gradients times `scale`, as one flat tensor [numel]: of the pool, or for a single segment the
+class StandingBuffers:
+    """Memory of its own for each message, for messages that are the same in every step.
+
+    A mean stays where it is, and the parameters' gradients are views of it until the next step, so nothing is copied
+    back. Who keeps a gradient for longer keeps a copy, as with DDP's `gradient_as_bucket_view`.
+    """
+
+    def __init__(self) -> None:
+        self._standing: dict[int, _Standing] = {}  # by the message's index
+
+    def gather(self, message: Message, parameters: Parameters) -> Tensor:
+        """See `Buffers`."""
+        standing = self._of(message, parameters)
+        pieces = []
+        for segment, part in zip(message.segments, standing.parts, strict=True):
+            grad = _gradient(parameters[segment.name])
+            pieces.append(grad if grad.shape == part.shape else _flat_part(grad, segment))
+        # One call for all parameters: a copy per parameter costs more in Python than in memory traffic.
+        torch._foreach_copy_(standing.parts, pieces)
+        return standing.flat
+
+    def hand_back(self, message: Message, flat: Tensor, mean: Tensor, parameters: Parameters) -> None:
+        """See `Buffers`."""
+        standing = self._of(message, parameters)
+        if mean.data_ptr() != flat.data_ptr():
+            flat.copy_(mean)
+        for parameter, part in standing.becoming:
+            parameter.grad = part
+        _copy_back(standing.others, parameters)
+
+    def _of(self, message: Message, parameters: Parameters) -> _Standing:
+        standing = self._standing.get(message.index)
+        if standing is None or standing.message is not message:  # the plan has changed
+            like = _gradient(parameters[message.segments[0].name])
+            flat = torch.empty(message.numel, dtype=like.dtype, device=like.device)
+            standing = self._standing[message.index] = _standing(message, flat, parameters)
+        return standing
+
+
+def _standing(message: Message, flat: Tensor, parameters: Parameters) -> _Standing:
+    parts, becoming, others = _parts(message, flat), [], []
+    for segment, part in zip(message.segments, parts, strict=True):
+        parameter = parameters[segment.name]
+        if part.shape == parameter.shape and parameter.is_contiguous():
+            becoming.append((parameter, part))
+        else:
+            others.append((segment, part))
+    return _Standing(message, flat, parts, becoming, others)
+
+
+def flatten_gradients(message: Message, parameters: Parameters, buffers: Buffers, *, scale: float) -> Tensor:
+    """The message's gradients times `scale`, as one flat tensor [numel]: in `buffers`, or for a single segment the
     gradient's own memory, which is overwritten."""
-    grads = [_flat_part(_gradient(parameters[s.name]), s) for s in message.segments]
+    if len(message.segments) == 1:
+        (segment,) = message.segments
+        flat = _flat_part(_gradient(parameters[segment.name]), segment)
+    else:
+        flat = buffers.gather(message, parameters)
     # The division happens here, on memory that is in the cache anyway, and before compression: a residual must see the
     # same unit in every step.
-    if len(grads) == 1:
-        return grads[0].mul_(scale)
-    return torch.cat(grads, out=pool.take(message.numel, grads[0])).mul_(scale)
+    return flat.mul_(scale)
 
 
-def _flat_part(grad: Tensor, segment: Segment) -> Tensor:
-    """The segment's elements; where it is the whole gradient, that saves a view."""
-    flat = grad if grad.dim() == 1 else grad.reshape(-1)
-    return flat if segment.numel == flat.numel() else flat[segment.start : segment.stop]
+def scatter_gradients(message: Message, flat: Tensor, mean: Tensor, parameters: Parameters, buffers: Buffers) -> None:
+    """Make `mean` [numel of the message] the parameters' gradients; `flat` is what `flatten_gradients` gave."""
+    if len(message.segments) == 1:
+        _copy_back(((message.segments[0], mean),), parameters)
+    else:
+        buffers.hand_back(message, flat, mean, parameters)
 
 
-def scatter_gradients(message: Message, flat: Tensor, parameters: Mapping[str, nn.Parameter]) -> None:
-    """Write a flat tensor [numel of the message] back into the parameters' gradients."""
-    sizes = [segment.numel for segment in message.segments]
-    parts = flat.split(sizes) if len(sizes) > 1 else (flat,)
+def _copy_back(parts: Iterable[tuple[Segment, Tensor]], parameters: Parameters) -> None:
+    """Write segments into the memory of their gradients."""
     targets, sources = [], []
-    for segment, part in zip(message.segments, parts, strict=True):
+    for segment, part in parts:
         grad = _gradient(parameters[segment.name])
         # A gradient in another memory format (channels last) has no flat view that could be written to.
         if grad.is_contiguous():
             # Reduced in place: source and target are the same memory, and nothing is to be copied.
             if grad.data_ptr() + segment.start * grad.element_size() != part.data_ptr():
                 targets.append(grad.view(-1)[segment.start : segment.stop])
-                sources.append(part)
+                sources.append(part.view(-1))
         else:
             whole = grad.reshape(-1)
-            whole[segment.start : segment.stop] = part
+            whole[segment.start : segment.stop] = part.view(-1)
             grad.copy_(whole.view(grad.shape))
     if targets:
         # One call for all parameters: a copy per parameter costs more in Python than in memory traffic.
         torch._foreach_copy_(targets, sources)
+
+
+def _parts(message: Message, flat: Tensor) -> list[Tensor]:
+    """The segments of `flat`, in the gradient's shape where a segment is all of it."""
+    return [
+        part.view(segment.shape) if segment.numel == math.prod(segment.shape) else part
+        for segment, part in zip(message.segments, flat.split([each.numel for each in message.segments]), strict=True)
+    ]
+
+
+def _flat_part(grad: Tensor, segment: Segment) -> Tensor:
+    """The segment's elements; where it is the whole gradient, that saves a view."""
+    flat = grad if grad.dim() == 1 else grad.reshape(-1)
+    return flat if segment.numel == flat.numel() else flat[segment.start : segment.stop]
 
 
 def _gradient(parameter: nn.Parameter) -> Tensor:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from baselines.api import Context, Message, Payload, Reduced, Serve, State
 from baselines.strategy import Strategy
-from harness.engine.buffers import BufferPool, flatten_gradients, scatter_gradients
+from harness.engine.buffers import BufferPool, Buffers, StandingBuffers, flatten_gradients, scatter_gradients
 from harness.engine.reduction import MessageRun, Reduces, Tagged, reduce_message
 from harness.engine.shards import Shards
 from harness.engine.streams import InOrder, Streams
@@ -46,9 +46,13 @@ class RankMessages:
     scale: float = 1.0
     shards: Shards = field(init=False)  # empty where no server steps
     num_workers: int = field(init=False)
-    pools: defaultdict[int, BufferPool] = field(default_factory=lambda: defaultdict(BufferPool))
+    _pools: defaultdict[int, BufferPool] = field(default_factory=lambda: defaultdict(BufferPool))
+    _standing: StandingBuffers | None = None
 
     def __post_init__(self) -> None:
+        # On a GPU a buffer belongs to its lane's stream, which does not know until when gradients are read.
+        if self.strategy.rank_invariant and all(p.device.type == "cpu" for p in self.parameters.values()):
+            self._standing = StandingBuffers()
         self.shards = Shards(self.parameters, self.strategy.optimizer)
         self.num_workers = self.strategy.num_workers(self.world)
 
@@ -57,6 +61,11 @@ class RankMessages:
         self.step, self.scale = step, 1.0 / self.num_workers / loss_scale
         if self.guard is not None:
             self.guard.begin()
+
+    def buffers(self, lane: int) -> Buffers:
+        """The memory for messages on `lane`."""
+        # A pool per lane: a buffer may still be in use on its lane's stream when another lane wants one.
+        return self._pools[lane] if self._standing is None else self._standing
 
     def open(self, message: Message, lane: int) -> GradientRun:
         """The run of `message` on `lane`; nothing is done yet."""
@@ -95,7 +104,7 @@ class GradientRun:
     def _begin(self) -> None:
         own, message = self._own, self._message
         own.streams.wait_ready(segment.name for segment in message.segments)
-        self._flat = flatten_gradients(message, own.parameters, own.pools[self._lane], scale=own.scale)
+        self._flat = flatten_gradients(message, own.parameters, own.buffers(self._lane), scale=own.scale)
         if own.guard is not None:
             own.guard.outgoing(self._flat)
         ctx = Context(own.rank, own.world, own.step, message, own.generator, num_workers=own.num_workers)
@@ -105,7 +114,5 @@ class GradientRun:
         own = self._own
         if own.guard is not None:
             own.guard.incoming(reduced.value)
-        scatter_gradients(self._message, reduced.value, own.parameters)
+        scatter_gradients(self._message, self._flat, reduced.value, own.parameters, own.buffers(self._lane))
         own.streams.mark_landed(segment.name for segment in self._message.segments)
-        # A pool per lane: a buffer may still be in use on its lane's stream when another lane wants one.
-        own.pools[self._lane].give_back(self._flat)

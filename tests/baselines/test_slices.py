@@ -134,7 +134,7 @@ def test_gradients_are_reassembled_exactly_whatever_order_slices_land_in(slice_e
         assert parameter.grad is not None
         parameter.grad = torch.zeros_like(parameter.grad)
     for message, flat in sorted(zip(messages, flats, strict=True), key=_by_size):
-        scatter_gradients(message, flat, parameters)
+        scatter_gradients(message, flat, flat, parameters, pool)
     for name, parameter in parameters.items():
         assert parameter.grad is not None
         assert torch.equal(parameter.grad, expected[name])
