@@ -70,6 +70,7 @@ def test_what_is_installed_imports_and_runs_without_any_other_package(wheel: zip
 def test_the_suites_command_of_an_environment_runs_from_the_checkout(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.delenv("PYTHONPATH", raising=False)  # the checkout's own `suites` would come first
     monkeypatch.syspath_prepend(str(ROOT / "scripts"))
     spec = spec_from_file_location("setup_of_packaging", ROOT / "scripts" / "setup.py")
     assert spec is not None
