@@ -60,6 +60,7 @@ class Formula(StrEnum):
     VOLUME = "bytes of 1 over bytes of 2"
     FINAL_LOSS = "final loss of 1 over that of 2"
     PREDICTED_STEP = "predicted step of 1 over that of 2"
+    PREDICTED_GAIN = "least predicted step of the others over that of the last"
     IDLE = "idle share of 1"
     THROUGHPUT = "samples per second of 1 over those of 2"
     MEMORY = "memory of the fullest device of 1 over that of 2"

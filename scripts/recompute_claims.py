@@ -300,6 +300,12 @@ def predicted_efficiency(dense: Operand, own: Operand) -> Figures:
     return [min(1.0, compute_s / (predicted_s(own) or math.nan))]
 
 
+def predicted_gain(*operands: Operand) -> Figures:
+    """The shortest rival's predicted step over the method's."""
+    *rivals, own = [predicted_s(operand) or math.nan for operand in operands]
+    return [min(rivals) / own]
+
+
 def predicted_s(operand: Operand) -> float | None:
     """What measured records carry, else what simulated ones are."""
     ran = [one for one in operand if one["fabric"]["label"] != "simulated"]
@@ -521,6 +527,7 @@ EXACT: Mapping[str, Callable[..., Figures]] = {
     "bytes of 1 over bytes of 2": volume,
     "share of jobs of 2 with the weights of 1": weights,
     "predicted step of 1 over that of 2": lambda a, b: [(predicted_s(a) or math.nan) / (predicted_s(b) or math.nan)],
+    "least predicted step of the others over that of the last": predicted_gain,
     "samples per second of 1 over those of 2": lambda a, b: [samples_per_s(a) / samples_per_s(b)],
     "memory of the fullest device of 1 over that of 2": lambda a, b: [fullest_bytes(a) / fullest_bytes(b)],
     "1 where all stashes of 1 peak as by the formula, else 0": stashes,

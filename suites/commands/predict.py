@@ -87,7 +87,7 @@ def predict_command(arguments: argparse.Namespace) -> int:
 
 
 def _calibrate(arguments: argparse.Namespace) -> int:
-    kind = FabricKind(_kind(arguments.fabric))
+    kind = _measured_kind(arguments.fabric)
     rates = [None] if kind is FabricKind.NATIVE else _rates(arguments.rates or CALIBRATED_RATES)
     fabrics = [
         FabricSpec(kind=kind, num_hosts=hosts, rate_bps=rate)
@@ -113,7 +113,7 @@ def _suite_cells(arguments: argparse.Namespace, calibration: Calibration) -> Ite
     suite = suite_of(arguments.suite)
     grid = suite.predicted or suite.grid
     network = network_from(arguments)
-    kind = suite.fabric or _kind(arguments.fabric) if network is None else FabricKind.SIMULATED
+    kind = suite.fabric or _kind_of_cells(arguments.fabric) if network is None else FabricKind.SIMULATED
     trials = select(grid(Options(fabric=kind, network=network)), arguments.only)
     steps = [trial for trial in trials if trial.jobs]  # flows or a library's operations alone take none
     if not steps:
@@ -166,7 +166,7 @@ def _cell(
             beta = arguments.beta if arguments.beta is not None else 8 / rate_bps if rate_bps else 0.0
             costs = given_costs(world, alpha_s=arguments.alpha, beta_s_per_byte=beta)
         elif not arguments.suite:
-            costs = calibration.costs(_kind(arguments.fabric), world, rate_bps)
+            costs = calibration.costs(_measured_kind(arguments.fabric), world, rate_bps)
     except PredictError as error:
         return Cell(trial, world, str(error))
     return Cell(trial, world, foretell(trial, calibration, world=world, slowdown=arguments.slowdown, costs=costs))
@@ -180,10 +180,19 @@ def _costs_on(trial: Trial, world: int) -> LinkCosts:
     return job_costs(replace(trial, fabric=fabric), placed, 0)
 
 
-def _kind(text: str) -> FabricKind:
-    if text not in (FabricKind.EMULATED, FabricKind.NATIVE):
-        raise PredictError(f"--fabric {text}: costs are measured on the emulated or the native fabric")
-    return FabricKind(text)
+def _measured_kind(text: str | None) -> FabricKind:
+    """The fabric whose costs are looked up or measured."""
+    kind = text or FabricKind.EMULATED
+    if kind not in (FabricKind.EMULATED, FabricKind.NATIVE):
+        raise PredictError(f"--fabric {kind}: costs are measured on the emulated or the native fabric")
+    return FabricKind(kind)
+
+
+def _kind_of_cells(text: str | None) -> FabricKind | None:
+    """The fabric on which a suite's cells are put; None leaves each on its own."""
+    if text is None:
+        return None
+    return FabricKind.PACED if text == FabricKind.PACED else _measured_kind(text)
 
 
 def _hosts(text: str) -> list[int]:

@@ -38,7 +38,11 @@ def add_predict(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         help=f"samples a worker and step (default {BATCH_SIZE}; of --profile alone: as recorded)",
     )
     predict.add_argument("--only", action="append", default=[], metavar="NAME", help="cells whose name contains NAME")
-    predict.add_argument("--fabric", default="emulated", metavar="F", help="whose costs: emulated (default) or native")
+    predict.add_argument(
+        "--fabric",
+        metavar="F",
+        help="whose costs: emulated (a workload's default), native, or for a SUITE paced (default: of each cell's own)",
+    )
     predict.add_argument("--calibration", type=Path, default=CALIBRATION, metavar="FILE", help="measured costs")
     predict.add_argument("--calibrate", action="store_true", help="measure --hosts at --rates and write --calibration")
     predict.add_argument(

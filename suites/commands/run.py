@@ -265,6 +265,7 @@ def _show_grid(trials: Sequence[Trial], *, foresees: bool, as_json: bool) -> Non
         return
     console = output_console()
     console.print(f"{len(rows)} cells, {len(trials)} trials, about {_minutes(trials, foresees)}")
+    rows.sort(key=lambda row: str(row["cell"]))  # they run in random order
     for group, of_group in itertools.groupby(rows, key=lambda row: str(row["cell"]).rsplit("/", 1)[0]):
         console.print(_grid_table(group, list(of_group), console.width), "")
 

@@ -78,6 +78,12 @@ def test_dry_run_prints_the_grid_and_runs_nothing(command: Command, tmp_path: Pa
     assert not list(tmp_path.iterdir())
 
 
+def test_dry_run_shows_each_group_once(command: Command) -> None:
+    lines = command("run", "compression", "--dry-run", "--only", "replay-8-10").out.splitlines()
+    groups = [line.split()[0] for line in lines if line.startswith("replay-8-10/")]
+    assert len(groups) == len(set(groups)) > 1
+
+
 def test_dry_run_as_json_gives_memory_and_time_of_every_cell(command: Command) -> None:
     ended = command("run", "quick", "--dry-run", "--json", "--only", "replay/")
     rows = json.loads(ended.out)
