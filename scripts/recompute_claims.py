@@ -297,12 +297,12 @@ def predicted_efficiency(dense: Operand, own: Operand) -> Figures:
     """Computation over the predicted step."""
     known = [one for one in dense if one["fabric"]["label"] != "simulated"] or dense
     compute_s = statistics.median(one["jobs"][0]["phases"]["compute_s"] for one in known)
-    return [min(1.0, compute_s / (predicted_s(own) or math.nan))]
+    return [min(1.0, compute_s / (clock_s(own) or predicted_s(own) or math.nan))]
 
 
 def predicted_gain(*operands: Operand) -> Figures:
     """The shortest rival's predicted step over the method's."""
-    *rivals, own = [predicted_s(operand) or math.nan for operand in operands]
+    *rivals, own = [clock_s(operand) or predicted_s(operand) or math.nan for operand in operands]
     return [min(rivals) / own]
 
 
@@ -310,9 +310,13 @@ def predicted_s(operand: Operand) -> float | None:
     """What measured records carry, else what simulated ones are."""
     ran = [one for one in operand if one["fabric"]["label"] != "simulated"]
     told = [p["step_time_s"] for one in ran if (p := one["prediction"]) and p["step_time_s"] is not None]
-    if not told:
-        simulated = [one for one in operand if one["fabric"]["label"] == "simulated"]
-        told = [(one["prediction"] or {}).get("step_time_s") or step_s(one["jobs"][0]) for one in simulated]
+    return statistics.median(told) if told else clock_s(operand)
+
+
+def clock_s(operand: Operand) -> float | None:
+    """What simulated records are, which hold no machine."""
+    simulated = [one for one in operand if one["fabric"]["label"] == "simulated"]
+    told = [(one["prediction"] or {}).get("step_time_s") or step_s(one["jobs"][0]) for one in simulated]
     return statistics.median(told) if told else None
 
 
@@ -342,18 +346,20 @@ def handover(own: Operand) -> Figures:
 
 
 def mean_bits(operand: Operand) -> float:
-    """Bits a parameter and step of one rank."""
-    ran = [one["jobs"][0] for one in operand if one["status"] == "ok" and one["fabric"]["label"] != "simulated"]
+    """Bits a parameter and step of one rank, of trials without valid times if there are no others."""
+    every = [one for one in operand if one["fabric"]["label"] != "simulated"]
+    ran = [one["jobs"][0] for one in [one for one in every if one["status"] == "ok"] or every]
     return 8 * statistics.median(map(wire_bytes, ran)) / float(ran[0]["num_parameters"])
 
 
 def bits(own: Operand) -> Figures:
     """Every rank's code goes to every other one in the records that a claim is about."""
-    first = next(one for one in own if one["fabric"]["label"] != "simulated")["jobs"][0]
+    record = next(one for one in own if one["fabric"]["label"] != "simulated")
+    first = record["jobs"][0]
     code = first.get("code") or {}
     if code.get("combine", "concat") != "concat" or code.get("dense_steps"):
         raise ValueError(f"{own[0]['id']}: only codes that are gathered, without a dense warm-up, are worked out here")
-    return [32.0 * (len(first["ranks"]) - 1) / mean_bits(own)]
+    return [32.0 * (workers(record["fabric"], first) - 1) / mean_bits(own)]
 
 
 def held_out(one: Json) -> list[Json]:

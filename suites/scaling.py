@@ -45,7 +45,6 @@ class Wire(StrEnum):
     """What carries a replayed cell's messages, unless the command line names a fabric."""
 
     MODELLED = "modelled"  # paced, one real rank among virtual peers
-    AMONG_REAL = "among real ranks"  # paced, where peers must hold something of their own
     SOCKETS = "sockets"  # emulated: what validates, and what systems with a wire of their own need
 
 
@@ -56,13 +55,18 @@ def standing(gbit: float, kind: FabricKind) -> Standing:
     return Standing(gbit * 1e9 / PACED_SCALE, PACED_SCALE) if kind is FabricKind.PACED else LINKS[gbit]
 
 
-def replay_place(options: Options, *, num_workers: int, gbit: float, wire: Wire) -> tuple[FabricSpec, int]:
-    """The fabric of a replayed cell on a link that stands for `gbit` Gbit/s, and its size scale.
+def replay_place(
+    options: Options, *, num_workers: int, gbit: float, wire: Wire, size_scale: int | None = None
+) -> tuple[FabricSpec, int]:
+    """The fabric of a replayed cell on a link that stands for `gbit` Gbit/s, and its size scale; on a modelled link
+    `size_scale` if it is given.
 
     Raises: FabricError.
     """
     kind = options.fabric or (FabricKind.EMULATED if wire is Wire.SOCKETS else FabricKind.PACED)
     stands = standing(gbit, kind)
+    if size_scale is not None and kind is FabricKind.PACED:
+        stands = Standing(gbit * 1e9 / size_scale, size_scale)
     if kind is FabricKind.PACED:
         virtual = wire is Wire.MODELLED
         fabric = options.paced_spec(num_workers=num_workers, rate_bps=stands.rate_bps, virtual=virtual)

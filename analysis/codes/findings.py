@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from analysis.cells import LOCAL, SIMULATED, is_measured, is_shared, is_untimed, step_time_s
+from analysis.cells import LOCAL, SIMULATED, is_measured, is_untimed, step_time_s
 from analysis.codes.rows import CompressionStudy, MethodRow, PaysBelow, SoonerRow, Threshold
 from analysis.corrections import overrun
 from analysis.naming import method_of
@@ -18,7 +18,7 @@ from analysis.steps.wire_bytes import counted_a_step
 from analysis.targets.rows import Price, TargetRow, TargetStudy
 from analysis.targets.training import median_phases, visible_phases
 from results.facts import CodeFacts, Role
-from results.record import JobResult, Record
+from results.record import JobResult, Record, Status
 
 FEWEST_RATES = 2
 FLOAT_BITS = 32.0
@@ -38,8 +38,9 @@ def compression_study(
 def _rows(groups: Iterable[Sequence[Record]], suites: Container[str]) -> tuple[MethodRow, ...]:
     found: dict[tuple[Setting, str], MethodRow] = {}
     for records in groups:
-        own = [record for record in records if record.suite in suites and _is_usable(record)]
-        if own:
+        alone = [r for r in records if r.suite in suites and len(r.jobs) == 1 and r.jobs[0].system != LOCAL]
+        # Times that do not count take nothing from what was sent, which is exact.
+        if own := list(filter(_is_usable, alone)) or [r for r in alone if r.status is Status.INVALID]:
             row = _row(own)
             key = row.place, row.name
             found[key] = _merged(found[key], row) if key in found else row
@@ -47,8 +48,6 @@ def _rows(groups: Iterable[Sequence[Record]], suites: Container[str]) -> tuple[M
 
 
 def _is_usable(record: Record) -> bool:
-    if is_shared(record) or len(record.jobs) != 1 or record.jobs[0].system == LOCAL:
-        return False
     return is_measured(record) or is_untimed(record)
 
 
@@ -72,20 +71,24 @@ def _row(records: Sequence[Record]) -> MethodRow:
         step_time_s=None if is_foretold or not timed else bootstrap_interval([step_s for _, step_s in by_repeat]),
         by_repeat=() if is_foretold else by_repeat,
         predicted_s=statistics.median(told) if told else by_repeat[0][1] if is_foretold and timed else None,
-        bits=_bits([record.jobs[0] for record in records], code.dense_steps),
-        mean_bits=_bits([record.jobs[0] for record in records], 0),
+        bits=_bits([record.jobs[0] for record in records], code.dense_steps, place.num_workers),
+        mean_bits=_bits([record.jobs[0] for record in records], 0, place.num_workers),
         bits_with_warm_up=code.ramp_steps > 0,
         share=share,
         theory_bits=None if code.bits_per_element is None or share is None else code.bits_per_element * share,
         role=job.role,
         charge=job.charge,
         warm_up_steps=max(code.dense_steps, code.ramp_steps),
-        withdrawn=next(filter(None, map(overrun, records)), ""),
+        withdrawn=next(filter(None, map(_why_untimed, records)), ""),
         ids=tuple(record.id for record in records),
     )
 
 
-def _bits(jobs: Sequence[JobResult], num_dense: int) -> float | None:
+def _why_untimed(record: Record) -> str:
+    return record.reason if record.status is Status.INVALID else overrun(record)
+
+
+def _bits(jobs: Sequence[JobResult], num_dense: int, world: int) -> float | None:
     """Bits a parameter and step of one rank, but for the first `num_dense` steps, whose all-reduce sends everything."""
     known, job = [size for size in map(counted_a_step, jobs) if size is not None], jobs[0]
     if not known or not job.num_parameters:
@@ -94,17 +97,21 @@ def _bits(jobs: Sequence[JobResult], num_dense: int) -> float | None:
     num_steps = len(job.ranks[0].warmup_s) + len(job.ranks[0].steps_s) if job.ranks else 0
     if not job.wire_bytes or not 0 < num_dense < num_steps:
         return bits
-    dense = FLOAT_BITS * 2 * (len(job.ranks) - 1) / len(job.ranks)
+    dense = FLOAT_BITS * 2 * (world - 1) / world
     return max(0.0, (num_steps * bits - num_dense * dense) / (num_steps - num_dense))
 
 
 def _merged(a: MethodRow, b: MethodRow) -> MethodRow:
-    """The half that was run, timed if one is, with the prediction of either."""
+    """The half that was run, timed if one is, with the clock's own prediction, which holds no machine, or its own."""
     measured, other = (
         (a, b) if (a.step_time_s is not None, a.was_run) > (b.step_time_s is not None, b.was_run) else (b, a)
     )
-    known = measured.predicted_s if measured.predicted_s is not None else other.predicted_s
-    return replace(measured, predicted_s=known, ids=tuple(dict.fromkeys((*measured.ids, *other.ids))))
+    clock = next((row for row in (other, measured) if row.evidence == SIMULATED), measured)
+    return replace(
+        measured,
+        predicted_s=clock.predicted_s or measured.predicted_s,
+        ids=tuple(dict.fromkeys((*measured.ids, *other.ids))),
+    )
 
 
 def _order(row: MethodRow) -> tuple[object, ...]:
