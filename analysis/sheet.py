@@ -79,11 +79,13 @@ def _claim(row: ClaimRow) -> Iterator[str]:
         figure = f" · {NOT_RECOMPUTED}"
     unit = f" · in {row.unit.strip()}" if row.unit.strip() not in ("", "×") else ""
     yield f"**{row.outcome.value}** · rule: {row.rule or NOT_KNOWN}{figure}{unit}"
-    if not row.cells:
-        yield ""
-        yield row.sentence
-        return
     yield ""
+    # Where every cell decides, the table says it all.
+    if not row.cells or not row.rule.startswith("every cell"):
+        yield row.sentence
+        yield ""
+    if not row.cells:
+        return
     yield from HEAD
     for cell in row.cells:
         yield _line(cell)

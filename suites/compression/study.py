@@ -37,7 +37,7 @@ HOME_GBIT = 0.2
 DATA_CENTRE_GBIT = 10.0
 FAST_GBIT = 100.0
 MOST_PAYING = 0.1  # of the set-ups; Agarwal et al. found 6 of more than 200
-MOST_WORKERS = 64  # they had up to 96
+WORKERS = (8, 64)  # from, to; they had up to 96
 NEARLY_IDEAL = 0.9
 POINTS = 0.01  # of accuracy; what a paper calls the same
 Select = Callable[[CompressionStudy, Sequence[TargetStudy]], Iterator[CellValue]]
@@ -144,7 +144,10 @@ def _few_pay(study: CompressionStudy) -> ClaimRow:
     rule = f"at most {percent(MOST_PAYING)} of set-ups above 1"
     found = []
     for row in study.rows:
-        if row.place.num_workers > MOST_WORKERS or (row.place.gbit or 0.0) < DATA_CENTRE_GBIT or row.is_rival:
+        is_data_centre = (
+            WORKERS[0] <= row.place.num_workers <= WORKERS[1] and (row.place.gbit or 0.0) >= DATA_CENTRE_GBIT
+        )
+        if row.is_rival or not is_data_centre:
             continue
         rivals = {rival.ids: rival.predicted_s for rival in rivals_of(row, study.rows) if rival.predicted_s}
         if row.predicted_s and rivals and row.charge is not None and row.charge.is_charged:
@@ -159,8 +162,8 @@ def _few_pay(study: CompressionStudy) -> ClaimRow:
     return ClaimRow(
         claim=claim,
         outcome=Outcome.MET if len(paying) <= MOST_PAYING * len(found) else Outcome.MISSED,
-        sentence=f"{len(paying)} of {plural(len(found), 'set-up')} by the virtual clock, up to {MOST_WORKERS} workers "
-        f"and compression charged as the time of {', '.join(devices)}: {at}.",
+        sentence=f"{len(paying)} of {plural(len(found), 'set-up')} by the virtual clock, {WORKERS[0]} to {WORKERS[1]} "
+        f"workers, compression charged as the time of {', '.join(devices)}: {at}.",
         rule=rule,
         formula=Formula.PREDICTED_GAIN,
         unit="×",
