@@ -56,8 +56,12 @@ def compression_drawings(study: CompressionStudy) -> Iterator[Drawing]:
             title = f"{work[0]}, {work[2]} workers"
             figure = compression_plots.gains_over_rate(curves, title, here[0].evidence)
             yield from _drawn(f"gain-{_slug(title)}", f"{_GAINS} {title}.", figure, here)
-    if study.pays:
-        yield from _drawn("pays-below", _PAYS, compression_plots.pays_below(study.pays), study.rows)
+    for workload in dict.fromkeys(one.workload for one in study.pays):
+        pays = [one for one in study.pays if one.workload == workload]
+        rows = [row for row in study.rows if row.place.workload == workload]
+        yield from _drawn(
+            f"pays-below-{_slug(workload)}", f"{_PAYS} {workload}.", compression_plots.pays_below(pays), rows
+        )
     for workload in dict.fromkeys(row.workload for row in study.sooner):
         own = [row for row in study.sooner if row.workload == workload]
         rows = [row for row in study.rows if row.place.workload == workload]

@@ -68,17 +68,16 @@ def bits_and_time(rows: Sequence[MethodRow]) -> Figure:
 
 
 def pays_below(pays: Sequence[PaysBelow]) -> Figure:
-    """The rate up to which each method's step is shorter than the better of float32 and half, a panel a network."""
-    columns = list(dict.fromkeys((one.workload, one.num_workers, one.threshold.basis) for one in pays))
+    """The rate up to which each method's step is shorter than the better of float32 and half, for one network; a
+    panel a number of workers."""
+    columns = sorted(dict.fromkeys((one.num_workers, one.threshold.basis) for one in pays))
     names = list(dict.fromkeys(one.name for one in pays))
     width_in = min(FULL_WIDTH_IN, 1.9 + 1.7 * len(columns))
     figure = Figure(figsize=(width_in, 1.2 + 0.22 * len(names)), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots(1, len(columns), sharey=True, squeeze=False)[0]
-    for part, (workload, workers, basis) in zip(axes, columns, strict=True):
-        own = [
-            one for one in pays if (one.workload, one.num_workers, one.threshold.basis) == (workload, workers, basis)
-        ]
+    for part, (workers, basis) in zip(axes, columns, strict=True):
+        own = [one for one in pays if (one.num_workers, one.threshold.basis) == (workers, basis)]
         for one in own:
             _threshold(part, names.index(one.name), one.threshold)
         lowest, highest = own[0].threshold.lowest, own[0].threshold.highest
@@ -88,11 +87,11 @@ def pays_below(pays: Sequence[PaysBelow]) -> Figure:
         part.xaxis.set_major_locator(FixedLocator([lowest, highest]))
         part.xaxis.set_major_formatter(FixedFormatter([f"{lowest:g}", f"{highest:g}"]))
         part.xaxis.set_minor_locator(NullLocator())
-        part.set_title(f"{workload}\n{workers} workers, {basis}", fontsize=6.5)
+        part.set_title(f"{workers} workers,\n{basis}", fontsize=6.5)
         part.grid(axis="y", visible=False)
     axes[-1].set_xlabel("Gbit/s", loc="right")
     theme.names(axes[0], names)
-    figure.suptitle("Pays below this rate, against the better of tuned float32 and half", x=0.01, ha="left", fontsize=8)
+    figure.suptitle(f"{pays[0].workload}: pays below this rate", x=0.01, ha="left", fontsize=8)
     return figure
 
 
