@@ -20,6 +20,7 @@ from typing import NamedTuple
 from analysis.stats import LEVEL, Interval, fewest_for
 from analysis.wording import interval, number, percent, plural
 
+EVERY_CELL = "every cell"  # how a rule begins by which the table of cells says it all
 MOST_NAMED = 3  # cells in a sentence
 Operands = tuple[tuple[str, ...], ...]
 
@@ -140,7 +141,7 @@ class Level:
         """`every cell at least 0.96`, in full: it decides."""
         low, high = (None if end is None else f"{end * self.scale:.6g}{self.unit}" for end in (self.low, self.high))
         bounds = (low and f"at least {low}", high and f"at most {high}")
-        return f"{'some' if self.some else 'every'} cell {' and '.join(filter(None, bounds))}"
+        return f"{'some cell' if self.some else EVERY_CELL} {' and '.join(filter(None, bounds))}"
 
 
 def side(value: Interval, *, low: float | None = None, high: float | None = None, level: float = LEVEL) -> Outcome:

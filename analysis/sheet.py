@@ -11,7 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from analysis.claims import ClaimRow, Formula, JudgedCell, Outcome
+from analysis.claims import EVERY_CELL, ClaimRow, Formula, JudgedCell, Outcome
 from analysis.stats import FEWEST_FOR_LEVEL
 from analysis.study import Evidence, Study
 from analysis.wording import NOT_KNOWN
@@ -80,8 +80,7 @@ def _claim(row: ClaimRow) -> Iterator[str]:
     unit = f" · in {row.unit.strip()}" if row.unit.strip() not in ("", "×") else ""
     yield f"**{row.outcome.value}** · rule: {row.rule or NOT_KNOWN}{figure}{unit}"
     yield ""
-    # Where every cell decides, the table says it all.
-    if not row.cells or not row.rule.startswith("every cell"):
+    if not row.cells or not row.rule.startswith(EVERY_CELL):
         yield row.sentence
         yield ""
     if not row.cells:

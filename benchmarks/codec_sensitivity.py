@@ -1,6 +1,6 @@
 """In how many set-ups on a cluster's links compression pays, if codecs take so many times as long as they are charged.
 
-    python benchmarks/codec_sensitivity.py [--factors 1 3 10 30] [--workers 8] [--json]
+    python benchmarks/codec_sensitivity.py [--factors 1 3 10 30] [--workers 8 16 64] [--json]
 
 The times of a V100's codecs are derived from copies, so what they decide is asked of other times too. By the virtual
 clock, on the predicted grid of the suite `compression`; a set-up pays where its step is shorter than those of float32
@@ -23,8 +23,8 @@ from harness.trial import Trial
 from results.facts import Role
 from suites.api import Options
 from suites.compression.grid import SUITE
+from suites.compression.study import DATA_CENTRE_GBIT
 
-LEAST_GBIT = 10.0
 RIVALS = (Role.DENSE, Role.RIVAL)
 
 
@@ -47,11 +47,11 @@ def main() -> None:
     """Count set-ups that pay, by factor and link."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--factors", type=float, nargs="+", default=[1.0, 3.0, 10.0, 30.0])
-    parser.add_argument("--workers", type=int, nargs="+", default=[8])
+    parser.add_argument("--workers", type=int, nargs="+", default=[8, 16, 64])
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     assert SUITE.predicted is not None
-    trials = [trial for trial in SUITE.predicted(Options()) if (trial.at or 0.0) >= LEAST_GBIT]
+    trials = [trial for trial in SUITE.predicted(Options()) if (trial.at or 0.0) >= DATA_CENTRE_GBIT]
     places: dict[tuple[str, float], list[Trial]] = defaultdict(list)
     for trial in trials:
         places[trial.jobs[0].workload.network, trial.at or 0.0].append(trial)

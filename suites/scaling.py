@@ -48,25 +48,23 @@ class Wire(StrEnum):
     SOCKETS = "sockets"  # emulated: what validates, and what systems with a wire of their own need
 
 
-def standing(gbit: float, kind: FabricKind) -> Standing:
+def standing(gbit: float, kind: FabricKind, paced_scale: int = PACED_SCALE) -> Standing:
     """What stands for a link of `gbit` Gbit/s. On a modelled link nothing but the tensors' own work sets a limit, so
     they are as small as keeps that work short: 500 times, at which every tensor's one element still adds less than a
     per cent of bytes."""
-    return Standing(gbit * 1e9 / PACED_SCALE, PACED_SCALE) if kind is FabricKind.PACED else LINKS[gbit]
+    return Standing(gbit * 1e9 / paced_scale, paced_scale) if kind is FabricKind.PACED else LINKS[gbit]
 
 
 def replay_place(
-    options: Options, *, num_workers: int, gbit: float, wire: Wire, size_scale: int | None = None
+    options: Options, *, num_workers: int, gbit: float, wire: Wire, paced_scale: int = PACED_SCALE
 ) -> tuple[FabricSpec, int]:
-    """The fabric of a replayed cell on a link that stands for `gbit` Gbit/s, and its size scale; on a modelled link
-    `size_scale` if it is given.
+    """The fabric of a replayed cell on a link that stands for `gbit` Gbit/s, and its size scale, `paced_scale` on a
+    modelled link.
 
     Raises: FabricError.
     """
     kind = options.fabric or (FabricKind.EMULATED if wire is Wire.SOCKETS else FabricKind.PACED)
-    stands = standing(gbit, kind)
-    if size_scale is not None and kind is FabricKind.PACED:
-        stands = Standing(gbit * 1e9 / size_scale, size_scale)
+    stands = standing(gbit, kind, paced_scale)
     if kind is FabricKind.PACED:
         virtual = wire is Wire.MODELLED
         fabric = options.paced_spec(num_workers=num_workers, rate_bps=stands.rate_bps, virtual=virtual)

@@ -40,15 +40,12 @@ def _rows(groups: Iterable[Sequence[Record]], suites: Container[str]) -> tuple[M
     for records in groups:
         alone = [r for r in records if r.suite in suites and len(r.jobs) == 1 and r.jobs[0].system != LOCAL]
         # Times that do not count take nothing from what was sent, which is exact.
-        if own := list(filter(_is_usable, alone)) or [r for r in alone if r.status is Status.INVALID]:
+        ended = [r for r in alone if is_measured(r) or is_untimed(r)]
+        if own := ended or [r for r in alone if r.status is Status.INVALID]:
             row = _row(own)
             key = row.place, row.name
             found[key] = _merged(found[key], row) if key in found else row
     return tuple(sorted(found.values(), key=_order))
-
-
-def _is_usable(record: Record) -> bool:
-    return is_measured(record) or is_untimed(record)
 
 
 def _row(records: Sequence[Record]) -> MethodRow:
@@ -79,13 +76,8 @@ def _row(records: Sequence[Record]) -> MethodRow:
         role=job.role,
         charge=job.charge,
         warm_up_steps=max(code.dense_steps, code.ramp_steps),
-        withdrawn=next(filter(None, map(_why_untimed, records)), ""),
         ids=tuple(record.id for record in records),
     )
-
-
-def _why_untimed(record: Record) -> str:
-    return record.reason if record.status is Status.INVALID else overrun(record)
 
 
 def _bits(jobs: Sequence[JobResult], num_dense: int, world: int) -> float | None:

@@ -21,8 +21,7 @@ class MethodRow:
     counted by the engine, or by the interface where the system is not ours; those of steps that a warm-up sends as
     they are do not count, but DGC's rising density does (`bits_with_warm_up`), and `mean_bits` are of all steps.
     `share` is how many times its code a rank sends, `theory_bits` the code by its paper times that; None where nobody
-    says. `role` is what its suite says that it is for, `charge` what compressing it costs in replay,
-    `withdrawn` why its times do not count.
+    says. `role` is what its suite says that it is for, `charge` what compressing it costs in replay.
     """
 
     place: Setting
@@ -42,7 +41,6 @@ class MethodRow:
     role: Role = Role.METHOD
     charge: ChargeFacts | None = None
     warm_up_steps: int = 0
-    withdrawn: str = ""
     ids: tuple[str, ...] = ()
 
     @property

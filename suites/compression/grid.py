@@ -25,7 +25,7 @@ from suites.convergence.grid import skipped_methods as skipped_methods
 from suites.convergence.methods import TrainingMethod, added_methods
 from suites.data import with_data
 from suites.recipes import CYCLE, RATE_BPS, trial
-from suites.scaling import LINKS, NUM_WARMUP, Wire, distinct, replay_place, shortened
+from suites.scaling import LINKS, NUM_WARMUP, PACED_SCALE, Wire, distinct, replay_place, shortened
 
 NAME = "compression"
 NUM_EVALUATIONS = 20
@@ -100,12 +100,12 @@ class Replay:
     methods: tuple[str, ...] = tuple(REPLAYED)
     num_steps: int = 8
     wire: Wire = Wire.MODELLED
-    size_scale: int | None = None  # on a modelled link; None: as small as is quick to handle
+    paced_scale: int = PACED_SCALE
 
     def cells(self, options: Options) -> Iterator[Trial]:
         """One repeat of each method, and of one host alone. Raises: FabricError."""
         fabric, size_scale = replay_place(
-            options, num_workers=self.num_workers, gbit=self.gbit, wire=self.wire, size_scale=self.size_scale
+            options, num_workers=self.num_workers, gbit=self.gbit, wire=self.wire, paced_scale=self.paced_scale
         )
         gbit = fabric.rate_bps * size_scale / 1e9 if fabric.rate_bps else None
         workload = WorkloadSpec(
@@ -138,16 +138,16 @@ SCENES = (
         Replay(network=network, batch_size=batch_size, num_workers=8, gbit=10.0, methods=HALF)
         for network, batch_size in (("resnet50", 32), ("vgg16", 32), ("bert_base", 8))
     ),
-    Replay(network="resnet50", batch_size=32, num_workers=64, gbit=10.0, methods=HALF[:1]),
+    Replay(network="resnet50", batch_size=32, num_workers=64, gbit=10.0, methods=("dense",)),
     # In real sizes, so that a code is as long as it would be.
     Replay(
         network="resnet50",
         batch_size=32,
         num_workers=8,
         gbit=25.0,
-        methods=(*HALF[:1], *COUNTED),
+        methods=("dense", *COUNTED),
         num_steps=2,
-        size_scale=1,
+        paced_scale=1,
     ),
     # Real sockets, for validation.
     Replay(network="resnet50", batch_size=32, num_workers=2, gbit=5.0, methods=HALF, wire=Wire.SOCKETS),
@@ -175,7 +175,7 @@ def predicted(options: Options) -> Sequence[Trial]:
     """For the predictor alone: every replayed method on every network and link, on eight hosts. On a modelled link in
     real sizes: a code of tensors that are S times smaller is not S times shorter."""
     scenes = (
-        Replay(network=network, batch_size=batch_size, num_workers=PREDICTED_WORKERS, gbit=gbit, size_scale=1)
+        Replay(network=network, batch_size=batch_size, num_workers=PREDICTED_WORKERS, gbit=gbit, paced_scale=1)
         for network, batch_size in PREDICTED_NETWORKS.items()
         for gbit in LINKS
     )

@@ -152,10 +152,11 @@ def _few_pay(study: CompressionStudy) -> ClaimRow:
         rivals = {rival.ids: rival.predicted_s for rival in rivals_of(row, study.rows) if rival.predicted_s}
         if row.predicted_s and rivals and row.charge is not None and row.charge.is_charged:
             gain = exactly(min(rivals.values()) / row.predicted_s, 1)
-            found.append((row, CellValue(f"{row.name} ({row.place.describe()})", gain, (*rivals, row.ids))))
+            cell = f"{row.name} ({row.place.describe()})"
+            found.append((row, JudgedCell(cell=cell, value=gain, outcome=side(gain, low=1), of=(*rivals, row.ids))))
     if not found:
         return not_measured(claim, "No charged compressor was predicted on such a link.", rule=rule)
-    paying = [row for row, cell in found if side(cell.value, low=1) is Outcome.MET]
+    paying = [row for row, cell in found if cell.outcome is Outcome.MET]
     pays, all_of = (Counter(row.place.gbit or 0.0 for row in rows) for rows in (paying, [row for row, _ in found]))
     at = ", ".join(f"{pays[gbit]} of {all_of[gbit]} at {gbit:g} Gbit/s" for gbit in sorted(all_of))
     devices = sorted({row.charge.device for row, _ in found if row.charge is not None})
@@ -167,10 +168,7 @@ def _few_pay(study: CompressionStudy) -> ClaimRow:
         rule=rule,
         formula=Formula.PREDICTED_GAIN,
         unit="×",
-        cells=tuple(
-            JudgedCell(cell=cell.cell, value=cell.value, outcome=side(cell.value, low=1), of=cell.of)
-            for _, cell in found
-        ),
+        cells=tuple(cell for _, cell in found),
     )
 
 

@@ -75,6 +75,7 @@ def test_an_arbiter_that_nobody_comes_to_ends_too(path: Path) -> None:
 def test_pending_clients_do_not_keep_an_arbiter_alive(path: Path) -> None:
     ensure(path, SETTINGS, linger_s=0.3)
     eventually(lambda: not _answers(path) and not path.exists())  # it is asked all the time
+    assert [file.name for file in path.parent.iterdir()] == ["host.sock.log"]
 
 
 def _answers(path: Path) -> bool:
