@@ -104,12 +104,10 @@ def where_it_pays(studies: Sequence[StudyRow]) -> Figure | None:
     for (name, column), pays in cells.items():
         spot = names.index(name), columns.index(column)
         shares[spot], texts[spot] = _share(pays.ranges, pays.rates), pays.text.replace(", ", "\n")
-    labels = [theme.folded(name) for name in names]
-    row_in = max(0.27, 0.13 * max(1 + label.count("\n") for label in labels))
-    figure, axes = theme.canvas(1.0 + row_in * len(names), width_in=1.9 + 0.68 * len(columns))
+    figure, axes = theme.canvas(1.0 + 0.27 * len(names), width_in=1.9 + 0.68 * len(columns))
     sns.heatmap(
         shares, ax=axes, cmap="crest", vmin=0, vmax=1, cbar=False, linewidths=1, linecolor="none", annot=texts, fmt="",
-        annot_kws={"fontsize": 6.5}, yticklabels=labels,
+        annot_kws={"fontsize": 6.5}, yticklabels=theme.with_room(axes, names),
         xticklabels=[f"{workload.removesuffix('-replay')}\n{workers} workers" for workload, workers in columns],
     )  # fmt: skip
     axes.grid(visible=False)

@@ -101,7 +101,7 @@ def prices(studies: Sequence[TargetStudy], value: Value, title: str) -> Figure |
     figure, axes = theme.canvas(1.0 + 0.26 * len(names), width_in=1.9 + 0.62 * len(studies))
     sns.heatmap(
         shares, ax=axes, cmap="vlag", vmin=-3, vmax=3, cbar=False, linewidths=1, linecolor="none", annot=texts, fmt="",
-        annot_kws={"fontsize": 6}, yticklabels=[theme.folded(name) for name in names],
+        annot_kws={"fontsize": 6}, yticklabels=theme.with_room(axes, names),
         xticklabels=[f"{study.workload}\n{study.num_workers} ranks" for study in studies],
     )  # fmt: skip
     axes.grid(visible=False)
