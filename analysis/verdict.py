@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 
 from analysis.cells import ComputeKind
-from analysis.claims import Outcome, decide, joint_level, side
+from analysis.claims import Outcome, decide, side, weighted_levels
 from analysis.rows import CellRow, PairRow, SettingRow, SharingRow, Tone, VerdictRow
 from analysis.sharing.rows import CROSSOVER, NAIVE
 from analysis.stats import FEWEST_FOR_LEVEL, NOISE, Interval
@@ -34,7 +34,7 @@ def setting_verdict(setting: SettingRow) -> VerdictRow:
     """
     base = next(row for row in setting.cells if row.is_baseline)
     rivals = [row for row in setting.competitors if row is not base and row.speedup is not None]
-    able = [row for row in rivals if _learns(row)]
+    able = _fewest_bytes_first([row for row in rivals if _learns(row)])
     best = max(_faster(able) or able, key=_speed, default=None)
     if best is None or best.speedup is None:
         headline = "No other system reached the target." if rivals else "Nothing to compare: one system was measured."
@@ -77,9 +77,17 @@ def _learns(row: CellRow) -> bool:
 
 def _faster(rows: Sequence[CellRow]) -> list[CellRow]:
     """The rows that are surely faster than the baseline, of as many as are compared."""
-    level = joint_level([row.speedup for row in rows if row.speedup is not None])
-    sure = (row.speedup is not None and side(row.speedup, low=1 + NOISE, level=level) for row in rows)
+    ratios = [row.speedup for row in rows if row.speedup is not None]
+    sure = (
+        side(ratio, low=1 + NOISE, level=level) for ratio, level in zip(ratios, weighted_levels(ratios), strict=True)
+    )
     return [row for row, outcome in zip(rows, sure, strict=True) if outcome is Outcome.MET]
+
+
+def _fewest_bytes_first(rows: Iterable[CellRow]) -> list[CellRow]:
+    """In the order in which verdicts favour cells: it must not depend on the times that they judge, and bytes are known
+    before any is measured."""
+    return sorted(rows, key=lambda row: (row.sent_bytes or math.inf, row.name))
 
 
 def _ends_above_start(row: CellRow) -> bool:
@@ -100,9 +108,10 @@ def _speed(row: CellRow) -> float:
 
 
 def _tone(ratios: Sequence[Interval]) -> Tone:
-    """Whether some of the ratios is above 1 by more than noise."""
+    """Whether some of the ratios, the favoured one first, is above 1 by more than noise."""
     tones = {Outcome.MET: Tone.PAYS, Outcome.MISSED: Tone.NOTHING_PAYS}
-    return tones.get(decide(ratios, low=1 + NOISE, some=True), Tone.OPEN)
+    outcome = decide(ratios, low=1 + NOISE, some=True, levels=weighted_levels(ratios))
+    return tones.get(outcome, Tone.OPEN)
 
 
 def _thin(ratio: Interval) -> str:

@@ -23,6 +23,7 @@ from results.lines import line_s_per_byte
 from results.record import Record
 
 GRADIENT_BYTES = 4
+TOO_FEW_STEPS = 2  # of a trial that counts bytes: the first step and the last one wait otherwise than those between
 GIVEN = 0.0  # the residual of costs that nobody had to fit, on a modelled link
 Key = tuple[Setting, str]
 
@@ -54,7 +55,9 @@ def _by_suite(records: Iterable[Record], suites: Container[str]) -> list[list[Re
 def _is_usable(record: Record) -> bool:
     if is_shared(record) or len(record.jobs) != 1:
         return False
-    return is_measured(record) or (record.fabric.label == SIMULATED and _predicted_s(record) is not None)
+    if record.fabric.label == SIMULATED:
+        return _predicted_s(record) is not None
+    return is_measured(record) and record.jobs[0].num_steps > TOO_FEW_STEPS
 
 
 def _predicted_s(record: Record) -> float | None:

@@ -8,7 +8,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analysis.claims import CellValue, Level, Outcome, decide, joint_level, judge, out_of_reach, side, text_of
+from analysis.claims import (
+    CellValue,
+    Level,
+    Outcome,
+    decide,
+    joint_level,
+    judge,
+    out_of_reach,
+    side,
+    text_of,
+    weighted_levels,
+)
 from analysis.stats import LEVEL, Interval, bootstrap_interval, exactly
 from analysis.wording import factor
 
@@ -55,6 +66,19 @@ def test_of_some_cell_it_is_the_other_way_round() -> None:
     assert decide(bad, low=1.0, some=True) is Outcome.MISSED
     assert decide([*bad, spread(1.1)], low=1.0, some=True) is Outcome.UNDECIDED
     assert decide([*bad, spread(1.1, n=10)], low=1.0, some=True) is Outcome.MET
+
+
+def test_six_repeats_decide_for_the_one_that_was_favoured_before_any_was_measured() -> None:
+    bad = [spread(0.9)] * 4
+    for values, expected in (
+        ([spread(1.1), *bad], Outcome.MET),
+        ([*bad, spread(1.1, n=8)], Outcome.UNDECIDED),
+        ([*bad, spread(1.1, n=9)], Outcome.MET),
+        (bad, Outcome.MISSED),
+    ):
+        assert decide(values, low=1.0, some=True, levels=weighted_levels(values)) is expected
+    assert sum(1 - level for level in weighted_levels(values)) == pytest.approx(1 - LEVEL)
+    assert weighted_levels([exactly(1.0, 1), spread(1.0)]) == [LEVEL] * 2 == weighted_levels([spread(1.0)] * 1) * 2
 
 
 def test_exact_values_need_no_correction() -> None:
