@@ -85,9 +85,9 @@ def _faster(rows: Sequence[CellRow]) -> list[CellRow]:
 
 
 def _fewest_bytes_first(rows: Iterable[CellRow]) -> list[CellRow]:
-    """In the order in which verdicts favour cells: it must not depend on the times that they judge, and bytes are known
-    before any is measured."""
-    return sorted(rows, key=lambda row: (row.sent_bytes or math.inf, row.name))
+    """In the order in which verdicts favour cells, which must not depend on the times that they judge. The engine's
+    count of bytes does not; an interface's holds what was sent again, so a system known by it alone comes last."""
+    return sorted(rows, key=lambda row: (sum(row.wire_bytes.values()) or math.inf, row.name))
 
 
 def _ends_above_start(row: CellRow) -> bool:

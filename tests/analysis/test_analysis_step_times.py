@@ -19,7 +19,7 @@ from analysis.report import render_page
 from analysis.rows import Summary
 from analysis.steps.figures import step_drawings
 from analysis.steps.rows import StepRow
-from analysis.steps.times import NOISE, paying_ranges
+from analysis.steps.times import NOISE, paying_ranges, step_rows
 from analysis.tables import render, rows_as_json
 from results.codec import from_jsonable
 from results.facts import PluginFacts, in_real_sizes, text_of
@@ -45,6 +45,15 @@ def outcome(summary: Summary, start: str) -> Outcome:
 
 def cell(method: str, workers: int = 4, gbit: float = 25.0, network: str = "resnet50", suite: str = "fusion") -> Cell:
     return Cell(suite, network, method, workers, gbit)
+
+
+def test_trials_of_two_steps_have_bytes_and_no_step_time() -> None:
+    def first_steps(one: Record, number: int) -> Record:
+        return replace(one, jobs=(replace(one.jobs[0], num_steps=number),))
+
+    for number, num_rows in ((2, 0), (3, 1)):
+        records = [first_steps(one, number) for one in measured(cell(BUCKETS))]
+        assert len(step_rows([records], ("fusion",))) == num_rows
 
 
 def test_measured_and_predicted_meet_in_one_row_whatever_the_size_scale(summary: Summary) -> None:

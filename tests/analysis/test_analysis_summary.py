@@ -69,6 +69,22 @@ def test_the_same_records_in_any_order_give_the_same_summary() -> None:
     assert rows_as_json(summary_of(records)) == rows_as_json(summary_of(records[::-1]))
 
 
+@pytest.mark.parametrize(("fewest", "tone"), [(HALF, Tone.PAYS), ("unfused", Tone.OPEN)])
+def test_six_repeats_decide_for_the_cell_with_the_fewest_bytes_that_the_engine_counted(fewest: str, tone: Tone) -> None:
+    labels = ("fixed-buckets", "unfused", "tensor-fusion(cycle_s=0.005)", "torch-ddp", HALF)
+    records = []
+    for record in cells(*labels, num_repeats=6):
+        strategy = record.jobs[0].strategy
+        timed = with_steps(record, (0.1 if strategy == HALF else 0.2,) * 4).jobs[0]
+        # what the interface counted says otherwise, and holds what was sent again
+        job = replace(timed, wire_bytes={"gradient": 1e6 if strategy == fewest else 2e6})
+        records.append(
+            replace(record, jobs=(replace(job, interface_bytes=4e6 - job.wire_bytes["gradient"], curve=()),))
+        )
+    (verdict,) = summary_of(records).verdicts
+    assert verdict.tone is tone
+
+
 def test_throughput_counts_all_ranks_and_the_slowest_of_each_step() -> None:
     record = with_steps(cells("unfused", num_repeats=1)[0], (0.1, 0.3), (0.2, 0.1))
     found = row(setting([record]), "unfused")
