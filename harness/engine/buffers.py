@@ -40,7 +40,7 @@ class BufferPool:
 
     def hand_back(self, message: Message, flat: Tensor, mean: Tensor, parameters: Parameters) -> None:
         """See `Buffers`."""
-        _copy_back(zip(message.segments, _parts(message, mean), strict=True), parameters)
+        _copy_back(zip(message.segments, _parts(message.segments, mean), strict=True), parameters)
         self._free.append(self._lent.pop(flat.data_ptr()))
         self._free.sort(key=torch.Tensor.numel)
 
@@ -57,9 +57,9 @@ class BufferPool:
 
 
 @dataclass(frozen=True, slots=True)
-class _Standing:
-    """One message's memory. Of its `parts`, which are its segments, some become their parameters' gradients; the others
-    are pieces of a parameter, or their parameter has another memory format."""
+class _Slice:
+    """One message's part of the standing memory. Of its `parts`, which are its segments, some become their parameters'
+    gradients; the others are pieces of a parameter, or their parameter has another memory format."""
 
     message: Message
     flat: Tensor
@@ -69,53 +69,81 @@ class _Standing:
 
 
 class StandingBuffers:
-    """Memory of its own for each message, for messages that are the same in every step.
+    """One memory for all gradients in the order of their layout. A message of neighbours is a slice of it, and any
+    other one a buffer of a pool.
 
     A mean stays where it is, and the parameters' gradients are views of it until the next step, so nothing is copied
-    back. Who keeps a gradient for longer keeps a copy, as with DDP's `gradient_as_bucket_view`.
+    back. Each parameter has its own place, so no message of a step writes over another one's mean, however messages are
+    cut. Who keeps a gradient for longer keeps a copy, as with DDP's `gradient_as_bucket_view`.
     """
 
-    def __init__(self) -> None:
-        self._standing: dict[int, _Standing] = {}  # by the message's index
+    def __init__(self, layout: Sequence[Segment], parameters: Parameters) -> None:
+        of_kind: dict[tuple[torch.dtype, torch.device], list[Segment]] = {}
+        for segment in layout:
+            parameter = parameters[segment.name]
+            of_kind.setdefault((parameter.dtype, parameter.device), []).append(segment)
+        # By the segment's index: the memory it lies in, where it begins there, and its part of it.
+        self._places: dict[int, tuple[Tensor, int, Tensor]] = {}
+        for (dtype, device), segments in of_kind.items():
+            flat = torch.empty(sum(segment.numel for segment in segments), dtype=dtype, device=device)
+            start = 0
+            for segment, part in zip(segments, _parts(segments, flat), strict=True):
+                self._places[segment.index] = (flat, start, part)
+                start += segment.numel
+        self._slices: dict[int, _Slice | None] = {}  # by the message's index
+        self._pool = BufferPool()
 
     def gather(self, message: Message, parameters: Parameters) -> Tensor:
         """See `Buffers`."""
-        standing = self._of(message, parameters)
+        own = self._slice_of(message, parameters)
+        if own is None:
+            return self._pool.gather(message, parameters)
         pieces = []
-        for segment, part in zip(message.segments, standing.parts, strict=True):
+        for segment, part in zip(message.segments, own.parts, strict=True):
             grad = _gradient(parameters[segment.name])
             pieces.append(grad if grad.shape == part.shape else _flat_part(grad, segment))
         # One call for all parameters: a copy per parameter costs more in Python than in memory traffic.
-        torch._foreach_copy_(standing.parts, pieces)
-        return standing.flat
+        torch._foreach_copy_(own.parts, pieces)
+        return own.flat
 
     def hand_back(self, message: Message, flat: Tensor, mean: Tensor, parameters: Parameters) -> None:
         """See `Buffers`."""
-        standing = self._of(message, parameters)
+        own = self._slices[message.index]
+        if own is None:
+            self._pool.hand_back(message, flat, mean, parameters)
+            return
         if mean.data_ptr() != flat.data_ptr():
             flat.copy_(mean)
-        for parameter, part in standing.becoming:
+        for parameter, part in own.becoming:
             parameter.grad = part
-        _copy_back(standing.others, parameters)
+        _copy_back(own.others, parameters)
 
-    def _of(self, message: Message, parameters: Parameters) -> _Standing:
-        standing = self._standing.get(message.index)
-        if standing is None or standing.message is not message:  # the plan has changed
-            like = _gradient(parameters[message.segments[0].name])
-            flat = torch.empty(message.numel, dtype=like.dtype, device=like.device)
-            standing = self._standing[message.index] = _standing(message, flat, parameters)
-        return standing
+    def _slice_of(self, message: Message, parameters: Parameters) -> _Slice | None:
+        known = self._slices.get(message.index)
+        if known is None or known.message is not message:  # a plan's messages are the same in every step
+            known = self._slices[message.index] = self._cut(message, parameters)
+        return known
 
-
-def _standing(message: Message, flat: Tensor, parameters: Parameters) -> _Standing:
-    parts, becoming, others = _parts(message, flat), [], []
-    for segment, part in zip(message.segments, parts, strict=True):
-        parameter = parameters[segment.name]
-        if part.shape == parameter.shape and parameter.is_contiguous():
-            becoming.append((parameter, part))
-        else:
-            others.append((segment, part))
-    return _Standing(message, flat, parts, becoming, others)
+    def _cut(self, message: Message, parameters: Parameters) -> _Slice | None:
+        """The message's part of the memory; None if its segments are not neighbours there."""
+        memory, start, _ = self._places[message.segments[0].index]
+        begin = end = start + message.segments[0].start
+        parts, becoming, others = list[Tensor](), list[tuple[nn.Parameter, Tensor]](), list[tuple[Segment, Tensor]]()
+        for segment in message.segments:
+            flat, start, part = self._places[segment.index]
+            if flat is not memory or start + segment.start != end:
+                return None
+            end += segment.numel
+            parameter = parameters[segment.name]
+            if segment.numel != part.numel():
+                part = flat[end - segment.numel : end]
+                others.append((segment, part))
+            elif parameter.is_contiguous():
+                becoming.append((parameter, part))
+            else:
+                others.append((segment, part))
+            parts.append(part)
+        return _Slice(message, memory[begin:end], parts, becoming, others)
 
 
 def flatten_gradients(message: Message, parameters: Parameters, buffers: Buffers, *, scale: float) -> Tensor:
@@ -159,11 +187,11 @@ def _copy_back(parts: Iterable[tuple[Segment, Tensor]], parameters: Parameters) 
         torch._foreach_copy_(targets, sources)
 
 
-def _parts(message: Message, flat: Tensor) -> list[Tensor]:
+def _parts(segments: Sequence[Segment], flat: Tensor) -> list[Tensor]:
     """The segments of `flat`, in the gradient's shape where a segment is all of it."""
     return [
         part.view(segment.shape) if segment.numel == math.prod(segment.shape) else part
-        for segment, part in zip(message.segments, flat.split([each.numel for each in message.segments]), strict=True)
+        for segment, part in zip(segments, flat.split([each.numel for each in segments]), strict=True)
     ]
 
 

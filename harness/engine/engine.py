@@ -144,7 +144,7 @@ class Engine:
         self._seen = []
         self._step = self._num_before if self._step is None else self._step + 1
         self._overflowed = None
-        self._messages.begin(self._step, loss_scale)
+        self._messages.begin(self._step, self.segments, loss_scale)
         self._communication.begin(self._new_dispatch(), {segment.name: segment.numel for segment in self.segments})
         if self._adaptation is not None:
             self._adaptation.layers.begin_backward()

@@ -7,14 +7,14 @@ engine and lockstep run the same objects.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
 
 import torch
 from torch import Tensor, nn
 
-from baselines.api import Context, Message, Payload, Reduced, Serve, State
+from baselines.api import Context, Message, Payload, Reduced, Segment, Serve, State
 from baselines.strategy import Strategy
 from harness.engine.buffers import BufferPool, Buffers, StandingBuffers, flatten_gradients, scatter_gradients
 from harness.engine.reduction import MessageRun, Reduces, Tagged, reduce_message
@@ -48,17 +48,19 @@ class RankMessages:
     num_workers: int = field(init=False)
     _pools: defaultdict[int, BufferPool] = field(default_factory=lambda: defaultdict(BufferPool))
     _standing: StandingBuffers | None = None
+    _layout: Sequence[Segment] = ()
 
     def __post_init__(self) -> None:
-        # On a GPU a buffer belongs to its lane's stream, which does not know until when gradients are read.
-        if self.strategy.rank_invariant and all(p.device.type == "cpu" for p in self.parameters.values()):
-            self._standing = StandingBuffers()
         self.shards = Shards(self.parameters, self.strategy.optimizer)
         self.num_workers = self.strategy.num_workers(self.world)
 
-    def begin(self, step: int, loss_scale: float = 1.0) -> None:
-        """The messages to come are of `step`, whose loss was multiplied by `loss_scale`."""
+    def begin(self, step: int, layout: Sequence[Segment], loss_scale: float = 1.0) -> None:
+        """The messages to come are of `step`, of gradients in the order of `layout`, and its loss was multiplied by
+        `loss_scale`."""
         self.step, self.scale = step, 1.0 / self.num_workers / loss_scale
+        # On a GPU a buffer belongs to its lane's stream, which does not know until when gradients are read.
+        if layout is not self._layout and all(p.device.type == "cpu" for p in self.parameters.values()):
+            self._layout, self._standing = layout, StandingBuffers(layout, self.parameters)
         if self.guard is not None:
             self.guard.begin()
 

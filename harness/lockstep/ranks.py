@@ -261,7 +261,7 @@ class Lockstep:
         scale = 1.0 if self.loss_scale is None else self.loss_scale.scale
         numels = {segment.name: segment.numel for segment in self.segments}
         for core, messages, dispatch in zip(self._cores, self._messages, self._dispatches(), strict=True):
-            messages.begin(self._num_steps, scale)
+            messages.begin(self._num_steps, self.segments, scale)
             core.begin(dispatch, numels)
 
     def _dispatches(self) -> Sequence[StaticDispatch | Negotiation]:
