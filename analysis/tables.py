@@ -157,7 +157,7 @@ def pair_table(pair: PairRow) -> Listing:
 def _pair_notes(pair: PairRow) -> Iterator[str]:
     counts = sorted({row.num_repeats for row in pair.rows})
     yield f"Medians of {repeats_text(counts)}. Throughput: Σ solo step time / step time here, exclusive = 1."
-    yield "T*: predicted from measured c, m, t. Hard limit: max(Σc, Σ bytes/rate, chain of a job); nothing can pass it."
+    yield "T*: predicted from measured c, m, t. Hard limit: max(Σc, Σ bytes/rate, chain of a job); no turns pass it."
     yield "Makespan: exclusive over here. Slowdown: step time over that alone."
     yield from _thin_note(counts)
 

@@ -7,7 +7,7 @@ between them the verdict is open (`analysis.claims.decide`). So a busy machine l
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from analysis.cells import ComputeKind
 from analysis.claims import Outcome, decide, side, weighted_levels
@@ -17,6 +17,7 @@ from analysis.stats import FEWEST_FOR_LEVEL, NOISE, Interval
 from analysis.targets.training import full_size
 from analysis.wording import duration, factor, number, percent, plural
 
+NOTHING_TO_COMPARE = "Nothing to compare: one system was measured."
 ACCURACY_LOSS = 0.02
 BEYOND_BOUND = 1.05
 
@@ -29,18 +30,21 @@ def verdicts(settings: Iterable[SettingRow], pairs: Iterable[PairRow]) -> tuple[
 def setting_verdict(setting: SettingRow) -> VerdictRow:
     """Which cell of a setting beats the baseline, by how much, and what it costs.
 
-    A cell that misses the baseline's target loss, or whose held-out loss ends above where training
+    A cell that misses the baseline's target loss or reaches it later, or whose held-out loss ends above where training
     began, cannot win, however fast its steps are.
     """
     base = next(row for row in setting.cells if row.is_baseline)
     rivals = [row for row in setting.competitors if row is not base and row.speedup is not None]
-    able = _fewest_bytes_first([row for row in rivals if _learns(row)])
-    best = max(_faster(able) or able, key=_speed, default=None)
+    learning = _fewest_bytes_first([row for row in rivals if _learns(row)])
+    # Levels are shared among all that learn: time to target, which excludes some of them, depends on their speed.
+    levels = dict(zip((row.cell for row in learning), _levels(_ratios(learning)), strict=True))
+    able = [row for row in learning if not _is_later(row, base)]
+    best = max(_faster(able, levels) or able, key=_speed, default=None)
     if best is None or best.speedup is None:
-        headline = "No other system reached the target." if rivals else "Nothing to compare: one system was measured."
-        return _verdict(setting, Tone.OPEN, headline, tuple(_unlearned(rivals)))
+        headline = "No other system reached the target as soon." if rivals else NOTHING_TO_COMPARE
+        return _verdict(setting, Tone.OPEN, headline, tuple(_left_out(rivals, base)))
     claim = f"{best.name}: {factor(best.speedup)} the throughput of {base.name}"
-    tone = _tone([row.speedup for row in able if row.speedup is not None])
+    tone = _tone(_ratios(able), [levels[row.cell] for row in able])
     headlines = {
         Tone.PAYS: f"Pays: {claim}{_accuracy_cost(best, base)} ({plural(best.speedup.n, 'repeat')}).",
         Tone.NOTHING_PAYS: f"Nothing beats {base.name} beyond the noise. Fastest of the others: {claim}.",
@@ -55,7 +59,7 @@ def pair_verdict(pair: PairRow) -> VerdictRow:
     if row is None or row.throughput is None:
         headline = "No gain can be given: crossover or exclusive was not measured."
         return VerdictRow(title=pair.title, evidence=pair.evidence, tone=Tone.OPEN, headline=headline)
-    tone = _tone([row.throughput])
+    tone = _tone([row.throughput], None)
     claim = f"{factor(row.throughput)} the aggregate normalised throughput of exclusive"
     headlines = {
         Tone.PAYS: f"Sharing in turns pays: {claim} ({plural(row.throughput.n, 'repeat')}).",
@@ -75,13 +79,28 @@ def _learns(row: CellRow) -> bool:
     return on_target and not _ends_above_start(row)
 
 
-def _faster(rows: Sequence[CellRow]) -> list[CellRow]:
-    """The rows that are surely faster than the baseline, of as many as are compared."""
-    ratios = [row.speedup for row in rows if row.speedup is not None]
-    sure = (
-        side(ratio, low=1 + NOISE, level=level) for ratio, level in zip(ratios, weighted_levels(ratios), strict=True)
-    )
-    return [row for row, outcome in zip(rows, sure, strict=True) if outcome is Outcome.MET]
+def _is_later(row: CellRow, base: CellRow) -> bool:
+    """Whether it reaches the target after the baseline, in the median; where nothing is learnt there is no target."""
+    own, other = row.time_to_target_s, base.time_to_target_s
+    return own is not None and other is not None and own.median > other.median
+
+
+def _ratios(rows: Iterable[CellRow]) -> list[Interval]:
+    return [row.speedup for row in rows if row.speedup is not None]
+
+
+def _levels(ratios: Sequence[Interval]) -> list[float]:
+    """Of each ratio, the favoured one first."""
+    return weighted_levels(ratios) if ratios else []
+
+
+def _faster(rows: Iterable[CellRow], levels: Mapping[str, float]) -> list[CellRow]:
+    """The rows that are surely faster than the baseline, each at its own of the `levels`, which are by cell."""
+    return [
+        row
+        for row in rows
+        if row.speedup is not None and side(row.speedup, low=1 + NOISE, level=levels[row.cell]) is Outcome.MET
+    ]
 
 
 def _fewest_bytes_first(rows: Iterable[CellRow]) -> list[CellRow]:
@@ -94,23 +113,27 @@ def _ends_above_start(row: CellRow) -> bool:
     return row.final_loss is not None and row.training is not None and row.final_loss.median > row.training.loss[0]
 
 
-def _unlearned(rivals: Iterable[CellRow]) -> Iterator[str]:
+def _left_out(rivals: Iterable[CellRow], base: CellRow) -> Iterator[str]:
     for row in rivals:
         if _ends_above_start(row) and row.final_loss is not None:
             loss = number(row.final_loss.median)
             yield f"Left out: {row.name} ({factor(row.speedup)}); its held-out loss ends at {loss}, above the start."
         elif not _learns(row):
             yield f"Left out: {row.name} ({factor(row.speedup)}); the target loss was not reached."
+        elif _is_later(row, base) and row.time_to_target_s is not None and base.time_to_target_s is not None:
+            own, other = duration(row.time_to_target_s.median), duration(base.time_to_target_s.median)
+            late = f"it reaches the target in {own}, {base.name} in {other}"
+            yield f"Left out: {row.name} ({factor(row.speedup)}); {late}."
 
 
 def _speed(row: CellRow) -> float:
     return row.speedup.median if row.speedup else 0.0
 
 
-def _tone(ratios: Sequence[Interval]) -> Tone:
-    """Whether some of the ratios, the favoured one first, is above 1 by more than noise."""
+def _tone(ratios: Sequence[Interval], levels: Sequence[float] | None) -> Tone:
+    """Whether some of the ratios is above 1 by more than noise."""
     tones = {Outcome.MET: Tone.PAYS, Outcome.MISSED: Tone.NOTHING_PAYS}
-    outcome = decide(ratios, low=1 + NOISE, some=True, levels=weighted_levels(ratios))
+    outcome = decide(ratios, low=1 + NOISE, some=True, levels=levels)
     return tones.get(outcome, Tone.OPEN)
 
 
@@ -127,7 +150,11 @@ def _accuracy_cost(best: CellRow, base: CellRow) -> str:
 
 
 def _details(setting: SettingRow, best: CellRow, base: CellRow, rivals: Sequence[CellRow]) -> Iterator[str]:
-    tied = [row.name for row in rivals if row is not best and _learns(row) and _overlap(row.speedup, best.speedup)]
+    tied = [
+        row.name
+        for row in rivals
+        if row is not best and _learns(row) and not _is_later(row, base) and _overlap(row.speedup, best.speedup)
+    ]
     if tied:
         yield f"Within its interval: {', '.join(tied)}."
     if base.sent_bytes and best.sent_bytes:
@@ -138,7 +165,7 @@ def _details(setting: SettingRow, best: CellRow, base: CellRow, rivals: Sequence
         if setting.key.group is ComputeKind.REPLAY:
             yield "Replay shows speed alone; what compression does to training is not seen here."
     yield from _quality(best, base, setting.target_loss)
-    yield from _unlearned(rivals)
+    yield from _left_out(rivals, base)
     ideal = setting.ideal
     if ideal is not None:
         yield _reach(best.samples_per_s.median / ideal.samples_per_s.median)
@@ -176,7 +203,7 @@ def _pair_details(pair: PairRow, row: SharingRow) -> Iterator[str]:
         yield f"That is {share} of what T* predicts for a link in order, {bound}×."
     if row.limit is not None and row.limit_share is not None:
         share, limit = percent(row.limit_share.median), number(row.limit.median)
-        yield f"It uses {share} of the hard limit, which nothing can pass and which allows {limit}×."
+        yield f"It uses {share} of the hard limit, which no turns can pass and which allows {limit}×."
     if row.makespan_ratio is not None:
         yield f"Makespan of exclusive over makespan here, start and tail included: {factor(row.makespan_ratio)}."
     naive = pair.row(NAIVE)

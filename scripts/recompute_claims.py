@@ -231,7 +231,10 @@ def limit(alone: Json, here: Json) -> float | None:
     rate, device = here["fabric"]["rate_bps"], _shares(alone, here, "compute_s")
     link = [8 * wire_bytes(job) / rate / steady_s(here, job) if rate else 0.0 for job in here["jobs"]]
     alike = zip(device, link, here["jobs"], strict=True)
-    return max(sum(device), sum(link), *(c + w * (job["num_messages"] == 1) for c, w, job in alike))
+    # jobs that compute at once overlap the host's part of what a turn takes
+    in_turns = here["sharing"] not in ("naive", "mps", "cassini", "tick-tock")
+    chains = (c + w * (job["num_messages"] == 1) for c, w, job in alike)
+    return max(sum(device) * in_turns, sum(link), *chains)
 
 
 def fifo(alone: Json, here: Json) -> float:

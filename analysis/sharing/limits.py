@@ -2,8 +2,11 @@
 
 While job i makes a step in Tᵢ seconds, the device works Σ cᵢ/Tᵢ of the time and the link needs at least Σ wᵢ/Tᵢ of it,
 where wᵢ is what its bytes take at the rate of the line. No step ends before its longest chain does: the computation and
-then, where one message holds everything, that message. None of these can pass 1, whatever the policy. With equal steps
-T the largest of them is max(Σc, Σw, longest chain)/T, the hard limit over the period.
+then, where one message holds everything, that message. None of these can pass 1 where jobs compute in turns. With equal
+steps T the largest of them is max(Σc, Σw, longest chain)/T, the hard limit over the period.
+
+c is all that a turn takes, and part of that is the host's: hooks, the update's Python, the start of messages. Jobs
+that compute at once (`AT_ONCE`) overlap one's host with the other's device: link and chains bind them, Σc does not.
 
 T* = max(Σc, Σm, max t) differs: m, one job's messages measured alone, holds start-up waits that two jobs overlap. It is
 a prediction for a link that serves messages in order, and a link in other hands has passed it.
@@ -15,7 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from analysis.cells import FabricKey, Work, fabric_key, is_measured, is_shared, work_of
-from analysis.sharing.rows import EXCLUSIVE, PHASE
+from analysis.sharing.rows import AT_ONCE, EXCLUSIVE, PHASE
 from analysis.sharing.steady import time_here_s
 from analysis.stats import NOISE
 from analysis.steps.wire_bytes import counted_a_step
@@ -43,7 +46,8 @@ def limit_share(solo: Record, here: Record) -> float | None:
     times_s = [time_here_s(here, job) for job in here.jobs]
     wire_s = [_wire_s(here, job) for job in here.jobs]
     chains = [c.compute_s + w * (job.num_messages == 1) for c, w, job in zip(costs, wire_s, here.jobs, strict=True)]
-    device = sum(own.compute_s / time_s for own, time_s in zip(costs, times_s, strict=True))
+    in_turns = here.sharing not in AT_ONCE
+    device = sum(own.compute_s / time_s for own, time_s in zip(costs, times_s, strict=True)) if in_turns else 0.0
     link = sum(own_s / time_s for own_s, time_s in zip(wire_s, times_s, strict=True))
     return max(device, link, *(chain_s / time_s for chain_s, time_s in zip(chains, times_s, strict=True)))
 

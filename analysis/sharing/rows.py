@@ -13,6 +13,7 @@ from results.record import FabricFacts, Phases
 EXCLUSIVE = "exclusive"
 CROSSOVER = "crossover"
 NAIVE = "naive"
+AT_ONCE = frozenset({NAIVE, "mps", "cassini", "tick-tock"})  # policies under which several jobs may compute at a time
 FAIR = "fair"
 PHASE = "phase"
 

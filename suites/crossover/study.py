@@ -1,6 +1,6 @@
 """What the suite crossover claims of the scheduler, judged from its records by the ends of intervals.
 
-A gain stands beside two numbers from the costs of the same repeat: the hard limit, which nothing can pass, and T*, a
+A gain stands beside two numbers from the costs of the same repeat: the hard limit, which no turns can pass, and T*, a
 prediction for a link that serves messages in order, which a link in other hands can pass by a little.
 
 Claims that are not about one interval a cell have a function of their own in `suites.crossover.findings`.
@@ -189,14 +189,14 @@ _SHARE = "Measured over predicted gain, from the costs of the same repeat"
 _LIMIT = "Share of the hard limit max(Σc, Σ bytes/rate, longest chain of a job) that is used"
 CLAIMS: tuple[Claim, ...] = (
     Claim(
-        claim="Paced, 2 to 16 workers, α = 20 µs: at least 0.97 of the limit that nothing can pass",
+        claim="Paced, 2 to 16 workers, α = 20 µs: at least 0.97 of the limit that no turns can pass",
         quantity=_LIMIT,
         select=_limit_shares(_of_few),
         formula=Formula.LIMIT_SHARE,
         low=0.97,
     ),
     Claim(
-        claim=f"Paced, {MANY_WORKERS} workers, α = 20 µs: at least 0.97 of the limit that nothing can pass",
+        claim=f"Paced, {MANY_WORKERS} workers, α = 20 µs: at least 0.97 of the limit that no turns can pass",
         quantity=_LIMIT,
         select=_limit_shares(_of_many),
         formula=Formula.LIMIT_SHARE,
@@ -210,7 +210,7 @@ CLAIMS: tuple[Claim, ...] = (
         low=0.97,
     ),
     Claim(
-        claim="Replay on 4 and 8 hosts: at least 0.97 of the limit that nothing can pass",
+        claim="Replay on 4 and 8 hosts: at least 0.97 of the limit that no turns can pass",
         quantity=_LIMIT,
         select=_limit_shares(_replayed),
         formula=Formula.LIMIT_SHARE,

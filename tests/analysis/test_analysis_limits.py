@@ -94,6 +94,18 @@ def test_a_gain_above_the_limit_is_invalid_is_listed_and_does_not_count() -> Non
     assert [(row.status, "hard limit" in row.reason) for row in found.outcomes] == [(Status.INVALID, True)]
 
 
+@pytest.mark.parametrize("policy", ["naive", "cassini", "tick-tock"])
+def test_jobs_that_compute_at_once_are_bound_by_link_and_chains_alone(policy: str) -> None:
+    """What a turn takes holds the host's work, which they overlap."""
+    fast = one(policy, (0.08, 0.08))
+    assert without_impossible([SOLO, fast])[1].status is Status.OK
+    share, in_turns = limit_share(SOLO, fast), limit_share(SOLO, one(CROSSOVER, (0.08, 0.08)))
+    assert share is not None
+    assert in_turns is not None
+    assert share < 1 < in_turns
+    assert without_impossible([SOLO, one(policy, (0.01, 0.01))])[1].status is Status.INVALID
+
+
 def test_without_costs_there_is_no_limit() -> None:
     bare = one("exclusive", (0.06, 0.09))
     assert limit_share(bare, one(CROSSOVER, (0.01, 0.01))) is None

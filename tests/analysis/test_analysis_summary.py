@@ -156,6 +156,22 @@ def test_a_cell_that_misses_the_target_loss_cannot_win() -> None:
     assert any("tensor-fusion+half" in detail and "not reached" in detail for detail in verdict.details)
 
 
+def test_a_cell_that_reaches_the_target_later_cannot_win() -> None:
+    """Faster steps, but more of them: what pays is training that is done sooner."""
+    base = [with_curve(record, 2.0, 1.0, *[0.5] * 18) for record in cells("torch-ddp")]
+    slow = [with_curve(record, 2.0, *[1.5] * 9, *[0.2] * 10) for record in cells(HALF)]
+    good = [with_curve(record, 2.0, 0.9, *[0.4] * 18) for record in cells("fixed-buckets")]
+    summary = summary_of(base + slow + good)
+    later = row(summary.settings[0], HALF).time_to_target_s
+    assert later is not None
+    assert math.isfinite(later.median)
+    verdict = summary.verdicts[0]
+    assert "fixed-buckets" in verdict.headline
+    assert any("tensor-fusion+half" in detail and "reaches the target in" in detail for detail in verdict.details)
+    alone = summary_of(base + slow).verdicts[0]
+    assert alone.headline == "No other system reached the target as soon."
+
+
 def test_a_diverged_repeat_counts_as_infinite_and_is_shown_with_its_reason() -> None:
     base = [with_curve(record, 2.0, 1.0, 0.5) for record in cells("torch-ddp")]
     own = [with_curve(record, 2.0, 1.0, 0.5) for record in cells("unfused")]
