@@ -24,6 +24,7 @@ AFTER_BACKWARD = "single-bucket"
 DURING_BACKWARD = "fixed-buckets(bucket_bytes=262144, first_bucket_bytes=65536)"
 PHASES = (0.0, 0.2, 0.4, 0.6, 0.8)
 RHOS = (0.25, 0.5, 1.0, 2.0, 4.0)
+NUM_REPEATS = 8  # claims that compare five points at once are decided by no fewer
 WORKERS = (2, 4, 8, 16, 64)
 ALPHAS_S = (5e-6, 100e-6, 300e-6, 1e-3)  # beside a network card's 20 µs, up to that of emulated hosts
 NUM_WORKERS = 8  # unless a group asks for others
@@ -279,7 +280,7 @@ def grid(options: Options) -> Sequence[Trial]:
     if options.smoke:
         return [cell for group in _smoke() for cell in group.trials(options)]
     cells = [cell for question in QUESTIONS for group in question() for cell in group.trials(options)]
-    return interleave(distinct([*cells, *doubled_batch(options)]), options.num_repeats())
+    return interleave(distinct([*cells, *doubled_batch(options)]), options.num_repeats(NUM_REPEATS))
 
 
 def _smoke() -> Iterator[Group]:
