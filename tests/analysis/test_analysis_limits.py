@@ -1,4 +1,4 @@
-"""The limit that no sharing can pass, beside T*, which a link in other hands can."""
+"""The limit that no turns can pass, beside T*, which a link in other hands can."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from synthetic_sharing import Group, Work, record
 
 from analysis.sharing.limits import fifo_share, limit_share, without_impossible
-from analysis.sharing.rows import CROSSOVER
+from analysis.sharing.rows import AT_ONCE, CROSSOVER
+from crossover import Sharing
 from results.record import JobCosts, RankTimes, Record, Status
 from suites.reports import summary_of
 
@@ -104,6 +105,11 @@ def test_jobs_that_compute_at_once_are_bound_by_link_and_chains_alone(policy: st
     assert in_turns is not None
     assert share < 1 < in_turns
     assert without_impossible([SOLO, one(policy, (0.01, 0.01))])[1].status is Status.INVALID
+
+
+def test_the_names_of_those_that_compute_at_once_are_the_schedulers() -> None:
+    """Analysis reads records alone, so it has them as words."""
+    assert {policy.value for policy in Sharing if policy.computes_at_once} == AT_ONCE
 
 
 def test_without_costs_there_is_no_limit() -> None:
