@@ -7,7 +7,7 @@ between them the verdict is open (`analysis.claims.decide`). So a busy machine l
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from analysis.cells import ComputeKind
 from analysis.claims import Outcome, decide, side, weighted_levels
@@ -36,15 +36,16 @@ def setting_verdict(setting: SettingRow) -> VerdictRow:
     base = next(row for row in setting.cells if row.is_baseline)
     rivals = [row for row in setting.competitors if row is not base and row.speedup is not None]
     learning = _fewest_bytes_first([row for row in rivals if _learns(row)])
-    # Levels are shared among all that learn: time to target, which excludes some of them, depends on their speed.
-    levels = dict(zip((row.cell for row in learning), _levels(_ratios(learning)), strict=True))
     able = [row for row in learning if not _is_later(row, base)]
-    best = max(_faster(able, levels) or able, key=_speed, default=None)
+    # Levels are shared among all that learn: time to target, which excludes some of them, depends on their speed.
+    sure = [row for row in _faster(learning) if not _is_later(row, base)]
+    best = max(sure or able, key=_speed, default=None)
     if best is None or best.speedup is None:
         headline = "No other system reached the target as soon." if rivals else NOTHING_TO_COMPARE
         return _verdict(setting, Tone.OPEN, headline, tuple(_left_out(rivals, base)))
     claim = f"{best.name}: {factor(best.speedup)} the throughput of {base.name}"
-    tone = _tone(_ratios(able), [levels[row.cell] for row in able])
+    # One that is faster and trains no sooner neither pays nor lets it be said that nothing does.
+    tone = Tone.PAYS if sure else Tone.NOTHING_PAYS if _none_is_faster(learning) else Tone.OPEN
     headlines = {
         Tone.PAYS: f"Pays: {claim}{_accuracy_cost(best, base)} ({plural(best.speedup.n, 'repeat')}).",
         Tone.NOTHING_PAYS: f"Nothing beats {base.name} beyond the noise. Fastest of the others: {claim}.",
@@ -59,7 +60,7 @@ def pair_verdict(pair: PairRow) -> VerdictRow:
     if row is None or row.throughput is None:
         headline = "No gain can be given: crossover or exclusive was not measured."
         return VerdictRow(title=pair.title, evidence=pair.evidence, tone=Tone.OPEN, headline=headline)
-    tone = _tone([row.throughput], None)
+    tone = _tone(row.throughput)
     claim = f"{factor(row.throughput)} the aggregate normalised throughput of exclusive"
     headlines = {
         Tone.PAYS: f"Sharing in turns pays: {claim} ({plural(row.throughput.n, 'repeat')}).",
@@ -85,22 +86,17 @@ def _is_later(row: CellRow, base: CellRow) -> bool:
     return own is not None and other is not None and own.median > other.median
 
 
-def _ratios(rows: Iterable[CellRow]) -> list[Interval]:
-    return [row.speedup for row in rows if row.speedup is not None]
+def _faster(rows: Sequence[CellRow]) -> list[CellRow]:
+    """The rows that are surely faster than the baseline, of as many as are compared."""
+    ratios = [row.speedup for row in rows if row.speedup is not None]
+    levels = weighted_levels(ratios) if ratios else []
+    sure = (side(ratio, low=1 + NOISE, level=level) for ratio, level in zip(ratios, levels, strict=True))
+    return [row for row, outcome in zip(rows, sure, strict=True) if outcome is Outcome.MET]
 
 
-def _levels(ratios: Sequence[Interval]) -> list[float]:
-    """Of each ratio, the favoured one first."""
-    return weighted_levels(ratios) if ratios else []
-
-
-def _faster(rows: Iterable[CellRow], levels: Mapping[str, float]) -> list[CellRow]:
-    """The rows that are surely faster than the baseline, each at its own of the `levels`, which are by cell."""
-    return [
-        row
-        for row in rows
-        if row.speedup is not None and side(row.speedup, low=1 + NOISE, level=levels[row.cell]) is Outcome.MET
-    ]
+def _none_is_faster(rows: Iterable[CellRow]) -> bool:
+    """Whether every row is surely not faster by more than noise."""
+    return decide([row.speedup for row in rows if row.speedup], low=1 + NOISE, some=True) is Outcome.MISSED
 
 
 def _fewest_bytes_first(rows: Iterable[CellRow]) -> list[CellRow]:
@@ -130,11 +126,10 @@ def _speed(row: CellRow) -> float:
     return row.speedup.median if row.speedup else 0.0
 
 
-def _tone(ratios: Sequence[Interval], levels: Sequence[float] | None) -> Tone:
-    """Whether some of the ratios is above 1 by more than noise."""
+def _tone(ratio: Interval) -> Tone:
+    """Whether the ratio is above 1 by more than noise."""
     tones = {Outcome.MET: Tone.PAYS, Outcome.MISSED: Tone.NOTHING_PAYS}
-    outcome = decide(ratios, low=1 + NOISE, some=True, levels=levels)
-    return tones.get(outcome, Tone.OPEN)
+    return tones.get(side(ratio, low=1 + NOISE), Tone.OPEN)
 
 
 def _thin(ratio: Interval) -> str:

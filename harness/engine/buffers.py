@@ -69,8 +69,8 @@ class _Slice:
 
 
 class StandingBuffers:
-    """One memory for all gradients in the order of their layout. A message of neighbours is a slice of it, and any
-    other one a buffer of a pool.
+    """One memory for all gradients on the CPU, in the order of their layout. A message of neighbours is a slice of it,
+    and any other one a buffer of a pool.
 
     A mean stays where it is, and the parameters' gradients are views of it until the next step, so nothing is copied
     back. Each parameter has its own place, so no message of a step writes over another one's mean, however messages are
@@ -78,14 +78,13 @@ class StandingBuffers:
     """
 
     def __init__(self, layout: Sequence[Segment], parameters: Parameters) -> None:
-        of_kind: dict[tuple[torch.dtype, torch.device], list[Segment]] = {}
+        of_format: dict[torch.dtype, list[Segment]] = {}
         for segment in layout:
-            parameter = parameters[segment.name]
-            of_kind.setdefault((parameter.dtype, parameter.device), []).append(segment)
+            of_format.setdefault(parameters[segment.name].dtype, []).append(segment)
         # By the segment's index: the memory it lies in, where it begins there, and its part of it.
         self._places: dict[int, tuple[Tensor, int, Tensor]] = {}
-        for (dtype, device), segments in of_kind.items():
-            flat = torch.empty(sum(segment.numel for segment in segments), dtype=dtype, device=device)
+        for dtype, segments in of_format.items():
+            flat = torch.empty(sum(segment.numel for segment in segments), dtype=dtype)
             start = 0
             for segment, part in zip(segments, _parts(segments, flat), strict=True):
                 self._places[segment.index] = (flat, start, part)

@@ -172,6 +172,17 @@ def test_a_cell_that_reaches_the_target_later_cannot_win() -> None:
     assert alone.headline == "No other system reached the target as soon."
 
 
+@pytest.mark.parametrize(("has_fast", "tone"), [(False, Tone.NOTHING_PAYS), (True, Tone.OPEN)])
+def test_what_is_faster_and_trains_no_sooner_does_not_show_that_nothing_pays(has_fast: bool, tone: Tone) -> None:
+    seconds = {"torch-ddp": 0.2, "unfused": 0.3} | ({HALF: 0.1} if has_fast else {})
+    records = []
+    for label, step_s in seconds.items():
+        losses = (2.0, *[1.5] * 9, *[0.2] * 10) if label == HALF else (2.0, 1.0, *[0.5] * 18)
+        records += [with_curve(with_steps(one, (step_s,) * 4), *losses) for one in cells(label, num_repeats=8)]
+    (verdict,) = summary_of(records).verdicts
+    assert verdict.tone is tone
+
+
 def test_a_diverged_repeat_counts_as_infinite_and_is_shown_with_its_reason() -> None:
     base = [with_curve(record, 2.0, 1.0, 0.5) for record in cells("torch-ddp")]
     own = [with_curve(record, 2.0, 1.0, 0.5) for record in cells("unfused")]
