@@ -42,7 +42,7 @@ def setting_verdict(setting: SettingRow) -> VerdictRow:
     best = max(sure or able, key=_speed, default=None)
     if best is None or best.speedup is None:
         headline = "No other system reached the target as soon." if rivals else NOTHING_TO_COMPARE
-        return _verdict(setting, Tone.OPEN, headline, tuple(_left_out(rivals, base)))
+        return _verdict(setting, Tone.OPEN, headline, tuple(_left_out(rivals, base, None)))
     claim = f"{best.name}: {factor(best.speedup)} the throughput of {base.name}"
     # One that is faster and trains no sooner neither pays nor lets it be said that nothing does.
     tone = Tone.PAYS if sure else Tone.NOTHING_PAYS if _none_is_faster(learning) else Tone.OPEN
@@ -109,14 +109,16 @@ def _ends_above_start(row: CellRow) -> bool:
     return row.final_loss is not None and row.training is not None and row.final_loss.median > row.training.loss[0]
 
 
-def _left_out(rivals: Iterable[CellRow], base: CellRow) -> Iterator[str]:
+def _left_out(rivals: Iterable[CellRow], base: CellRow, best: CellRow | None) -> Iterator[str]:
+    """Why a rival cannot win; of those that train no sooner, only what leads winner and baseline in throughput."""
+    ahead = max(1.0, _speed(best)) if best else 1.0
     for row in rivals:
         if _ends_above_start(row) and row.final_loss is not None:
             loss = number(row.final_loss.median)
             yield f"Left out: {row.name} ({factor(row.speedup)}); its held-out loss ends at {loss}, above the start."
         elif not _learns(row):
             yield f"Left out: {row.name} ({factor(row.speedup)}); the target loss was not reached."
-        elif _is_later(row, base) and row.time_to_target_s is not None and base.time_to_target_s is not None:
+        elif row.time_to_target_s and base.time_to_target_s and _is_later(row, base) and _speed(row) > ahead:
             own, other = duration(row.time_to_target_s.median), duration(base.time_to_target_s.median)
             late = f"it reaches the target in {own}, {base.name} in {other}"
             yield f"Left out: {row.name} ({factor(row.speedup)}); {late}."
@@ -160,7 +162,7 @@ def _details(setting: SettingRow, best: CellRow, base: CellRow, rivals: Sequence
         if setting.key.group is ComputeKind.REPLAY:
             yield "Replay shows speed alone; what compression does to training is not seen here."
     yield from _quality(best, base, setting.target_loss)
-    yield from _left_out(rivals, base)
+    yield from _left_out(rivals, base, best)
     ideal = setting.ideal
     if ideal is not None:
         yield _reach(best.samples_per_s.median / ideal.samples_per_s.median)
