@@ -17,7 +17,6 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
 
 from models.device import DONE, REQUEST, DeviceError, die_with_parent, sharpen_timer
 from models.fluid import FluidDevice
@@ -36,43 +35,48 @@ def serve(
 
     It also ends with process `parent`, which must be the one that started this one (default: whichever did).
     `on_ready` is called once clients can connect; `fluid` is how they share (default: as a device).
-    Raises: DeviceError if the socket cannot be made there.
+    Raises: DeviceError if the socket cannot be made there; SystemExit when it is told to end.
     """
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, _stop)
+    stop_fd = _stop_descriptor()
     listener = _listen(path)
     try:
         die_with_parent(signal.SIGTERM, os.getppid() if parent is None else parent)
         if on_ready is not None:
             on_ready()
-        _Server(listener, fluid or FluidDevice()).run()
+        sys.exit(128 + _Server(listener, fluid or FluidDevice(), stop_fd).run())
     finally:
         listener.close()
         path.unlink(missing_ok=True)
 
 
 class _Server:
-    def __init__(self, listener: socket.socket, fluid: FluidDevice) -> None:
+    def __init__(self, listener: socket.socket, fluid: FluidDevice, stop_fd: int) -> None:
         self._listener = listener
+        self._stop_fd = stop_fd
         self._clients: dict[int, socket.socket] = {}
         self._device = fluid
 
-    def run(self) -> None:
-        """The event loop; left by the exception that a signal raises."""
+    def run(self) -> int:
+        """The event loop; the number of the signal that ended it."""
         sharpen_timer()
         try:
-            while True:
-                self._step()
+            while not (number := self._step()):
+                pass
         finally:
             for client in self._clients.values():
                 client.close()
+        return number
 
-    def _step(self) -> None:
+    def _step(self) -> int:
+        """Serve what has happened; the number of a signal that came, else 0."""
         event_s = self._device.next_event_s()
         timeout_s = None if event_s is None else max(0.0, event_s - time.monotonic())
         # select and not epoll: its timeout is in microseconds, epoll's in milliseconds.
-        ready, _, _ = select.select([self._listener, *self._clients.values()], [], [], timeout_s)
+        sources = [self._stop_fd, self._listener, *self._clients.values()]
+        ready, _, _ = select.select(sources, [], [], timeout_s)
         for source in ready:
+            if source is self._stop_fd:
+                return os.read(self._stop_fd, 1)[0]
             if source is self._listener:
                 client, _ = self._listener.accept()
                 self._clients[client.fileno()] = client
@@ -80,6 +84,7 @@ class _Server:
                 self._receive(source)
         for number in self._device.collect_finished(time.monotonic()):
             self._answer(number)
+        return 0
 
     def _receive(self, client: socket.socket) -> None:
         number = client.fileno()
@@ -123,8 +128,16 @@ def _listen(path: Path) -> socket.socket:
     return listener
 
 
-def _stop(number: int, frame: FrameType | None) -> None:
-    sys.exit(128 + number)
+def _stop_descriptor() -> int:
+    """A descriptor on which the number of the signal arrives that ends the server.
+
+    A handler that raises would not do: a signal that comes just before `select` leaves it asleep for ever.
+    """
+    stop_fd, signal_fd = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    signal.set_wakeup_fd(signal_fd, warn_on_full_buffer=False)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: None)
+    return stop_fd
 
 
 def main() -> None:
