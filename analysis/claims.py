@@ -161,18 +161,26 @@ def joint_level(values: Sequence[Interval]) -> float:
     return 1 - (1 - LEVEL) / max(1, sum(not value.exact for value in values))
 
 
-def weighted_levels(values: Sequence[Interval]) -> list[float]:
-    """Levels in place of one `joint_level` where the first of the values was favoured before any was measured: it may
-    have `FAVOURED` of the 5 %, and the others share the rest.
+def surely_above(values: Sequence[Interval], low: float) -> list[bool]:
+    """Which values are surely above `low`, with one of them wrongly so in at most 5 % of cases. Their order must have
+    been fixed before any was measured: the first may be wrong in `FAVOURED` of the 5 %, the others share the rest, and
+    each that is above passes its part on to the next. Exact values need none.
 
-    Source: Holm, "A simple sequentially rejective multiple test procedure", Scandinavian Journal of Statistics 6, 1979
-    (Bonferroni's inequality with weights; without its steps, which intervals lack).
+    Source: Wiens and Dmitrienko, "The fallback procedure for evaluating a single family of hypotheses", Journal of
+    Biopharmaceutical Statistics 15, 2005.
     """
-    num_others = sum(not value.exact for value in values[1:])
-    if not num_others or values[0].exact:
-        return [joint_level(values)] * len(values)
-    risk = 1 - LEVEL
-    return [1 - FAVOURED * risk, *[1 - (1 - FAVOURED) * risk / num_others] * (len(values) - 1)]
+    num_others = sum(not value.exact for value in values) - 1
+    part = (1.0 if num_others < 1 else FAVOURED) * (1 - LEVEL)
+    passed_on, above = 0.0, []
+    for value in values:
+        if value.exact:
+            above.append(value.median >= low)
+            continue
+        risk = part + passed_on
+        above.append(side(value, low=low, level=1 - risk) is Outcome.MET)
+        passed_on = risk if above[-1] else 0.0
+        part = (1 - FAVOURED) * (1 - LEVEL) / max(1, num_others)
+    return above
 
 
 def decide(
@@ -181,15 +189,14 @@ def decide(
     low: float | None = None,
     high: float | None = None,
     some: bool = False,
-    levels: Sequence[float] | None = None,
 ) -> Outcome:
     """The outcome over all intervals at once: in every one of them, or with `some` in one at least, which then counts
-    alone at its own of the `levels` (None: one `joint_level`)."""
+    alone at `joint_level`."""
     if not values:
         return Outcome.NOT_MEASURED
     enough, needed = (Outcome.MET, Outcome.MISSED) if some else (Outcome.MISSED, Outcome.MET)
-    alone = levels or [joint_level(values)] * len(values)
-    if any(side(value, low=low, high=high, level=level) is enough for value, level in zip(values, alone, strict=True)):
+    alone = joint_level(values)
+    if any(side(value, low=low, high=high, level=alone) is enough for value in values):
         return enough
     return needed if all(side(value, low=low, high=high) is needed for value in values) else Outcome.UNDECIDED
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 
-from analysis.cells import ComputeKind
-from analysis.claims import Outcome, decide, side, weighted_levels
+from analysis.cells import OURS, ComputeKind
+from analysis.claims import Outcome, decide, side, surely_above
 from analysis.rows import CellRow, PairRow, SettingRow, SharingRow, Tone, VerdictRow
 from analysis.sharing.rows import CROSSOVER, NAIVE
 from analysis.stats import FEWEST_FOR_LEVEL, NOISE, Interval
@@ -34,7 +34,7 @@ def setting_verdict(setting: SettingRow) -> VerdictRow:
     began, cannot win, however fast its steps are.
     """
     base = next(row for row in setting.cells if row.is_baseline)
-    rivals = [row for row in setting.competitors if row is not base and row.speedup is not None]
+    rivals = [row for row in setting.competitors if row.speedup is not None and not _is_base(row, base)]
     learning = _fewest_bytes_first([row for row in rivals if _learns(row)])
     able = [row for row in learning if not _is_later(row, base)]
     # Levels are shared among all that learn: time to target, which excludes some of them, depends on their speed.
@@ -75,6 +75,11 @@ def _verdict(setting: SettingRow, tone: Tone, headline: str, details: tuple[str,
     return VerdictRow(title=setting.title, evidence=setting.evidence, tone=tone, headline=headline, details=details)
 
 
+def _is_base(row: CellRow, base: CellRow) -> bool:
+    """Whether the row is the baseline, or another setting of its system, of which it is the best."""
+    return row is base or (row.system == base.system != OURS)
+
+
 def _learns(row: CellRow) -> bool:
     on_target = row.time_to_target_s is None or math.isfinite(row.time_to_target_s.median)
     return on_target and not _ends_above_start(row)
@@ -88,10 +93,9 @@ def _is_later(row: CellRow, base: CellRow) -> bool:
 
 def _faster(rows: Sequence[CellRow]) -> list[CellRow]:
     """The rows that are surely faster than the baseline, of as many as are compared."""
-    ratios = [row.speedup for row in rows if row.speedup is not None]
-    levels = weighted_levels(ratios) if ratios else []
-    sure = (side(ratio, low=1 + NOISE, level=level) for ratio, level in zip(ratios, levels, strict=True))
-    return [row for row, outcome in zip(rows, sure, strict=True) if outcome is Outcome.MET]
+    measured = [row for row in rows if row.speedup is not None]
+    above = surely_above([row.speedup for row in measured if row.speedup is not None], 1 + NOISE)
+    return [row for row, faster in zip(measured, above, strict=True) if faster]
 
 
 def _none_is_faster(rows: Iterable[CellRow]) -> bool:
@@ -101,8 +105,9 @@ def _none_is_faster(rows: Iterable[CellRow]) -> bool:
 
 def _fewest_bytes_first(rows: Iterable[CellRow]) -> list[CellRow]:
     """In the order in which verdicts favour cells, which must not depend on the times that they judge. The engine's
-    count of bytes does not; an interface's holds what was sent again, so a system known by it alone comes last."""
-    return sorted(rows, key=lambda row: (sum(row.wire_bytes.values()) or math.inf, row.name))
+    count of bytes does not; an interface's holds what was sent again, so a system known by it alone comes last. Among
+    equals what combines most comes first: plain buckets are there to be compared with."""
+    return sorted(rows, key=lambda row: (sum(row.wire_bytes.values()) or math.inf, -row.name.count("+"), row.name))
 
 
 def _ends_above_start(row: CellRow) -> bool:

@@ -72,15 +72,15 @@ class _Server:
         event_s = self._device.next_event_s()
         timeout_s = None if event_s is None else max(0.0, event_s - time.monotonic())
         # select and not epoll: its timeout is in microseconds, epoll's in milliseconds.
-        sources = [self._stop_fd, self._listener, *self._clients.values()]
-        ready, _, _ = select.select(sources, [], [], timeout_s)
-        for source in ready:
-            if source is self._stop_fd:
-                return os.read(self._stop_fd, 1)[0]
-            if source is self._listener:
+        sockets = (self._listener, *self._clients.values())
+        ready = set(select.select([self._stop_fd, *sockets], [], [], timeout_s)[0])
+        if self._stop_fd in ready:
+            return os.read(self._stop_fd, 1)[0]
+        for source in sockets:
+            if source is self._listener and source in ready:
                 client, _ = self._listener.accept()
                 self._clients[client.fileno()] = client
-            else:
+            elif source in ready:
                 self._receive(source)
         for number in self._device.collect_finished(time.monotonic()):
             self._answer(number)

@@ -4,14 +4,19 @@ A cell is known when it has six valid repeats or more and the 95 % interval of i
 the median: ±1 % on the paced fabric, ±3 % elsewhere. What is still unknown gets another repeat, together with the cells
 that it is compared with, since ratios pair neighbours. Whether a cell goes on depends on the records of earlier repeats
 alone, so a run that was interrupted decides as if it had not been.
+
+Where the budget is too small for six repeats of every place, it goes to as many places as it can take to six: five
+repeats of everything would decide nothing.
 """
 
 from __future__ import annotations
 
 import itertools
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from datetime import datetime
 
 from analysis.cells import LOCAL, step_time_s
 from analysis.stats import Interval, paired_ratio
@@ -22,6 +27,7 @@ from results.facts import Role
 from results.record import Record, Status
 from suites.api import FEWEST
 
+FIRST_LOOK = 2  # repeats after which it is known what one takes
 MOST = 40  # ±3 % of cells that vary by 9 % from repeat to repeat; beyond that time is better spent elsewhere
 TARGET, PACED_TARGET = 0.03, 0.01
 REFERENCE = "torch-ddp"  # where it runs; what reports compare with too
@@ -69,11 +75,53 @@ def next_repeat(cells: Sequence[Trial], records: Iterable[Record], repeat: int) 
     ]
 
 
+def affordable(trials: Sequence[Trial], records: Sequence[Record], left_s: float) -> list[Trial]:
+    """Of one repeat's trials those of the places that can have `FEWEST` repeats within `left_s`, the cheapest first;
+    all of them while nothing can be said.
+
+    What a place costs is what its repeats took so far, invalid attempts and all, and never what they measured.
+    """
+    if not trials or trials[0].repeat < FIRST_LOOK or math.isinf(left_s):
+        return list(trials)
+    chosen: set[str] = set()
+    # A place that has its six repeats waits for those that lack some.
+    needs = [(*_need(place, records), [trial.cell for trial in place]) for place in places(trials)]
+    for _, seconds, cells in sorted(needs):
+        if seconds <= left_s:
+            left_s -= seconds
+            chosen.update(cells)
+    return [trial for trial in trials if trial.cell in chosen]
+
+
+def _need(place: Sequence[Trial], records: Sequence[Record]) -> tuple[bool, float]:
+    """Whether a place has `FEWEST` repeats, and how many seconds those take that it lacks, or one more."""
+    cells = {trial.cell for trial in place}
+    mine = [record for record in records if record.cell in cells and record.status in (Status.OK, Status.INVALID)]
+    values, ran = values_of(mine), {record.cell for record in mine}
+    running = [trial for trial in place if trial.cell in ran] or place
+    reference = values.get(reference_of(running).cell, {}).keys()
+    num_pairs = min(len(values.get(trial.cell, {}).keys() & reference) for trial in running)
+    seconds = sum(map(took_s, mine)) / max(1, len({record.repeat for record in mine}))
+    return num_pairs >= FEWEST, max(1, FEWEST - num_pairs) * seconds
+
+
+def took_s(record: Record) -> float:
+    """Seconds from the start to the end of a timed trial, 0 of any other."""
+    if not record.started_at or record.machine is None or not FabricKind(record.fabric.kind).has_processes:
+        return 0.0
+    return (datetime.fromisoformat(record.ended_at) - datetime.fromisoformat(record.started_at)).total_seconds()
+
+
+def place_of(trial: Trial) -> str:
+    """The group and workloads of a trial's cell."""
+    return trial.cell.rpartition("/")[0]
+
+
 def places(cells: Sequence[Trial]) -> Iterator[list[Trial]]:
     """Cells that are compared with each other: the same group, workloads and fabric."""
     found: dict[tuple[object, ...], list[Trial]] = {}
     for cell in cells:
-        found.setdefault((cell.cell.rpartition("/")[0], cell.fabric), []).append(cell)
+        found.setdefault((place_of(cell), cell.fabric), []).append(cell)
     yield from found.values()
 
 

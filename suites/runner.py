@@ -7,13 +7,11 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from datetime import datetime
 from pathlib import Path
 
 from rich.console import Console
 from rich.text import Text
 
-from fabric.api import FabricKind
 from harness.bench import Bench
 from harness.memory import check_memory
 from harness.trial import Trial, TrialError, check
@@ -21,11 +19,12 @@ from harness.validity import is_worth_again
 from models.workload import Device, WorkloadSpec, open_workload
 from results.codec import from_jsonable
 from results.record import Record, RecordError, Status, read_record, write_record
+from suites.api import FEWEST
 from suites.at_once import run_each
 from suites.folders import FolderError
 from suites.order import in_random_order
 from suites.progress import ProgressBar, ProgressLines, RunProgress, shown_on
-from suites.repeats import next_repeat, timed_cells
+from suites.repeats import affordable, next_repeat, place_of, timed_cells, took_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,17 +149,21 @@ class _SuiteRun:
         self._records: list[Record] = []
         self._spent_s = 0.0
         self._num_asked, self._num_left = len(trials), 0
+        self._left: set[str] = set()  # places for which the budget did not suffice
 
     def everything(self, bar: ProgressBar | ProgressLines) -> None:
         """What was asked for, then further repeats of what is not known yet."""
         self._bar = bar
         by_repeat = itertools.groupby(self._trials, key=lambda t: t.repeat if t.fabric.kind.has_processes else None)
         for _, alike in by_repeat:
-            self._valid(list(alike))
+            self._valid(self._affordable(list(alike)))
         cells = timed_cells(self._trials) if self._effort.more else []
         for repeat in itertools.count(1 + max((cell.repeat for cell in self._trials), default=0)):
             further = next_repeat(cells, self._records, repeat)
             if not further or self._is_spent():
+                return
+            further = affordable(further, self._records, self._effort.budget_s - self._spent_s)
+            if not further:
                 return
             self._num_asked += len(further)
             self._progress.added(further)
@@ -169,6 +172,18 @@ class _SuiteRun:
     def result(self, *, interrupted: bool = False) -> RunResult:
         """What the run left."""
         return RunResult(tuple(self._records), self._num_asked, interrupted=interrupted, num_left=self._num_left)
+
+    def _affordable(self, trials: list[Trial]) -> list[Trial]:
+        """Those of a repeat for whose places the budget suffices, or all if for none; says which it leaves."""
+        left_s = self._effort.budget_s - self._spent_s if self._effort.more else math.inf
+        chosen = affordable(trials, self._records, left_s)
+        chosen = chosen or [trial for trial in trials if place_of(trial) not in self._left]
+        self._num_left += len(trials) - len(chosen)
+        left = {place_of(trial) for trial in trials} - {place_of(trial) for trial in chosen}
+        for place in sorted(left - self._left):
+            self._console.print(f"no more of {place}: the budget does not suffice for {FEWEST} repeats", soft_wrap=True)
+        self._left |= left
+        return chosen
 
     def _is_spent(self) -> bool:
         return self._spent_s >= self._effort.budget_s
@@ -220,10 +235,9 @@ class _SuiteRun:
 
     def _took(self, record: Record) -> None:
         self._records.append(record)
-        if record.started_at and record.machine is not None and FabricKind(record.fabric.kind).has_processes:
-            seconds = seconds_between(record.started_at, record.ended_at)
-            self._spent_s += seconds
-            self._progress.spend(seconds)
+        seconds = took_s(record)
+        self._spent_s += seconds
+        self._progress.spend(seconds)
 
 
 def _write(record: Record, folder: Path) -> None:
@@ -235,11 +249,6 @@ def _write(record: Record, folder: Path) -> None:
             f"no record of {record.cell} can be written to {folder} ({error.strerror}); make room, then go on with the "
             f"same command and --resume --out {folder}"
         ) from error
-
-
-def seconds_between(start: str, end: str) -> float:
-    """Seconds between two times in ISO 8601."""
-    return (datetime.fromisoformat(end) - datetime.fromisoformat(start)).total_seconds()
 
 
 def invalid_id(trial: Trial, attempt: int) -> str:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -17,8 +19,8 @@ from analysis.claims import (
     judge,
     out_of_reach,
     side,
+    surely_above,
     text_of,
-    weighted_levels,
 )
 from analysis.stats import LEVEL, Interval, bootstrap_interval, exactly
 from analysis.wording import factor
@@ -68,17 +70,28 @@ def test_of_some_cell_it_is_the_other_way_round() -> None:
     assert decide([*bad, spread(1.1, n=10)], low=1.0, some=True) is Outcome.MET
 
 
-def test_six_repeats_decide_for_the_one_that_was_favoured_before_any_was_measured() -> None:
-    bad = [spread(0.9)] * 4
-    for values, expected in (
-        ([spread(1.1), *bad], Outcome.MET),
-        ([*bad, spread(1.1, n=8)], Outcome.UNDECIDED),
-        ([*bad, spread(1.1, n=9)], Outcome.MET),
-        (bad, Outcome.MISSED),
-    ):
-        assert decide(values, low=1.0, some=True, levels=weighted_levels(values)) is expected
-    assert sum(1 - level for level in weighted_levels(values)) == pytest.approx(1 - LEVEL)
-    assert weighted_levels([exactly(1.0, 1), spread(1.0)]) == [LEVEL] * 2 == weighted_levels([spread(1.0)] * 1) * 2
+def test_six_repeats_decide_in_the_order_that_was_fixed_before_any_was_measured() -> None:
+    good, bad = spread(1.1), spread(0.9)
+    assert surely_above([good, *[bad] * 4], 1.0) == [True, *[False] * 4]
+    assert surely_above([good, good, bad, good], 1.0) == [True, True, False, False]  # what one leaves goes to the next
+    assert surely_above([*[bad] * 4, spread(1.1, n=8)], 1.0)[-1] is False
+    assert surely_above([*[bad] * 4, spread(1.1, n=9)], 1.0)[-1] is True
+    assert surely_above([exactly(2.0, 1), exactly(1.0, 1), good, bad], 1.5) == [True, False, False, False]
+    assert surely_above([exactly(0.5, 1), good, bad], 1.0) == [False, True, False]
+    assert surely_above([good], 1.0) == [True]
+    assert surely_above([], 1.0) == []
+
+
+@pytest.mark.parametrize("n", [6, 9])
+def test_where_nothing_is_above_one_of_many_is_found_above_in_at_most_5_percent(n: int) -> None:
+    numbers, num_runs = np.random.default_rng(0), 400
+    # The reference's repeats are shared, so that the cells depend on each other as they do in a run.
+    wrong = 0
+    for _ in range(num_runs):
+        reference = numbers.normal(1.0, 0.01, n)
+        cells = [(reference / numbers.normal(1.0, 0.01, n)).tolist() for _ in range(4)]
+        wrong += any(surely_above([bootstrap_interval(cell) for cell in cells], 1.0))
+    assert wrong / num_runs <= 0.05 + 3 * math.sqrt(0.05 * 0.95 / num_runs)
 
 
 def test_exact_values_need_no_correction() -> None:

@@ -88,7 +88,7 @@ def test_dry_run_as_json_gives_memory_and_time_of_every_cell(command: Command) -
     ended = command("run", "quick", "--dry-run", "--json", "--only", "replay/")
     rows = json.loads(ended.out)
     assert rows
-    assert all(row["memory_gb"] > 0 and row["expected_s"] > 0 and row["hosts"] == 8 for row in rows)
+    assert all(row["memory_gb"] > 0 and row["expected_s"] > 0 and row["hosts"] in (4, 8) for row in rows)
 
 
 def test_only_keeps_the_cells_whose_name_contains_it(command: Command) -> None:

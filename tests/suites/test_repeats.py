@@ -199,6 +199,44 @@ def test_a_budget_counts_what_an_earlier_run_has_spent(tmp_path: Path) -> None:
     assert len(again.ran) == 3
 
 
+def ran_two_places(bench: Scripted, folder: Path, budget_s: float, *, resume: bool = False) -> RunResult:
+    """A place of three cells and one of a single cell."""
+    asked = in_random_order(interleave((*CELLS, cell("steady", cell="replay/vgg16-replay/steady")), FEWEST), seed=1)
+    effort = replace(ADAPTIVE, budget_s=budget_s)
+    return run_trials(asked, bench, folder, Console(file=StringIO()), resume=resume, effort=effort)
+
+
+def places_of(ended: RunResult) -> Counter[str]:
+    return Counter(record.cell.split("/")[1] for record in ended.records)
+
+
+def test_a_budget_too_small_for_all_takes_as_many_places_to_six_repeats_as_it_can(tmp_path: Path) -> None:
+    whole, too_small = 24 * TRIAL_S, 16 * TRIAL_S
+    assert places_of(ran_two_places(Scripted(), tmp_path / "a", whole)) == {"resnet50-replay": 18, "vgg16-replay": 6}
+    bench = Scripted()
+    ended = ran_two_places(bench, tmp_path / "b", too_small)
+    assert places_of(ended) == {
+        "resnet50-replay": 6,
+        "vgg16-replay": FEWEST,
+    }  # after two repeats it is known what one takes
+    assert ended.num_asked == len(ended.records) + ended.num_left
+    assert [record.repeat for record in ended.records if "vgg16" in record.cell] == list(range(FEWEST))
+
+
+def test_a_budget_for_no_place_goes_to_all(tmp_path: Path) -> None:
+    ended = ran_two_places(Scripted(), tmp_path, 11 * TRIAL_S)
+    assert places_of(ended).total() == 11
+    assert ended.num_left == 24 - 11
+
+
+@pytest.mark.parametrize("most", [5, 9, 11])
+def test_an_interrupted_run_with_a_small_budget_leaves_the_same_places(tmp_path: Path, most: int) -> None:
+    wanted = ran_two_places(Scripted(), tmp_path / "whole", 16 * TRIAL_S)
+    ran_two_places(Scripted(most=most), tmp_path / "parts", 16 * TRIAL_S)
+    ended = ran_two_places(Scripted(), tmp_path / "parts", 16 * TRIAL_S, resume=True)
+    assert {record.id for record in ended.records} == {record.id for record in wanted.records}
+
+
 def test_what_is_exact_is_neither_repeated_nor_held_to_the_budget(tmp_path: Path) -> None:
     exact = [replace(one, fabric=FabricSpec(kind=FabricKind.LOCKSTEP, num_hosts=2)) for one in interleave(CELLS, 1)]
     assert timed_cells(exact) == []
