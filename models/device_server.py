@@ -73,14 +73,17 @@ class _Server:
         timeout_s = None if event_s is None else max(0.0, event_s - time.monotonic())
         # select and not epoll: its timeout is in microseconds, epoll's in milliseconds.
         sockets = (self._listener, *self._clients.values())
-        ready = set(select.select([self._stop_fd, *sockets], [], [], timeout_s)[0])
+        numbers = [self._stop_fd, *(source.fileno() for source in sockets)]
+        ready = set(select.select(numbers, [], [], timeout_s)[0])
         if self._stop_fd in ready:
             return os.read(self._stop_fd, 1)[0]
         for source in sockets:
-            if source is self._listener and source in ready:
+            if source.fileno() not in ready:
+                continue
+            if source is self._listener:
                 client, _ = self._listener.accept()
                 self._clients[client.fileno()] = client
-            elif source in ready:
+            else:
                 self._receive(source)
         for number in self._device.collect_finished(time.monotonic()):
             self._answer(number)
