@@ -194,14 +194,24 @@ def test_replicas_stay_identical_in_every_legal_combination(world: int) -> None:
             assert torch.equal(other.get_parameter(name), parameter), f"{parts}: {name}"
 
 
+def all_but_kernels(folder: str, names: list[str]) -> list[str]:
+    """What of a folder is not copied: caches but for compiled kernels, which take most of a minute to compile."""
+    in_cache = Path(folder).name == "__pycache__"
+    return [
+        name
+        for name in names
+        if (in_cache and not name.endswith((".nbi", ".nbc")))
+        or (name == "__pycache__" and Path(folder).name != "kernels")
+    ]
+
+
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the project with the example saved where the text says."""
     path, code = example()
     root = tmp_path_factory.mktemp("checkout")
-    no_caches = shutil.ignore_patterns("__pycache__")
     for name in (*PACKAGES, "tests/baselines"):
-        shutil.copytree(ROOT / name, root / name, ignore=no_caches)
+        shutil.copytree(ROOT / name, root / name, ignore=all_but_kernels)
     for name in ("pyproject.toml", *(str(shared.relative_to(ROOT)) for shared in ROOT.glob("tests/[!t]*.py"))):
         shutil.copy(ROOT / name, root / name)
     (root / path).write_text(code)

@@ -2,7 +2,6 @@
 
 import copy
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -17,63 +16,62 @@ from baselines.parallelism.dapple import Dapple
 from baselines.parallelism.plans import even_stages
 from harness.parallel.pipeline import PipelineJob, train_lockstep
 
-RANK = Path(__file__).with_name("pipeline_rank.py")
+RANKS = Path(__file__).with_name("pipeline_ranks.py")
 ROOT = Path(__file__).parents[2]
+OURS = {"ours-lstm": ("lstm_lm", 3), "ours-bert": ("bert_tiny", 2)}
+CLOSENESS = {
+    "replicas-buckets": 1e-5,  # sums in another order, over 8 steps of float32
+    "replicas-half": 1e-2,  # each gradient rounded to 11 bits
+    "torch-gpipe": 1e-5,
+    "torch-dapple": 1e-5,
+    "torch-interleaved": 1e-5,
+    "torch-zero-bubble": 1e-5,
+}
+WORLDS = {what: world for what, (_, world) in OURS.items()} | {what: 3 if what[0] == "r" else 2 for what in CLOSENESS}
 
 
-def run_processes(what: str, world: int, out: Path) -> dict[str, Tensor]:
-    """The parameters that the ranks of a run end with."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{RANK.parent}", "GLOO_SOCKET_IFNAME": "lo"}
-    ranks = [
-        subprocess.Popen([sys.executable, str(RANK), what, str(rank), str(world), str(port), str(out)], env=environment)
-        for rank in range(world)
-    ]
-    try:
-        codes = [rank.wait(timeout=patience_s(150)) for rank in ranks]
-    finally:
-        for rank in ranks:
-            rank.kill()
-            rank.wait()
-    assert codes == [0] * world
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the ranks of every run have written their parameters."""
+    out = tmp_path_factory.mktemp("ranks")
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{RANKS.parent}", "GLOO_SOCKET_IFNAME": "lo"}
+    command = [sys.executable, str(RANKS), str(out), *(f"{what}:{world}" for what, world in WORLDS.items())]
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=patience_s(150), check=False
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    return out
+
+
+def parameters_of(what: str, folder: Path) -> dict[str, Tensor]:
+    """What all ranks of a run end with."""
     found: dict[str, Tensor] = {}
-    for rank in range(world):
-        found |= torch.load(out / f"{what}-{rank}.pt", weights_only=True)
+    for rank in range(WORLDS[what]):
+        found |= torch.load(folder / f"{what}-{rank}.pt", weights_only=True)
     return found
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("what", "network", "world"), [("ours-lstm", "lstm_lm", 3), ("ours-bert", "bert_tiny", 2)])
-def test_processes_end_with_the_bits_of_lockstep(what: str, network: str, world: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize("what", OURS)
+def test_processes_end_with_the_bits_of_lockstep(what: str, folder: Path) -> None:
+    network, world = OURS[what]
     model, steps = model_and_steps(network, num_steps=8, num_micro_batches=4, batch_size=16)
     stages = even_stages(NUM_LINKS[network], world)
     job = PipelineJob(network=network, stages=stages, schedule=Dapple(), make_optimizer=sgd)
     wanted, _ = train_lockstep(job, model, steps)
-    found = run_processes(what, world, tmp_path)
+    found = parameters_of(what, folder)
     assert found.keys() == wanted.keys()
     assert all(torch.equal(found[name], value) for name, value in wanted.items())
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("what", "world", "closeness"),
-    [
-        ("replicas-buckets", 3, 1e-5),  # sums in another order, over 8 steps of float32
-        ("replicas-half", 3, 1e-2),  # each gradient rounded to 11 bits
-        ("torch-gpipe", 2, 1e-5),
-        ("torch-dapple", 2, 1e-5),
-        ("torch-interleaved", 2, 1e-5),
-        ("torch-zero-bubble", 2, 1e-5),
-    ],
-)
+@pytest.mark.parametrize(("what", "closeness"), CLOSENESS.items())
 def test_strategies_and_torchs_executor_train_to_the_weights_of_one_device(
-    what: str, world: int, closeness: float, tmp_path: Path
+    what: str, closeness: float, folder: Path
 ) -> None:
     model, steps = model_and_steps("lstm_lm", num_steps=8, num_micro_batches=4, batch_size=16)
     wanted = train_alone(copy.deepcopy(model), steps)
-    found = distance(run_processes(what, world, tmp_path), wanted)
+    found = distance(parameters_of(what, folder), wanted)
     assert found < closeness
     if what == "replicas-half":
         assert found > 1e-7  # it did travel in half precision

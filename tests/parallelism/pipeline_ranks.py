@@ -1,11 +1,13 @@
-"""A rank that tests start: python pipeline_rank.py WHAT RANK WORLD PORT OUT.
+"""Ranks that tests start: python pipeline_ranks.py OUT WHAT:WORLD…, one run after the other.
 
 WHAT: `ours-lstm` and `ours-bert` train with 1F1B, `replicas-…` with two replicas of the first stage, whose gradients go
-by a strategy; `torch-…` trains by torch's executor. Each rank writes its parameters.
+by a strategy; `torch-…` trains by torch's executor. Each rank writes its parameters. Ranks are forked, since a fresh
+interpreter takes six seconds to import what they need.
 """
 
 import os
 import sys
+import traceback
 from pathlib import Path
 
 import torch
@@ -82,14 +84,34 @@ def parameters_of(what: str, world: int) -> dict[str, Tensor]:
     return torchs(even_stages(4, world), "lstm_lm", Dapple() if what == "torch-dapple" else GPipe(), "torch-pipelining")
 
 
-def main() -> None:
-    what, rank, world, port, out = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4], Path(sys.argv[5])
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+def fork_rank(what: str, rank: int, world: int, out: Path) -> int:
+    pid = os.fork()
+    if pid:
+        return pid
+    code = 1
+    try:
+        dist.init_process_group("gloo", init_method=f"file://{out}/{what}.store", rank=rank, world_size=world)
+        torch.save(parameters_of(what, world), out / f"{what}-{rank}.pt")
+        dist.destroy_process_group()
+        code = 0
+    except BaseException:  # noqa: BLE001  the process ends here
+        traceback.print_exc()
+    finally:
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def main(out: Path, runs: list[str]) -> int:
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", rank=rank, world_size=world)
-    torch.save(parameters_of(what, world), out / f"{what}-{rank}.pt")
-    dist.destroy_process_group()
+    model, _ = model_and_steps("lstm_lm", num_steps=1, num_micro_batches=1)
+    sgd(model.parameters())  # torch imports the rest of itself with the first optimizer
+    for what, _, world in (run.partition(":") for run in runs):
+        pids = [fork_rank(what, rank, int(world), out) for rank in range(int(world))]
+        if any(os.waitpid(pid, 0)[1] for pid in pids):
+            print(f"failed: {what}", file=sys.stderr)
+            return 1
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main(Path(sys.argv[1]), sys.argv[2:]))
