@@ -54,7 +54,7 @@ SCENES = (
     ),
 )
 TURNS = (Sharing.EXCLUSIVE, Sharing.CROSSOVER)
-PAIR = (("resnet50", 32), ("bert_base", 4))  # one computes for longer than it sends, the other sends for longer
+PAIR = (("resnet50", 32), ("vgg16", 8))  # one computes for longer than it sends, the other sends for longer
 PAIR_GBIT, PAIR_WORKERS = 100.0, 8
 WARMUP, NUM_STEPS, SHARED_STEPS, COST_STEPS = 2, 20, 8, 4
 BUDGET_S = 300.0  # six repeats of nineteen cells at about two and a half seconds per trial
