@@ -49,7 +49,7 @@ def test_the_table_has_every_system_and_setting_with_its_interval(summary: Summa
 
 def test_replayed_sizes_are_what_they_stand_for() -> None:
     page = "\n".join(table(summary_of(read_records([RECORDS])).settings))
-    assert "`fixed-buckets(bucket=6.29 MB, first_bucket=6.29 MB)`" in page
+    assert "`torch-ddp(bucket=6.29 MB)`" in page
     assert "12.6 kB" not in page  # the same bucket of tensors that are 500 times smaller
 
 
