@@ -5,9 +5,8 @@ by a strategy; `torch-…` trains by torch's executor. Each rank writes its para
 interpreter takes six seconds to import what they need.
 """
 
-import os
 import sys
-import traceback
+from multiprocessing import get_context
 from pathlib import Path
 
 import torch
@@ -84,21 +83,10 @@ def parameters_of(what: str, world: int) -> dict[str, Tensor]:
     return torchs(even_stages(4, world), "lstm_lm", Dapple() if what == "torch-dapple" else GPipe(), "torch-pipelining")
 
 
-def fork_rank(what: str, rank: int, world: int, out: Path) -> int:
-    pid = os.fork()
-    if pid:
-        return pid
-    code = 1
-    try:
-        dist.init_process_group("gloo", init_method=f"file://{out}/{what}.store", rank=rank, world_size=world)
-        torch.save(parameters_of(what, world), out / f"{what}-{rank}.pt")
-        dist.destroy_process_group()
-        code = 0
-    except BaseException:  # noqa: BLE001  the process ends here
-        traceback.print_exc()
-    finally:
-        sys.stderr.flush()
-        os._exit(code)
+def train(what: str, rank: int, world: int, out: Path) -> None:
+    dist.init_process_group("gloo", init_method=f"file://{out}/{what}.store", rank=rank, world_size=world)
+    torch.save(parameters_of(what, world), out / f"{what}-{rank}.pt")
+    dist.destroy_process_group()
 
 
 def main(out: Path, runs: list[str]) -> int:
@@ -106,8 +94,15 @@ def main(out: Path, runs: list[str]) -> int:
     model, _ = model_and_steps("lstm_lm", num_steps=1, num_micro_batches=1)
     sgd(model.parameters())  # torch imports the rest of itself with the first optimizer
     for what, _, world in (run.partition(":") for run in runs):
-        pids = [fork_rank(what, rank, int(world), out) for rank in range(int(world))]
-        if any(os.waitpid(pid, 0)[1] for pid in pids):
+        ranks = [
+            get_context("fork").Process(target=train, args=(what, rank, int(world), out), daemon=True)
+            for rank in range(int(world))
+        ]
+        for process in ranks:
+            process.start()
+        for process in ranks:
+            process.join()
+        if any(process.exitcode for process in ranks):
             print(f"failed: {what}", file=sys.stderr)
             return 1
     return 0
