@@ -71,6 +71,12 @@ class RunProgress:
         self._total_s -= self._expected_s[trial.id]
         self._over(trial)
 
+    def left_out(self, trials: Sequence[Trial]) -> None:
+        """These are not run: the budget does not suffice for them."""
+        self._num_trials -= len(trials)
+        self._total_s -= sum(self._expected_s[trial.id] for trial in trials)
+        self._left_of_cell.subtract(trial.cell for trial in trials)
+
     def _over(self, trial: Trial) -> bool:
         self._num_done += 1
         self._under_way_s.pop(trial.id, None)

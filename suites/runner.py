@@ -179,6 +179,7 @@ class _SuiteRun:
         chosen = affordable(trials, self._records, left_s)
         chosen = chosen or [trial for trial in trials if place_of(trial) not in self._left]
         self._num_left += len(trials) - len(chosen)
+        self._progress.left_out([trial for trial in trials if trial not in chosen])
         left = {place_of(trial) for trial in trials} - {place_of(trial) for trial in chosen}
         for place in sorted(left - self._left):
             self._console.print(f"no more of {place}: the budget does not suffice for {FEWEST} repeats", soft_wrap=True)

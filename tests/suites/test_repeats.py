@@ -308,5 +308,13 @@ def test_the_progress_line_says_what_is_left_of_the_budget() -> None:
     run.spend(45.5)
     assert run.left.endswith(" left, budget 9:14")
     assert "budget" not in RunProgress(trials(1), foresees=False).left
+
+
+def test_progress_counts_no_trial_for_which_the_budget_does_not_suffice() -> None:
+    asked = trials(2)
+    run, first = RunProgress(asked, foresees=False), RunProgress(asked[:3], foresees=False)
+    run.left_out(asked[3:])
+    assert run.count == first.count
+    assert run.total_s == pytest.approx(first.total_s)
     run.added(trials(1)[:2])
     assert run.count == "0/5"
