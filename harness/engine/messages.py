@@ -90,18 +90,24 @@ class GradientRun:
             if answer is None:
                 self._begin()
             start_s = perf_counter()
-            try:
-                tagged = next(self._run) if answer is None else self._run.send(answer)
-                # Nothing of it travels, so no driver sees it: bytes and rounds are those of push and pull alone.
-                while isinstance(tagged.primitive, Serve):
-                    tagged = self._run.send((self._own.shards.step(self._message, tagged.primitive, self._own.step),))
-                return tagged
-            except StopIteration as end:
-                self._finish(end.value)
-                return None
-            finally:
-                if self._own.recorder is not None:
-                    self._own.recorder.add("codec", "encode" if answer is None else "decode", start_s, perf_counter())
+            tagged, reduced = self._go_on(answer)
+            # Until here: gathering and scattering gradients is no codec's work.
+            if self._own.recorder is not None:
+                self._own.recorder.add("codec", "encode" if answer is None else "decode", start_s, perf_counter())
+            if reduced is not None:
+                self._finish(reduced)
+            return tagged
+
+    def _go_on(self, answer: Payload | None) -> tuple[Tagged | None, Reduced | None]:
+        """The next primitive that travels, or what the message came to."""
+        try:
+            tagged = next(self._run) if answer is None else self._run.send(answer)
+            # Nothing of it travels, so no driver sees it: bytes and rounds are those of push and pull alone.
+            while isinstance(tagged.primitive, Serve):
+                tagged = self._run.send((self._own.shards.step(self._message, tagged.primitive, self._own.step),))
+        except StopIteration as end:
+            return None, end.value
+        return tagged, None
 
     def _begin(self) -> None:
         own, message = self._own, self._message
