@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Generator
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import Tensor
 
+from harness.engine import messages
 from harness.trace import Process, Recorder, Span, covered_s, write_trace
 
 TICKS = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 20)), max_size=25)
@@ -53,6 +59,35 @@ def test_what_a_forward_waits_for_messages_is_no_computation() -> None:
     recorder.add("loop", "wait", 7.0, 9.0)
     assert recorder.total_without_s("compute", ("loop", "exposed")) == 1.5 + 2.0
     assert recorder.between(0.9, 9.0).total_without_s("compute", ("loop", "exposed")) == 2.0
+
+
+def test_a_codecs_time_holds_neither_gathering_nor_scattering(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = 0.0
+
+    def takes(seconds: float) -> None:
+        nonlocal now_s
+        now_s += seconds
+
+    def codec() -> Generator[SimpleNamespace, tuple[Tensor, ...], SimpleNamespace]:
+        takes(1.0)
+        yield SimpleNamespace(primitive=None)
+        takes(2.0)
+        return SimpleNamespace(value=None)
+
+    def begin(run: messages.GradientRun) -> None:
+        takes(4.0)
+        run._flat, run._run = torch.zeros(1), codec()  # type: ignore[assignment]
+
+    monkeypatch.setattr(messages, "perf_counter", lambda: now_s)
+    monkeypatch.setattr(messages, "scatter_gradients", lambda *_: takes(8.0))
+    monkeypatch.setattr(messages.GradientRun, "_begin", begin)
+    streams = SimpleNamespace(lane=lambda number: nullcontext(), mark_landed=lambda names: None)
+    recorder = Recorder()
+    own = SimpleNamespace(recorder=recorder, guard=None, parameters={}, buffers=lambda lane: None, streams=streams)
+    run = messages.GradientRun(own, SimpleNamespace(segments=()), 0)  # type: ignore[arg-type]
+    assert run.advance(None) is not None
+    assert run.advance(()) is None
+    assert (recorder.total_s("codec"), recorder.total_s("codec", "decode"), now_s) == (3.0, 2.0, 15.0)
 
 
 @given(
