@@ -105,9 +105,8 @@ def _none_is_faster(rows: Iterable[CellRow]) -> bool:
 
 def _fewest_bytes_first(rows: Iterable[CellRow]) -> list[CellRow]:
     """In the order in which verdicts favour cells, which must not depend on the times that they judge. The engine's
-    count of bytes does not; an interface's holds what was sent again, so a system known by it alone comes last. Among
-    equals what combines most comes first: plain buckets are there to be compared with."""
-    return sorted(rows, key=lambda row: (sum(row.wire_bytes.values()) or math.inf, -row.name.count("+"), row.name))
+    count of bytes does not; an interface's holds what was sent again, so a system known by it alone comes last."""
+    return sorted(rows, key=lambda row: (sum(row.wire_bytes.values()) or math.inf, row.name))
 
 
 def _ends_above_start(row: CellRow) -> bool:

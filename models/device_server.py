@@ -30,12 +30,13 @@ def serve(
     parent: int | None = None,
     on_ready: Callable[[], None] | None = None,
     fluid: FluidDevice | None = None,
-) -> None:
-    """Serve the device at `path` until SIGTERM or SIGINT; call from the main thread of a process of its own.
+) -> int:
+    """Serve the device at `path` until SIGTERM or SIGINT; return which. Call from the main thread of a process of its
+    own.
 
     It also ends with process `parent`, which must be the one that started this one (default: whichever did).
     `on_ready` is called once clients can connect; `fluid` is how they share (default: as a device).
-    Raises: DeviceError if the socket cannot be made there; SystemExit when it is told to end.
+    Raises: DeviceError if the socket cannot be made there.
     """
     stop_fd = _stop_descriptor()
     listener = _listen(path)
@@ -43,7 +44,7 @@ def serve(
         die_with_parent(signal.SIGTERM, os.getppid() if parent is None else parent)
         if on_ready is not None:
             on_ready()
-        sys.exit(128 + _Server(listener, fluid or FluidDevice(), stop_fd).run())
+        return _Server(listener, fluid or FluidDevice(), stop_fd).run()
     finally:
         listener.close()
         path.unlink(missing_ok=True)
@@ -150,9 +151,10 @@ def main() -> None:
     parser.add_argument("--parent", type=int, help="id of the starting process, to end with it in any case")
     arguments = parser.parse_args()
     try:
-        serve(arguments.socket, parent=arguments.parent, on_ready=lambda: print("ready", flush=True))
+        number = serve(arguments.socket, parent=arguments.parent, on_ready=lambda: print("ready", flush=True))
     except DeviceError as error:
         parser.error(str(error))
+    sys.exit(128 + number)
 
 
 if __name__ == "__main__":

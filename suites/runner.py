@@ -182,7 +182,7 @@ class _SuiteRun:
         self._progress.left_out([trial for trial in trials if trial not in chosen])
         left = {place_of(trial) for trial in trials} - {place_of(trial) for trial in chosen}
         for place in sorted(left - self._left):
-            self._console.print(f"no more of {place}: the budget does not suffice for {FEWEST} repeats", soft_wrap=True)
+            self._console.print(f"leaving {place} for now: no budget for {FEWEST} repeats of it", soft_wrap=True)
         self._left |= left
         return chosen
 

@@ -27,7 +27,7 @@ def shared_fluid(path: Path, fluid: FluidDevice) -> Iterator[str]:
         code = 1
         try:
             os.close(read_end)
-            with short_slices(), contextlib.suppress(SystemExit):
+            with short_slices():
                 serve(path, on_ready=lambda: os.close(write_end), fluid=fluid)
             code = 0
         finally:

@@ -10,9 +10,10 @@ from models.device_server import serve
 from models.fluid import FluidDevice
 
 if __name__ == "__main__":
-    serve(
+    number = serve(
         Path(sys.argv[1]),
         parent=os.getppid(),
         on_ready=lambda: print("ready", flush=True),
         fluid=FluidDevice(linger_s=0),
     )
+    sys.exit(128 + number)
