@@ -31,8 +31,6 @@ from harness.predict.paced import LINK as PACED_LINK
 from harness.predict.paced import measure_paced
 from harness.predict.trial import predict_trial, why_unpredictable
 from harness.sharing_settings import with_rules
-from harness.simulated.packets import traffic_record
-from harness.simulated.trial import simulate
 from harness.systems import system_of
 from harness.trace import Process, write_trace
 from harness.trial import Trial, TrialError
@@ -86,6 +84,8 @@ class Bench:
     def _run(self, trial: Trial, on_event: OnEvent) -> Record:
         background = Background(self._environment)
         if trial.traffic is not None:
+            from harness.simulated.packets import traffic_record  # numba comes with it
+
             return traffic_record(trial, self._environment)
         # A missing library skips the trial before anything is measured for it.
         reasons = [system_of(job.system).why_unavailable() for job in trial.jobs]
@@ -110,6 +110,8 @@ class Bench:
         return record_of(trial, answer, background)
 
     def _simulated(self, trial: Trial) -> Record:
+        from harness.simulated.trial import simulate  # numba comes with it
+
         try:
             answer, costs = simulate(trial, self._layers_of)
         except TrialError as error:

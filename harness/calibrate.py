@@ -8,6 +8,7 @@ from statistics import median
 from time import perf_counter
 
 import numpy as np
+import scipy  # `scipy.optimize` takes half a second and is loaded by whoever fits
 import torch
 import torch.distributed as dist
 
@@ -81,8 +82,6 @@ def fit_link(times_s: Mapping[int, float], *, relative: bool = True) -> LinkMode
 
     Raises: ValueError with fewer than two sizes.
     """
-    from scipy.optimize import nnls  # half a second that every rank would pay for importing this module
-
     if len(times_s) < 2:
         raise ValueError(f"{len(times_s)} size(s) measured; α and β need at least two")
     sizes = np.array(sorted(times_s), dtype=float)
@@ -90,7 +89,7 @@ def fit_link(times_s: Mapping[int, float], *, relative: bool = True) -> LinkMode
     scale = sizes.max()  # so that both columns are alike in size
     matrix = np.stack([np.ones_like(sizes), sizes / scale], axis=1)
     weights = 1.0 / times if relative else np.ones_like(times)
-    found, _ = nnls(matrix * weights[:, None], times * weights)
+    found, _ = scipy.optimize.nnls(matrix * weights[:, None], times * weights)
     alpha_s, beta_s_per_byte = found[0], found[1] / scale
     residual = float(np.max(np.abs(matrix @ found / times - 1.0)))
     return LinkModel(alpha_s=float(alpha_s), beta_s_per_byte=float(beta_s_per_byte), residual=residual)

@@ -15,7 +15,7 @@ from pathlib import Path
 from statistics import fmean, median
 
 import numpy as np
-from scipy.optimize import least_squares, nnls
+import scipy  # `scipy.optimize` takes half a second and is loaded by whoever fits
 
 from baselines.strategy import parse_strategy
 from fabric.api import FabricKind, FabricSpec, format_rate
@@ -155,7 +155,7 @@ def _extrapolated_cost(name: str, entries: Sequence[Calibrated], world: int, rat
     alphas = np.array([cost.alpha_s for cost in known])
     # One number of workers cannot tell a slope from a constant.
     columns = [steps, np.ones_like(steps)] if len(set(steps.tolist())) > 1 else [np.maximum(steps, 1.0)]
-    fitted, _ = nnls(np.stack(columns, axis=1), alphas)
+    fitted, _ = scipy.optimize.nnls(np.stack(columns, axis=1), alphas)
     here = ring_theory(name, world, Cost(1.0, 1.0))
     alpha_s = float(fitted[0]) * (here.alpha_s if len(columns) > 1 or steps[0] else 1.0) + sum(map(float, fitted[1:]))
     scaled = [
@@ -254,7 +254,7 @@ def fit_engine(times: Sequence[RowTime]) -> EngineCosts:
     by_row = {time.row: time.seconds for time in times}
     message_s, per_byte = _line([(row.num_bytes, by_row[row] / row.num_tensors) for row in ENGINE_ROWS])
     matrix = [[1.0, row.num_tensors, row.num_tensors * row.num_bytes] for row in UPDATE_ROWS]
-    update, _ = nnls(np.array(matrix), np.array([by_row[row] for row in UPDATE_ROWS]))
+    update, _ = scipy.optimize.nnls(np.array(matrix), np.array([by_row[row] for row in UPDATE_ROWS]))
     codecs = {}
     for codec in CODECS:
         large = replace(ENGINE_ROWS[-1], strategy=f"unfused+{codec}")
@@ -276,7 +276,7 @@ def fit_engine(times: Sequence[RowTime]) -> EngineCosts:
 def _line(points: Sequence[tuple[float, float]]) -> tuple[float, float]:
     """Start and slope ≥ 0 through points (bytes, seconds)."""
     matrix = np.array([[1.0, size] for size, _ in points])
-    (start, slope), _ = nnls(matrix, np.array([seconds for _, seconds in points]))
+    (start, slope), _ = scipy.optimize.nnls(matrix, np.array([seconds for _, seconds in points]))
     return float(start), float(slope)
 
 
@@ -322,7 +322,7 @@ def _fit_ring(fabric: FabricSpec, engine: EngineCosts, times: Sequence[RowTime])
     start = [np.log(alpha_s), np.log(beta), np.log(alpha_s), np.log(1e-4), 0.3, 0.5]
     slowest = MOST_OF_LINE * line if fabric.rate_bps else 1e-5
     limits = ([low, np.log(line), low, low, 0.0, 0.0], [high, np.log(slowest), high, np.log(1e-2), 1.0, 1.0])
-    found = least_squares(errors, np.clip(start, *limits), bounds=limits, diff_step=1e-3, max_nfev=40)
+    found = scipy.optimize.least_squares(errors, np.clip(start, *limits), bounds=limits, diff_step=1e-3, max_nfev=40)
     return costs_at(found.x)
 
 
@@ -339,7 +339,7 @@ def _fit_primitive(costs: LinkCosts, primitive: str, times: Sequence[RowTime]) -
 
     guess = costs.of(primitive)
     start = [np.log(max(1e-6, guess.alpha_s)), np.log(max(1e-11, guess.beta_s_per_byte))]
-    found = least_squares(errors, start, diff_step=1e-3, max_nfev=30)
+    found = scipy.optimize.least_squares(errors, start, diff_step=1e-3, max_nfev=30)
     return with_cost(found.x)
 
 

@@ -6,6 +6,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from sklearn.datasets import load_digits
 
 from models.data.sampling import Shard, generator_for, index_batches
 from models.data.sources import Digits
@@ -55,6 +56,13 @@ def test_a_batch_larger_than_the_data_is_refused_with_both_numbers() -> None:
 def test_a_rank_outside_the_world_is_refused() -> None:
     with pytest.raises(WorkloadError, match="rank 2 is not in a world of 2"):
         Shard(num_samples=15, batch_size=1, rank=2, world=2, seed=0)
+
+
+def test_digits_are_those_of_scikit_learn() -> None:
+    ours, theirs = Digits.load(8), load_digits()
+    images = torch.tensor(theirs.images, dtype=torch.float32).unsqueeze(1)
+    assert torch.equal(ours.images, (images / 16.0 - 0.3053) / 0.3760)
+    assert torch.equal(ours.labels, torch.tensor(theirs.target))
 
 
 def test_a_shifted_digit_is_the_digit_somewhere_else_and_held_out_ones_stay() -> None:
