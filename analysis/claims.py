@@ -174,7 +174,7 @@ def surely_above(values: Sequence[Interval], low: float) -> list[bool]:
     passed_on, above = 0.0, []
     for value in values:
         if value.exact:
-            above.append(value.median >= low)
+            above.append(value.low >= low)
             continue
         risk = part + passed_on
         above.append(side(value, low=low, level=1 - risk) is Outcome.MET)
@@ -263,7 +263,8 @@ def _named(cells: Sequence[JudgedCell]) -> str:
 
 def text_of(value: Interval, unit: str = "") -> str:
     """`0.97 [0.96, 0.98] (n = 6)`, of a range `0.97 (0.96 to 0.98) (n = 3)`, `0.97 (exact)`."""
-    return f"{interval(value)}{unit} ({'exact' if value.exact else f'n = {value.n}'})"
+    of = "predicted" if value.is_foretold else "exact" if value.exact else f"n = {value.n}"
+    return f"{interval(value)}{unit} ({of})"
 
 
 def outcome_of(holds: bool) -> Outcome:

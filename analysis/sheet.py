@@ -12,9 +12,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from analysis.claims import EVERY_CELL, ClaimRow, Formula, JudgedCell, Outcome
-from analysis.stats import FEWEST_FOR_LEVEL
+from analysis.stats import FEWEST_FOR_LEVEL, PREDICTION_ERROR
 from analysis.study import Evidence, Study
-from analysis.wording import NOT_KNOWN
+from analysis.wording import NOT_KNOWN, percent
 
 NOT_RECOMPUTED = "not recomputed"  # the script counts what says so
 REPEAT = re.compile(r"(?P<stem>.*)\.r(?P<repeat>\d+)")
@@ -27,8 +27,9 @@ claim whose figures it cannot work out says *{NOT_RECOMPUTED}*.
 A claim is **met** where in every cell the whole 95 % interval over repeats lies beyond the level, **missed** where in
 one it lies wholly on the other side at a level corrected for the number of cells, else **undecided**. Fewer than
 {FEWEST_FOR_LEVEL} repeats are a *range* and decide nothing. **Out of reach** needs what is not to be had here; **not
-measured** has no record. Counted bytes and predictions are *exact*: they are no sample. See
-[Reading the report](guide/reading-the-report.md).
+measured** has no record. Counted bytes and what a simulated network does are *exact*: they are no sample. A
+*predicted* ratio is taken to be within ±{percent(PREDICTION_ERROR)}, as 95 % of predicted steps are that were measured
+too. See [Reading the report](guide/reading-the-report.md).
 """
 HEAD = ("| cell | median | low | high | n | kind | says | records |", "|---|---:|---:|---:|---:|---|---|---|")
 
@@ -92,7 +93,8 @@ def _claim(row: ClaimRow) -> Iterator[str]:
 
 def _line(cell: JudgedCell) -> str:
     value = cell.value
-    kind = "exact" if value.exact else "range" if value.is_range else "interval"
+    kinds = (("predicted", value.is_foretold), ("exact", value.exact), ("range", value.is_range), ("interval", True))
+    kind = next(name for name, holds in kinds if holds)
     numbers = " | ".join(plain(end) for end in (value.median, value.low, value.high))
     records = "; ".join(operand(ids) for ids in cell.of)
     name = cell.cell.replace("|", "\\|")

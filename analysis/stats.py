@@ -1,11 +1,14 @@
-"""Medians with percentile bootstrap intervals, over repeats and never over the steps of one run.
+"""Medians with exact intervals, over repeats and never over the steps of one run.
 
-Repeats are the unit that was drawn independently; steps within one process share its luck.
-The percentile bootstrap of a median is wide but honest for small n: with n repeats it can at
-best cover the true median with probability 1 − 2^(1−n). Below `FEWEST_FOR_LEVEL` repeats that is less than
-95 %: what spans them is a range, called and drawn as one (`Interval.is_range`), and decides nothing.
+Repeats are the unit that was drawn independently; steps within one process share its luck. The ends of a median's
+interval are two of the repeats, whatever they are distributed like: the k-th from below and from above, with the
+largest k at which a median lies outside in at most 5 % of cases. So six to eight repeats reach from the lowest to the
+highest. Below `FEWEST_FOR_LEVEL` repeats not even that covers 95 %, and what spans them is a range, called and drawn as
+one (`Interval.is_range`), which decides nothing. What is no median of one sample (a quantile, a ratio of medians, a
+mean over pairs) has a percentile bootstrap.
 
-Source: Efron, "Bootstrap methods: another look at the jackknife", Annals of Statistics 7, 1979.
+Sources: Thompson, "On confidence ranges for the median", Annals of Mathematical Statistics 7, 1936; Efron, "Bootstrap
+methods: another look at the jackknife", Annals of Statistics 7, 1979.
 """
 
 from __future__ import annotations
@@ -20,8 +23,10 @@ from numpy.typing import NDArray
 
 LEVEL = 0.95
 NOISE = 0.01  # of a ratio of times; less is no gain
+PREDICTION_ERROR = 0.04  # of a step by the predictor; 95 % of those that were measured too are within it
 NUM_RESAMPLES = 4000
 SEED = 20210314
+ROUNDING = 1e-12  # of a level such as 1 − 0.05/2, which no float is
 
 Floats = NDArray[np.float64]
 
@@ -34,8 +39,8 @@ class StatsError(ValueError):
 class Interval:
     """A median with its 95 % interval over `n` repeats. The bounds of one repeat are NaN: unknown, not zero wide.
 
-    `sample` are the repeats, for an interval at another level. An `exact` value (counted bytes, a virtual clock's step)
-    is no sample: it decides whatever `n` is.
+    `sample` are the repeats, for an interval at another level. An `exact` value (counted bytes, a simulated network's
+    step) is no sample: it decides whatever `n` is. So does a prediction, whose bounds are its error (`foretold`).
     """
 
     median: float
@@ -51,6 +56,11 @@ class Interval:
         return not (math.isnan(self.low) or math.isnan(self.high))
 
     @property
+    def is_foretold(self) -> bool:
+        """Whether it is a prediction."""
+        return self.exact and self.low < self.high
+
+    @property
     def is_range(self) -> bool:
         """Whether there are too few repeats for the bounds to cover 95 %: they say what was seen and decide nothing."""
         return not self.covers(LEVEL)
@@ -64,8 +74,8 @@ class Interval:
         if self.exact or level == LEVEL:
             return self
         if not self.sample:
-            raise StatsError("an interval without its repeats has one level; make it with bootstrap_interval")
-        return bootstrap_interval(self.sample, level=level)
+            raise StatsError("an interval without its repeats has one level; make it with median_interval")
+        return median_interval(self.sample, level=level)
 
     def times(self, scale: float) -> Interval:
         """The same in another unit; `scale` is positive."""
@@ -93,36 +103,42 @@ def exactly(value: float, n: int) -> Interval:
     return Interval(value, value, value, n, exact=True)
 
 
+def foretold(value: float) -> Interval:
+    """The interval of a ratio of predicted times, of a machine that measured ones could contradict."""
+    return Interval(value, value * (1 - PREDICTION_ERROR), value * (1 + PREDICTION_ERROR), 1, exact=True)
+
+
 def computed(own: Interval) -> Interval:
     """The interval of a virtual clock's figures, which repeat: exact where all are the same."""
     return exactly(own.median, own.n) if len(set(own.sample)) == 1 else own
 
 
-def bootstrap_interval(
-    values: Sequence[float],
-    *,
-    level: float = LEVEL,
-    num_resamples: int = NUM_RESAMPLES,
-) -> Interval:
-    """The median of `values` with its percentile bootstrap interval.
+def median_interval(values: Sequence[float], *, level: float = LEVEL) -> Interval:
+    """The median of `values` with its exact interval, or their range where they are too few for the level.
 
     ∞ is a value like any other (a run that never converged). Raises: StatsError if empty or NaN.
     """
     sample = _checked(values)
-    median = float(np.median(sample))
-    if len(sample) < 2:
-        return Interval(median, math.nan, math.nan, len(sample), tuple(sample.tolist()))
-    low, high = _bounds(_resampled_medians(sample, num_resamples), level)
-    return Interval(median, low, high, len(sample), tuple(sample.tolist()))
+    n, median = len(sample), float(np.median(sample))
+    if n < 2:
+        return Interval(median, math.nan, math.nan, n, tuple(sample.tolist()))
+    ordered, left_out = np.sort(sample), num_left_out(n, level)
+    return Interval(median, float(ordered[left_out]), float(ordered[n - 1 - left_out]), n, tuple(sample.tolist()))
 
 
-def paired_ratio(
-    a: Sequence[float],
-    b: Sequence[float],
-    *,
-    level: float = LEVEL,
-    num_resamples: int = NUM_RESAMPLES,
-) -> Interval:
+@cache
+def num_left_out(n: int, level: float) -> int:
+    """How many of `n` repeats lie outside the interval at either end; 0 if they are too few for the level too.
+
+    The median lies below the k-th smallest with the probability that fewer than k of n throws of a coin are heads.
+    """
+    outside, k = 0.0, 0
+    while k < n // 2 and (outside := outside + 2 * math.comb(n, k) / 2**n) <= 1 - level + ROUNDING:
+        k += 1
+    return max(0, k - 1)
+
+
+def paired_ratio(a: Sequence[float], b: Sequence[float], *, level: float = LEVEL) -> Interval:
     """The median of aᵢ/bᵢ over interleaved repeats: what drifts slowly touches both halves of a pair and cancels.
 
     Raises: StatsError if the lengths differ, a value is NaN, or a `b` is not positive.
@@ -130,16 +146,10 @@ def paired_ratio(
     if len(a) != len(b):
         raise StatsError(f"paired ratio of {len(a)} and {len(b)} repeats; pass only repeats that both sides have")
     ratios = _checked(a) / _positive(b)
-    return bootstrap_interval(ratios.tolist(), level=level, num_resamples=num_resamples)
+    return median_interval(ratios.tolist(), level=level)
 
 
-def unpaired_ratio(
-    a: Sequence[float],
-    b: Sequence[float],
-    *,
-    level: float = LEVEL,
-    num_resamples: int = NUM_RESAMPLES,
-) -> Interval:
+def unpaired_ratio(a: Sequence[float], b: Sequence[float]) -> Interval:
     """median(a)/median(b) of runs that were not interleaved; each side is resampled by itself. `n` is the smaller side.
 
     Raises: StatsError as `paired_ratio`, but for the lengths.
@@ -149,29 +159,29 @@ def unpaired_ratio(
     median = float(np.median(above) / np.median(below))
     if n < 2:
         return Interval(median, math.nan, math.nan, n)
-    ratios = _resampled_medians(above, num_resamples) / _resampled_medians(below, num_resamples, stream=1)
-    return Interval(median, *_bounds(ratios, level), n)
+    ratios = _resampled_medians(above) / _resampled_medians(below, stream=1)
+    return Interval(median, *_bounds(ratios), n)
 
 
 def quantile_interval(values: Sequence[float], quantile: float) -> Interval:
-    """As `bootstrap_interval` for another quantile than the median; at one level only. Raises: StatsError."""
+    """A percentile bootstrap for another quantile than the median; at one level only. Raises: StatsError."""
     sample = _checked(values)
     found = float(np.quantile(sample, quantile))
     if len(sample) < 2:
         return Interval(found, math.nan, math.nan, len(sample))
-    drawn = np.quantile(sample[_picks(len(sample), NUM_RESAMPLES, 0)], quantile, axis=1)
-    return Interval(found, *_bounds(np.asarray(drawn, dtype=np.float64), LEVEL), len(sample))
+    drawn = np.quantile(sample[_picks(len(sample))], quantile, axis=1)
+    return Interval(found, *_bounds(np.asarray(drawn, dtype=np.float64)), len(sample))
 
 
 def pairs_interval(values: Mapping[tuple[int, int], float], n: int) -> Interval:
     """The mean over pairs of `n` things, which are what is drawn: a pair counts as often as both of its things."""
     places = np.array(list(values))
-    picks = _picks(n, NUM_RESAMPLES, 0)
+    picks = _picks(n)
     counts = np.stack([np.bincount(pick, minlength=n) for pick in picks])
     weights = counts[:, places[:, 0]] * counts[:, places[:, 1]]
     total = weights.sum(axis=1)
     means = (weights @ np.array(list(values.values()), dtype=np.float64))[total > 0] / total[total > 0]
-    return Interval(float(np.mean(list(values.values()))), *_bounds(means, LEVEL), n)
+    return Interval(float(np.mean(list(values.values()))), *_bounds(means), n)
 
 
 def _checked(values: Sequence[float]) -> Floats:
@@ -190,23 +200,22 @@ def _positive(values: Sequence[float]) -> Floats:
     return sample
 
 
-def _resampled_medians(sample: Floats, num_resamples: int, *, stream: int = 0) -> Floats:
-    picks = _picks(len(sample), num_resamples, stream)
-    return np.asarray(np.median(sample[picks], axis=1), dtype=np.float64)
+def _resampled_medians(sample: Floats, *, stream: int = 0) -> Floats:
+    return np.asarray(np.median(sample[_picks(len(sample), stream)], axis=1), dtype=np.float64)
 
 
 @cache
-def _picks(n: int, num_resamples: int, stream: int) -> NDArray[np.int64]:
+def _picks(n: int, stream: int = 0) -> NDArray[np.int64]:
     """The same draws for every sample of `n`: an interval depends on its values alone, not on what else was asked.
 
     Two sides that are resampled independently of each other take different streams.
     """
-    return np.random.default_rng([SEED, n, stream]).integers(0, n, size=(num_resamples, n))
+    return np.random.default_rng([SEED, n, stream]).integers(0, n, size=(NUM_RESAMPLES, n))
 
 
-def _bounds(statistics: Floats, level: float) -> tuple[float, float]:
+def _bounds(statistics: Floats) -> tuple[float, float]:
     """Outer order statistics: no interpolation, which ∞ would turn into NaN."""
     ordered = np.sort(statistics)
-    tail = (1.0 - level) / 2.0
+    tail = (1.0 - LEVEL) / 2.0
     last = len(ordered) - 1
     return float(ordered[math.floor(tail * last)]), float(ordered[math.ceil((1.0 - tail) * last)])

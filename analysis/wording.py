@@ -32,7 +32,7 @@ def interval(value: Interval | None, scale: float = 1.0, digits: int = 3) -> str
 
 
 def _bounds(value: Interval, scale: float = 1.0, digits: int = 3) -> str:
-    if value.exact or not value.has_bounds:
+    if (value.exact and not value.is_foretold) or not value.has_bounds:
         return ""
     low, high = number(value.low * scale, digits), number(value.high * scale, digits)
     return f" ({low} to {high})" if value.is_range else f" [{low}, {high}]"

@@ -124,7 +124,7 @@ def table_note(settings: Sequence[SettingRow]) -> str:
     thin = f" Below {FEWEST_FOR_LEVEL} repeats (… to …) is their range, which decides nothing."
     common = ", ".join(dict.fromkeys(setting.left_out for setting in settings if setting.left_out))
     return (
-        f"Throughput over {', '.join(baselines)}: median of paired repeats [95 % bootstrap interval], "
+        f"Throughput over {', '.join(baselines)}: median of paired repeats [95 % interval], "
         f"n = {repeats}; **bold**: the interval lies above 1. "
         "Compression changes the training: read its speed beside loss and time to target in the report."
         f"{thin if counts[0] < FEWEST_FOR_LEVEL else ''}{f' Throughout: {common}.' if common else ''}"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from analysis.codes.findings import gains_of
 from analysis.codes.rows import CompressionStudy, MethodRow
 from analysis.rows import Drawing
-from analysis.stats import Interval, bootstrap_interval
+from analysis.stats import Interval, median_interval
 from analysis.steps.rows import Setting
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def _gain_curves(rows: Sequence[MethodRow]) -> dict[str, list[tuple[float, Inter
     for row in rows:
         gains = list(gains_of(row, rows).values())
         if row.place.gbit is not None and gains and not row.is_dense:
-            curves.setdefault(row.name, []).append((row.place.gbit, bootstrap_interval(gains)))
+            curves.setdefault(row.name, []).append((row.place.gbit, median_interval(gains)))
     return {name: points for name, points in curves.items() if len(points) >= FEWEST_RATES}
 
 

@@ -11,7 +11,7 @@ from analysis.cells import LOCAL, SIMULATED, is_measured, is_untimed, step_time_
 from analysis.codes.rows import CompressionStudy, MethodRow, PaysBelow, SoonerRow, Threshold
 from analysis.corrections import overrun
 from analysis.naming import method_of
-from analysis.stats import Interval, bootstrap_interval
+from analysis.stats import Interval, median_interval
 from analysis.steps.rows import Setting
 from analysis.steps.times import paying_ranges, place_of
 from analysis.steps.wire_bytes import counted_a_step
@@ -65,7 +65,7 @@ def _row(records: Sequence[Record]) -> MethodRow:
         system=job.system,
         evidence=first.fabric.label,
         phases=median_phases([visible_phases(record.jobs[0]) for record in records]),
-        step_time_s=None if is_foretold or not timed else bootstrap_interval([step_s for _, step_s in by_repeat]),
+        step_time_s=None if is_foretold or not timed else median_interval([step_s for _, step_s in by_repeat]),
         by_repeat=() if is_foretold else by_repeat,
         predicted_s=statistics.median(told) if told else by_repeat[0][1] if is_foretold and timed else None,
         bits=_bits([record.jobs[0] for record in records], code.dense_steps, place.num_workers),
@@ -192,7 +192,7 @@ def _threshold(curves: Sequence[Sequence[tuple[float, float]]], basis: str) -> T
     ranges = [paying_ranges(curve) for curve in curves]
     ends = [_end(own) for own in ranges]
     return Threshold(
-        gbit=bootstrap_interval(ends),
+        gbit=median_interval(ends),
         lowest=curves[0][0][0],
         highest=curves[0][-1][0],
         basis=basis,
@@ -208,7 +208,7 @@ def _end(ranges: Sequence[tuple[float | None, float | None]]) -> float:
 
 def _unshaped(own: Rows, here: Rows) -> Interval | None:
     gains = [gain for row in own if row.place.gbit is None for gain in gains_of(row, here).values()]
-    return bootstrap_interval(gains) if gains else None
+    return median_interval(gains) if gains else None
 
 
 # ---- time to the target
@@ -249,12 +249,12 @@ def _sooner_row(row: TargetRow, study: TargetStudy, here: Rows, home: float) -> 
         name=row.name,
         workload=study.workload,
         home_gbit=home,
-        gains=tuple((gbit, bootstrap_interval(list(gains.values()))) for gbit, gains in by_rate.items()),
+        gains=tuple((gbit, median_interval(list(gains.values()))) for gbit, gains in by_rate.items()),
         threshold=_threshold(_curves(by_rate), "measured steps") if by_rate else None,
         num_reached=row.num_reached,
         num_repeats=len(row.prices),
-        unshaped=bootstrap_interval(list(unshaped.values())) if unshaped else None,
-        lost_too=bootstrap_interval(lost_too) if lost_too else None,
+        unshaped=median_interval(list(unshaped.values())) if unshaped else None,
+        lost_too=median_interval(lost_too) if lost_too else None,
         of=(*(own.record_ids for own in dense), row.record_ids),
     )
 
@@ -275,16 +275,16 @@ def _dense_s(study: TargetStudy, here: Rows, gbit: float | None, home: float) ->
 def _times_s(row: TargetRow, study: TargetStudy, here: Rows, gbit: float | None, home: float) -> dict[int, float]:
     """Seconds to the target by repeat: as measured at home, else steps times the step there, a warm-up's dense ones."""
     if gbit == home:
-        return {place: price.time_s for place, price in enumerate(row.prices) if price.time_s is not None}
+        return row.times_s_by_repeat
     own = _at(here, row.name, gbit)
     dense = _at(here, study.dense.name, gbit)
     if own is None or dense is None:
         return {}
     steps, full = dict(own.by_repeat), dict(dense.by_repeat)
     return {
-        place: _steps_s(price, own.warm_up_steps, steps[place], full[place])
-        for place, price in enumerate(row.prices)
-        if place in steps and place in full
+        price.repeat: _steps_s(price, own.warm_up_steps, steps[price.repeat], full[price.repeat])
+        for price in row.prices
+        if price.repeat in steps and price.repeat in full
     }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from analysis.stats import Interval, bootstrap_interval
+from analysis.stats import Interval, median_interval
 from results.collectives import LARGE_BYTES, CollectiveFacts, Operation
 from results.record import FabricFacts, Record, Status
 
@@ -79,14 +79,14 @@ def _row(records: Sequence[Record]) -> Iterator[CollectiveRow]:
 def _over(every: Sequence[CollectiveFacts], value: Callable[[CollectiveFacts], float | None]) -> Interval | None:
     """Of what every repeat knows."""
     found = [one for one in map(value, every) if one is not None]
-    return bootstrap_interval(found) if len(found) == len(every) else None
+    return median_interval(found) if len(found) == len(every) else None
 
 
 def _share(every: Sequence[CollectiveFacts], fabric: FabricFacts) -> Interval | None:
     rate_bps = fabric.rate_bps
     bus = [own.bus_bps(LARGE_BYTES) for own in every]
     known = [one / rate_bps for one in bus if one is not None and rate_bps]
-    return bootstrap_interval(known) if known and len(known) == len(every) else None
+    return median_interval(known) if known and len(known) == len(every) else None
 
 
 def _sizes(every: Sequence[CollectiveFacts]) -> Iterator[SizeRow]:
@@ -94,10 +94,10 @@ def _sizes(every: Sequence[CollectiveFacts]) -> Iterator[SizeRow]:
     common = set.intersection(*({own.num_bytes for own in facts.sizes} for facts in every))
     for num_bytes in sorted(common):
         here = [own for facts in every for own in facts.sizes if own.num_bytes == num_bytes]
-        algorithm = bootstrap_interval([own.algorithm_bps for own in here])
+        algorithm = median_interval([own.algorithm_bps for own in here])
         yield SizeRow(
             num_bytes=num_bytes,
-            time_s=bootstrap_interval([own.median_s for own in here]),
+            time_s=median_interval([own.median_s for own in here]),
             algorithm_bps=algorithm,
             bus_bps=algorithm.times(every[0].factor),
         )

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from analysis.stats import Interval, bootstrap_interval, paired_ratio
+from analysis.stats import Interval, median_interval, paired_ratio
 from results.record import Record, Status
 from results.traffic import GroupFacts, TrafficFacts
 
@@ -37,7 +37,7 @@ class PacketRow:
 
     def value(self, figure: Figure) -> Interval:
         """A figure over repeats."""
-        return bootstrap_interval([figure(run) for run in self.runs.values()])
+        return median_interval([figure(run) for run in self.runs.values()])
 
     def over(self, other: PacketRow, figure: Figure) -> Interval:
         """A figure over that of another cell, repeat by repeat: equal repeats drew the same starts and sizes."""

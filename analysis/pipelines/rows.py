@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from analysis.stats import Interval, bootstrap_interval, exactly
+from analysis.stats import Interval, exactly, median_interval
 from results.facts import PipelineFacts
 from results.record import JobResult, Record, Status
 
@@ -46,7 +46,7 @@ class PipelineRow:
         """The idle share over repeats, exact on the virtual clock."""
         if not self.bubbles:
             return None
-        return bootstrap_interval(self.bubbles) if self.is_measured else exactly(self.bubbles[0], len(self.bubbles))
+        return median_interval(self.bubbles) if self.is_measured else exactly(self.bubbles[0], len(self.bubbles))
 
     @property
     def samples_per_s(self) -> float:
@@ -81,7 +81,7 @@ def _row(records: Sequence[Record]) -> Iterator[PipelineRow]:
         repeats=tuple(record.repeat for record in records),
         steps_s=tuple(_mean_step_s(own) for own in jobs),
         bubbles=tuple(bubbles) if len(bubbles) == len(facts) else (),
-        accuracy=bootstrap_interval(accuracies) if len(accuracies) == len(jobs) else None,
+        accuracy=median_interval(accuracies) if len(accuracies) == len(jobs) else None,
         ids=tuple(record.id for record in records),
     )
 

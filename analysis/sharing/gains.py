@@ -20,24 +20,24 @@ from analysis.sharing.metrics import (
 )
 from analysis.sharing.rows import CROSSOVER, EXCLUSIVE, Paired, PairRow, SharedJobRow, SharingRow
 from analysis.sharing.steady import steady_step_time_s, steps_here_s, time_here_s
-from analysis.stats import Interval, bootstrap_interval, computed, exactly, paired_ratio
+from analysis.stats import Interval, computed, exactly, median_interval, paired_ratio
 from analysis.targets.training import median_phases
 from results.record import Prediction, Record, SharingFacts
 
 
 def pairs(cells: Sequence[Sequence[Record]]) -> tuple[PairRow, ...]:
     """Cells whose jobs share devices, grouped by what the jobs are and where they ran, policies beside each other."""
-    groups: dict[Pair, list[list[Record]]] = {}
+    groups: dict[tuple[str, Pair], list[list[Record]]] = {}
     for records in cells:
         measured = [record for record in records if is_measured(record) and is_shared(record)]
         if measured:
-            groups.setdefault(pair_key(measured[0]), []).append(measured)
+            groups.setdefault((measured[0].suite, pair_key(measured[0])), []).append(measured)
     alike: dict[object, list[Method]] = {}
     for group in groups.values():
         alike.setdefault(_place(group[0][0]), []).extend(_methods(group[0][0]))
     short = {place: short_names(methods) for place, methods in alike.items()}
     rows = []
-    for key, group in groups.items():
+    for (_, key), group in groups.items():
         row = _pair_row(key, group, short[_place(group[0][0])])
         rows.append(replace(row, rival=rival_row(row, group[0][0], cells)))
     return tuple(sorted(_told_apart(rows), key=lambda row: (row.title, row.group, row.axis, row.at or 0.0)))
@@ -55,6 +55,7 @@ def _pair_row(key: Pair, cells: list[list[Record]], short: Mapping[str, str]) ->
         key=fabric,
         fabric=first.fabric,
         rows=tuple(rows),
+        suite=first.suite,
         group=group if at is None else group.removesuffix(f"-{at:g}"),
         work=work,
         strategy=", ".join(dict.fromkeys(short[str(method)] for method in _methods(first))),
@@ -139,7 +140,6 @@ def _computed(row: SharingRow) -> SharingRow:
         makespan_s=own(row.makespan_s),
         makespan_ratio=own(row.makespan_ratio),
         bound_share=own(row.bound_share),
-        expected_share=own(row.expected_share),
         limit_share=own(row.limit_share),
     )
 
@@ -150,7 +150,6 @@ def _paired(solo: Record, here: Record, prediction: Prediction | None) -> Paired
         solo_s=tuple(map(step_time_s, solo.jobs)),
         here_s=tuple(time_here_s(here, job) for job in here.jobs),
         bound=prediction.gain if prediction else None,
-        expected=prediction.expected_gain if prediction else None,
         fifo_share=fifo_share(solo, here),
         limit_share=limit_share(solo, here),
     )
@@ -162,11 +161,6 @@ def _with_metrics(
     """The row with all that goes beyond gain and bound; turns need no repeat alone to be told."""
     fifo = [one.fifo_share for one in row.paired if one.fifo_share is not None]
     limits = [(one.gain, one.limit_share) for one in row.paired if one.limit_share is not None]
-    expected = [
-        (one.fifo_share * one.bound, one.expected)
-        for one in row.paired
-        if one.expected and one.bound and one.fifo_share is not None
-    ]
     jobs = (
         replace(
             job,
@@ -180,8 +174,6 @@ def _with_metrics(
         row,
         jobs=tuple(jobs),
         bound_share=None if row.is_reference else _over(fifo),
-        expected=_over([one.expected for one in row.paired if one.expected]),
-        expected_share=None if row.is_reference else _ratio(expected),
         limit=None if row.is_reference else _over([gain / share for gain, share in limits]),
         limit_share=None if row.is_reference else _over([share for _, share in limits]),
         jain=_over([jain_index(one) for one in row.paired]),
@@ -198,7 +190,7 @@ def _throughput(solo: Record, here: Record) -> float:
 
 
 def _over(values: Sequence[float]) -> Interval | None:
-    return bootstrap_interval(values) if values else None
+    return median_interval(values) if values else None
 
 
 def _ratio(quotients: Iterable[tuple[float, float]]) -> Interval | None:
@@ -230,7 +222,7 @@ def _job(
         name=job.name,
         workload=job.workload,
         strategy=str(method_of(job)),
-        step_time_s=bootstrap_interval([time_here(record, place) for record in records]),
+        step_time_s=median_interval([time_here(record, place) for record in records]),
         solo_step_time_s=_over(solo),
         slowdown=_ratio(slowdowns),
         phases=median_phases([record.jobs[place].phases for record in records]),

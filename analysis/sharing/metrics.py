@@ -13,7 +13,7 @@ import numpy as np
 
 from analysis.cells import fabric_key, is_measured, is_shared, step_time_s, work_of
 from analysis.sharing.rows import NAIVE, PHASE, Paired, PairRow, PhaseRange, RivalRow, SharingRow, TurnFacts
-from analysis.stats import bootstrap_interval, paired_ratio
+from analysis.stats import median_interval, paired_ratio
 from results.record import JobResult, Record, SharingFacts
 
 Matched = Sequence[tuple[Record, Record]]
@@ -51,7 +51,7 @@ def turn_facts(facts: Sequence[SharingFacts]) -> TurnFacts | None:
     p50s = _known(fact.handover_p50_s for fact in facts)
     return TurnFacts(
         num_handovers=statistics.median(fact.num_handovers for fact in facts),
-        handover_p50_s=bootstrap_interval(p50s) if p50s else None,
+        handover_p50_s=median_interval(p50s) if p50s else None,
         handover_p99_s=_median(fact.handover_p99_s for fact in facts),
         device_busy=_median(fact.device_busy for fact in facts),
         link_busy=_median(fact.link_busy for fact in facts),
@@ -82,7 +82,7 @@ def phase_range(rows: Sequence[SharingRow]) -> PhaseRange | None:
         return None
     by_repeat = {repeat: statistics.median(gain[repeat] for gain in gains) for repeat in repeats}
     medians = [row.throughput.median for row in offsets if row.throughput is not None]
-    median = bootstrap_interval(list(by_repeat.values()))
+    median = median_interval(list(by_repeat.values()))
     return PhaseRange(
         num_phases=len(offsets), median=median, lowest=min(medians), highest=max(medians), by_repeat=by_repeat
     )

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from analysis.sharing.axes import RHO
 from analysis.sharing.rows import CROSSOVER, OptimisedRow, OptimiserRow, PairRow, SharingRow
-from analysis.stats import Interval, bootstrap_interval
+from analysis.stats import Interval, median_interval
 
 FEWEST = 3  # strategies that make a comparison
 ELSEWHERE_EQUAL = ("", RHO)  # on other axes more than the strategy differs
@@ -64,4 +64,4 @@ def _normalised(plain_s: Sequence[float], here_s: Sequence[float]) -> float:
 
 
 def _over(values: Sequence[float]) -> Interval | None:
-    return bootstrap_interval(values) if values else None
+    return median_interval(values) if values else None

@@ -42,7 +42,7 @@ class SharedJobRow:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Paired:
     """One repeat beside the exclusive one that ran near it: every job's step time alone and here, and the theory's
-    gain, as a bound and with the costs of handing over.
+    gain.
 
     `fifo_share` and `limit_share` are the shares of T* and of the hard limit that it uses, from that one's costs.
     """
@@ -51,7 +51,6 @@ class Paired:
     solo_s: tuple[float, ...]
     here_s: tuple[float, ...]
     bound: float | None = None
-    expected: float | None = None
     fifo_share: float | None = None
     limit_share: float | None = None
 
@@ -84,12 +83,10 @@ class SharingRow:
     over the steps in which all jobs ran; 1 by definition for `exclusive`, whose jobs take turns
     job by job. `makespan_ratio`: makespan of `exclusive` over makespan here; includes start, tail and
     evaluation. `bound`: the gain Σt/T* from measured c, m, t, predicted for a link that serves messages in order.
-    `bound_share`: T* over the period here, repeat by repeat, both from the costs of one repeat. `expected_share`: the
-    same against the period expected with the cost of handing over and the measured interference, where it was recorded.
+    `bound_share`: T* over the period here, repeat by repeat, both from the costs of one repeat.
     `limit_share`: the hard limit over the period here (see `analysis.sharing.limits`), `limit` the gain that the limit
-    allows. `jain`: Jain's index of the jobs' normalised progress
-    t/T, 1 where all are slowed alike. `weights_equal` of `weights_compared` jobs ended with the very weights that they
-    have when they run alone with the same seed.
+    allows. `jain`: Jain's index of the jobs' normalised progress t/T, 1 where all are slowed alike. `weights_equal` of
+    `weights_compared` jobs ended with the very weights that they have when they run alone with the same seed.
     """
 
     cell: str
@@ -111,8 +108,6 @@ class SharingRow:
     at: float | None = None
     systems: tuple[str, ...] = ()
     paired: tuple[Paired, ...] = ()
-    expected: Interval | None = None
-    expected_share: Interval | None = None
     limit: Interval | None = None
     limit_share: Interval | None = None
     jain: Interval | None = None
@@ -124,11 +119,6 @@ class SharingRow:
     def way(self) -> str:
         """The policy as legends call it, with the link where it is shared and not taken in turns."""
         return f"{self.policy}, fair link" if self.link == FAIR else self.policy
-
-    @property
-    def share(self) -> Interval | None:
-        """Measured over predicted gain: over the expected one where it is known, else over the bound."""
-        return self.expected_share or self.bound_share
 
     @property
     def p99_ratio(self) -> float | None:
@@ -162,7 +152,7 @@ class PhaseRange:
 class PairRow:
     """Jobs that share devices, under each policy that was tried. `names` says which jobs.
 
-    `group` is the suite's name for the question, `axis` and `at` the sweep it lies on, `strategy` the short name of
+    `group` is the `suite`'s name for the question, `axis` and `at` the sweep it lies on, `strategy` the short name of
     what the jobs do about communication by themselves.
     """
 
@@ -170,6 +160,7 @@ class PairRow:
     key: FabricKey
     fabric: FabricFacts
     rows: tuple[SharingRow, ...]
+    suite: str = ""
     group: str = ""
     work: Work = ()
     strategy: str = ""

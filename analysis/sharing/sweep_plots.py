@@ -176,15 +176,16 @@ def _shares(axes: Axes, row: SweepRow) -> None:
     """Measured over predicted gain of crossover; naive and others do not claim to reach it."""
     shown: list[Interval] = []
     for series in (series for series in row.series if series.way in (CROSSOVER, FAIR_WAY)):
-        known = [(at, one.share) for at, one in series.points if one.share is not None]
+        known = [(at, one.bound_share) for at, one in series.points if one.bound_share is not None]
         drawn = way_look(series.way)
         style: dict[str, Any] = {"color": drawn.colour, "marker": drawn.marker, "linestyle": drawn.dash}
         if known:
             theme.error_bars(axes, [at for at, _ in known], [share for _, share in known], markersize=2.6, **style)
             shown += [share for _, share in known]
-    if row.level is not None and row.level.share is not None:
-        axes.plot(_ends(row.values), [row.level.share.median] * 2, color=way_look(row.level.way).colour, linewidth=1.2)
-        shown.append(row.level.share)
+    if row.level is not None and row.level.bound_share is not None:
+        level = row.level.bound_share
+        axes.plot(_ends(row.values), [level.median] * 2, color=way_look(row.level.way).colour, linewidth=1.2)
+        shown.append(level)
     lows = [share.low if share.has_bounds else share.median for share in shown]
     axes.set_ylim(min([0.9, *(low - 0.02 for low in lows)]), max([1.04, *(_high(share) + 0.01 for share in shown)]))
     _one(axes, row.values)

@@ -27,7 +27,7 @@ def _busy(share: float | None) -> str:
 
 
 METRICS: tuple[ColumnOf[SharingRow], ...] = (
-    ColumnOf("of\npredicted", 0, lambda row: NOT_KNOWN if row.share is None else number(row.share.median)),
+    ColumnOf("of\npredicted", 0, lambda row: NOT_KNOWN if row.bound_share is None else number(row.bound_share.median)),
     ColumnOf("p99 step\n/ alone", 1, lambda row: NOT_KNOWN if row.p99_ratio is None else f"{number(row.p99_ratio)}×"),
     ColumnOf("Jain\nindex", 2, lambda row: number(row.jain.median if row.jain else None)),
     ColumnOf("device\nbusy", 3, lambda row: _busy(row.turns.device_busy if row.turns else None)),

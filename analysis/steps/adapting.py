@@ -8,7 +8,7 @@ from statistics import median
 
 from analysis import naming
 from analysis.cells import fabric_key, is_measured
-from analysis.stats import Interval, bootstrap_interval
+from analysis.stats import Interval, median_interval
 from results.facts import real_size
 from results.record import Adapted, Record
 
@@ -92,7 +92,7 @@ def _all(report: Sequence[Adapted], what: str) -> list[Adapted]:
 
 def _interval(values: Iterable[float | None]) -> Interval | None:
     known = [value for value in values if value is not None]
-    return bootstrap_interval(known) if known else None
+    return median_interval(known) if known else None
 
 
 def _settings(chosen: Adapted, method: naming.Method, size_scale: int) -> str:

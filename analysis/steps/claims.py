@@ -18,7 +18,7 @@ from analysis.claims import (
     side,
     text_of,
 )
-from analysis.stats import FEWEST_FOR_LEVEL, Interval, bootstrap_interval
+from analysis.stats import FEWEST_FOR_LEVEL, Interval, median_interval
 from analysis.steps.rows import ErrorRow, Setting, StepRow, on_fabric
 from analysis.wording import percent, plural
 
@@ -133,7 +133,7 @@ def speedup(own: StepRow, other: StepRow) -> Interval | None:
     """The other's step over this one, repeat by repeat; None where no repeat is shared."""
     theirs = dict(other.by_repeat)
     ratios = [theirs[repeat] / step_s for repeat, step_s in own.by_repeat if repeat in theirs]
-    return bootstrap_interval(ratios) if ratios else None
+    return median_interval(ratios) if ratios else None
 
 
 def fastest(rows: Iterable[StepRow]) -> StepRow | None:

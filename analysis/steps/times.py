@@ -16,7 +16,7 @@ from dataclasses import replace
 
 from analysis import naming
 from analysis.cells import LOCAL, SIMULATED, fabric_key, is_measured, is_shared, num_workers, step_time_s
-from analysis.stats import NOISE, Interval, bootstrap_interval, pairs_interval, quantile_interval
+from analysis.stats import NOISE, Interval, median_interval, pairs_interval, quantile_interval
 from analysis.steps.rows import ErrorRow, PaysRow, Setting, StepRow, StudyRow, on_fabric
 from analysis.targets.training import median_phases, visible_phases
 from results.lines import line_s_per_byte
@@ -106,7 +106,7 @@ def _row(records: Sequence[Record]) -> StepRow:
     known = [step_s for step_s in told if step_s is not None]
     return replace(
         row,
-        step_time_s=bootstrap_interval([step_s for _, step_s in by_repeat]),
+        step_time_s=median_interval([step_s for _, step_s in by_repeat]),
         by_repeat=by_repeat,
         predicted_s=statistics.median(known) if known else None,
         bound_s=_all_in_one_s(first),
@@ -289,7 +289,7 @@ def errors_of(name: str, rows: Sequence[StepRow]) -> ErrorRow:
     return ErrorRow(
         of=name,
         num_cells=len(signed),
-        median=bootstrap_interval(sizes),
+        median=median_interval(sizes),
         p95=quantile_interval(sizes, 0.95),
         worst=max(sizes),
         bias=statistics.median(signed),

@@ -156,7 +156,6 @@ def _row(records: Cell, name: str, goal: _Goal, *, is_dense: bool) -> TargetRow:
     ends, job = [_held_out(record)[-1] for record in ended], next(r.jobs[0] for r in records if r.jobs)
     accuracies = Spread.of([point.accuracy for point in ends if point.accuracy is not None])
     losses = Spread.of([point.loss for point in ends])
-    lost = Price(steps=math.inf, num_bytes=math.inf, time_s=math.inf)
     return TargetRow(
         name=name,
         strategy=str(method_of(job)),
@@ -165,7 +164,7 @@ def _row(records: Cell, name: str, goal: _Goal, *, is_dense: bool) -> TargetRow:
         final_accuracy=accuracies,
         final_loss=losses,
         finals=tuple((r.repeat, _final(_held_out(r)[-1], goal.metric)) for r in ended),
-        prices=(*(_price(record, goal) for record in ended), *[lost] * len(diverged)),
+        prices=(*(_price(record, goal) for record in ended), *map(_never, diverged)),
         course=_course([_held_out(record) for record in ended], goal.metric),
         clock=job.clock if _has_clock(job) else "none",
         num_diverged=len(diverged),
@@ -188,24 +187,31 @@ def _optimizer(records: Cell) -> str:
     return str(jobs[0].get("optimizer", "")) if jobs else ""
 
 
+def _never(record: Record) -> Price:
+    return Price(repeat=record.repeat, steps=math.inf, num_bytes=math.inf, time_s=math.inf)
+
+
 def _price(record: Record, goal: _Goal) -> Price:
     job = record.jobs[0]
     point = next((point for point in _held_out(record) if goal.is_met(point)), None)
     each = counted_a_step(job)
     if point is None:
         return Price(
+            repeat=record.repeat,
             steps=math.inf,
             num_bytes=None if each is None else math.inf,
             time_s=math.inf if _has_clock(job) else None,
         )
     by_mean = None if each is None else each * point.step
     sent = by_mean if point.sent_bytes is None else point.sent_bytes
-    return Price(steps=point.step, num_bytes=sent, time_s=point.time_s if _has_clock(job) else None)
+    time_s = point.time_s if _has_clock(job) else None
+    return Price(repeat=record.repeat, steps=point.step, num_bytes=sent, time_s=time_s)
 
 
 def _has_clock(job: JobResult) -> bool:
     """Whether the times of its curve are known: a predicted step is of one kind, and a warm-up's are of another."""
-    return job.clock != "none" and not (job.clock == "predicted" and job.code is not None and job.code.dense_steps > 0)
+    warms_up = job.code is not None and max(job.code.dense_steps, job.code.ramp_steps) > 0
+    return job.clock != "none" and not (job.clock == "predicted" and warms_up)
 
 
 def _course(repeats: Sequence[Sequence[CurvePoint]], metric: str) -> HeldOutCurve | None:

@@ -43,6 +43,7 @@ class HeldOutCurve:
 class Price:
     """What a repeat had paid when it first stood at the target; ∞ where it never did, None where nobody counted."""
 
+    repeat: int
     steps: float
     num_bytes: float | None
     time_s: float | None
@@ -84,6 +85,16 @@ class TargetRow:
     falls_short: float | None = None
     ends: tuple[HeldOutEnd, ...] = ()
     record_ids: tuple[str, ...] = ()
+
+    @property
+    def steps_by_repeat(self) -> dict[int, float]:
+        """Steps to the target of every repeat."""
+        return {price.repeat: price.steps for price in self.prices}
+
+    @property
+    def times_s_by_repeat(self) -> dict[int, float]:
+        """Seconds to the target of the repeats whose time is known."""
+        return {price.repeat: price.time_s for price in self.prices if price.time_s is not None}
 
     @property
     def num_reached(self) -> int:

@@ -25,7 +25,7 @@ from analysis.cells import (
     step_time_s,
 )
 from analysis.rows import CellRow, SettingRow
-from analysis.stats import Interval, bootstrap_interval, paired_ratio
+from analysis.stats import Interval, median_interval, paired_ratio
 from analysis.targets import convergence
 from results.record import JobResult, Phases, Record
 
@@ -156,7 +156,7 @@ def _cell(records: Sequence[Record], workers: int) -> CellRow:
     counted = workers if job.system == LOCAL else own_workers
 
     def over(value: Callable[[JobResult], float]) -> Interval:
-        return bootstrap_interval([value(job) for job in jobs])
+        return median_interval([value(job) for job in jobs])
 
     def samples_per_s(job: JobResult) -> float:
         return samples_per_step(job, counted) / step_time_s(job)
@@ -185,7 +185,7 @@ def _cell(records: Sequence[Record], workers: int) -> CellRow:
         wire_bytes=_median_bytes([job.wire_bytes for job in jobs]),
         interface_bytes=_median([job.interface_bytes for job in jobs]),
         peak_memory_bytes=max(job.peak_memory_bytes for job in jobs),
-        final_loss=bootstrap_interval([curve[-1].loss for curve in held_out]) if _finite(held_out) else None,
+        final_loss=median_interval([curve[-1].loss for curve in held_out]) if _finite(held_out) else None,
         final_accuracy=_final_accuracy(held_out),
         repeat_samples_per_s=tuple(map(samples_per_s, jobs)),
         steps_s=tuple(step for job in jobs for step in job.step_times_s()),
@@ -202,7 +202,7 @@ def _finite(curves: Sequence[convergence.Curve]) -> bool:
 def _final_accuracy(curves: Sequence[convergence.Curve]) -> Interval | None:
     values = [curve[-1].accuracy for curve in curves]
     known = [value for value in values if value is not None]
-    return bootstrap_interval(known) if known and len(known) == len(values) else None
+    return median_interval(known) if known and len(known) == len(values) else None
 
 
 def _speedup(base: Sequence[Record], own: Sequence[Record]) -> Interval | None:
@@ -216,7 +216,7 @@ def _speedup(base: Sequence[Record], own: Sequence[Record]) -> Interval | None:
 
 def _time_to_target(records: Sequence[Record], target: float | None) -> Interval | None:
     times = convergence.times_to_loss_s(records, target) if target is not None else []
-    return bootstrap_interval(times) if times else None
+    return median_interval(times) if times else None
 
 
 def visible_phases(job: JobResult) -> Phases:

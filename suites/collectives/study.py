@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from analysis.claims import CellValue, ClaimRow, Formula, Level, judge
 from analysis.collectives.rows import CollectiveRow
-from analysis.stats import bootstrap_interval
+from analysis.stats import median_interval
 from analysis.study import Evidence, Study
 from results.collectives import Operation
 from suites.collectives.grid import NAME
@@ -70,9 +70,7 @@ def _alphas(rows: Sequence[CollectiveRow], other: str, own: str) -> Iterator[Cel
         mine = dict(row.alphas)
         ratios = [theirs / mine[repeat] for repeat, theirs in beside.alphas if mine.get(repeat)] if beside else []
         if beside is not None and ratios:
-            yield CellValue(
-                f"{row.operation}, {row.num_ranks} ranks", bootstrap_interval(ratios), (beside.ids, row.ids)
-            )
+            yield CellValue(f"{row.operation}, {row.num_ranks} ranks", median_interval(ratios), (beside.ids, row.ids))
 
 
 def _place(row: CollectiveRow) -> tuple[Operation, int, float | None]:

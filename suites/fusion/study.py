@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 
 from analysis.cells import OURS, SIMULATED
 from analysis.claims import CellValue, ClaimRow, Formula
-from analysis.stats import NOISE, exactly
+from analysis.stats import NOISE, foretold
 from analysis.steps.claims import Accepts, Select, StepClaim, by_place, fastest, over, speedup, step_claims
 from analysis.steps.rows import StepRow
 from analysis.study import Evidence, Study
@@ -61,7 +61,7 @@ def _predicted_efficiency(workload: str, num_workers: int, gbit: float) -> Selec
                     and row.predicted_s
                     and row.evidence == SIMULATED
                 ):
-                    name, efficiency = f"{row.name} ({place.describe()})", exactly(compute_s / row.predicted_s, 1)
+                    name, efficiency = f"{row.name} ({place.describe()})", foretold(compute_s / row.predicted_s)
                     yield CellValue(name, efficiency, (row.ids, row.ids))
 
     return select

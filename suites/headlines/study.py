@@ -15,7 +15,7 @@ from math import inf
 from analysis.cells import OURS
 from analysis.claims import CellValue, ClaimRow, Formula, Level, judge, out_of_reach
 from analysis.sharing.rows import CROSSOVER, PairRow
-from analysis.stats import bootstrap_interval, exactly
+from analysis.stats import foretold, median_interval
 from analysis.steps.claims import fastest, speedup
 from analysis.steps.rows import StepRow
 from analysis.study import Evidence, Study
@@ -36,12 +36,16 @@ def claims(evidence: Evidence) -> Iterable[ClaimRow]:
     """Every claim with its verdict; none where the suite was not asked for."""
     if NAME not in evidence.suites:
         return
+    judged = set[tuple[PaperSetting, frozenset[str]]]()  # two papers' baselines make two headlines of one method
     for headline in HEADLINES:
         here = rows_of(headline.place, evidence.steps)
         own, baseline = row_of(headline.own, here), row_of(headline.baseline, here)
         dense = [row for row in here if row is not own and row.strategy.names <= PLAIN_SUMS and row.system == OURS]
         yield _faster(_as_the_paper(headline), own, baseline)
-        yield _faster(_at_its_best(headline), own, _fastest(dense, measured=own is not None and bool(own.by_repeat)))
+        if (method := (headline.place, names_of(headline.own))) not in judged:
+            judged.add(method)
+            best = _fastest(dense, measured=own is not None and bool(own.by_repeat))
+            yield _faster(_at_its_best(headline), own, best)
         yield _left(headline, _room(headline), baseline)
     yield judge(_CROSSOVER, list(_crossover_gains(evidence.pairs)))
     for claim, reason in OUT_OF_REACH:
@@ -59,9 +63,14 @@ def _where(row: StepRow) -> tuple[str, str, int, int, float | None]:
     return own.suite, own.workload, own.batch_size, own.num_workers, own.gbit
 
 
+def names_of(text: str) -> frozenset[str]:
+    """A strategy's plug-ins, by which it is known: each of the suite's differs in these, bucket sizes apart."""
+    return frozenset(part.partition("(")[0] for part in split_parts(text))
+
+
 def row_of(text: str, rows: Iterable[StepRow]) -> StepRow | None:
-    """The row of a strategy, known by its plug-ins: each of the suite's differs in these, bucket sizes apart."""
-    names = frozenset(part.partition("(")[0] for part in split_parts(text))
+    """The row of a strategy."""
+    names = names_of(text)
     return next((row for row in rows if row.strategy.names == names and row.system == OURS), None)
 
 
@@ -116,10 +125,10 @@ def _left(headline: Headline, level: Level, baseline: StepRow | None) -> ClaimRo
         return judge(level, [])
     name = f"no communication over {baseline.name} ({baseline.place.describe()})"
     if baseline.by_repeat:
-        ratios = bootstrap_interval([step_s / baseline.single_s for _, step_s in baseline.by_repeat])
+        ratios = median_interval([step_s / baseline.single_s for _, step_s in baseline.by_repeat])
         cell = CellValue(name, ratios, (baseline.ids, baseline.single_ids))
         return judge(replace(level, quantity=f"Step {level.quantity}", formula=Formula.OVER_MEDIAN), [cell])
-    share = exactly(min(1.0, (baseline.phases.compute_s or 0.0) / (baseline.predicted_s or inf)), 1)
+    share = foretold(min(1.0, (baseline.phases.compute_s or 0.0) / (baseline.predicted_s or inf)))
     return judge(
         replace(
             level,
@@ -138,7 +147,7 @@ def _on_clock(level: Level, own: StepRow | None, rival: StepRow | None) -> Claim
     cells = []
     if own is not None and rival is not None and own.predicted_s and rival.predicted_s:
         name = f"{own.name} over {rival.name} ({own.place.describe()})"
-        cells.append(CellValue(name, exactly(rival.predicted_s / own.predicted_s, 1), (rival.ids, own.ids)))
+        cells.append(CellValue(name, foretold(rival.predicted_s / own.predicted_s), (rival.ids, own.ids)))
     quantity = f"Predicted speed-up, {level.quantity}"
     return judge(replace(level, quantity=quantity, formula=Formula.PREDICTED_STEP), cells)
 

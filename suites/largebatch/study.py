@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from analysis.claims import CellValue, ClaimRow, Formula, Level, judge
-from analysis.stats import bootstrap_interval
+from analysis.stats import median_interval
 from analysis.study import Evidence, Study
 from analysis.targets.rows import HeldOutEnd, TargetRow, TargetStudy
 from suites.largebatch.cells import BASE_BATCH, DIGITS, TEXT, LargeBatchTask
@@ -93,9 +93,9 @@ def _measured(evidence: Evidence, claim: BatchClaim) -> Iterator[CellValue]:
         cell = f"{claim.rule}, batch {batch}, {claim.task.workload.label}"
         pairs = _pairs(other, row)
         if claim.task is DIGITS:
-            value = bootstrap_interval([theirs.accuracy - own.accuracy for theirs, own in pairs])
+            value = median_interval([theirs.accuracy - own.accuracy for theirs, own in pairs])
         else:
-            value = bootstrap_interval([theirs.loss / own.loss for theirs, own in pairs])
+            value = median_interval([theirs.loss / own.loss for theirs, own in pairs])
         yield CellValue(cell, value, (other.record_ids, row.record_ids))
 
 

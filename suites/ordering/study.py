@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from analysis.cells import OURS
 from analysis.claims import CellValue, ClaimRow, Formula
-from analysis.stats import bootstrap_interval
+from analysis.stats import median_interval
 from analysis.steps.claims import StepClaim, by_place, fastest, over, speedup, step_claims
 from analysis.steps.rows import StepRow
 from analysis.study import Evidence, Study
@@ -56,7 +56,7 @@ def _of_bound(rows: Sequence[StepRow]) -> Iterator[CellValue]:
         shares = [(a - b) / (a - bound_s) for a, b in both if a - bound_s > VISIBLE * a]
         if shares:
             yield CellValue(
-                f"{best.name} ({place.describe()})", bootstrap_interval(shares), (plain.ids, best.ids, best.single_ids)
+                f"{best.name} ({place.describe()})", median_interval(shares), (plain.ids, best.ids, best.single_ids)
             )
 
 

@@ -84,7 +84,11 @@ def _of_papers(rows: Rows, evidence: Evidence) -> Iterator[ClaimRow]:
     )
     yield judge(
         _over("Stanza (Wu et al., 2018): VGG's layers in two stages beat data parallelism"),
-        list(_against(rows, "planned", "stanza", "data-parallel", _throughput)),
+        [
+            found
+            for found in _against(rows, "planned", "stanza", "data-parallel", _throughput)
+            if found.cell.partition("/")[2].startswith("vgg")
+        ],
     )
 
 
@@ -189,21 +193,23 @@ def _steps_to_target(evidence: Evidence, label: str) -> Iterator[CellValue]:
     for study in evidence.targets:
         if study.suite != NAME:
             continue
-        dense = [price.steps for price in study.dense.prices]
+        dense = study.dense.steps_by_repeat
         for row in study.rows:
-            own = [price.steps for price in row.prices]
-            if row.strategy.startswith(f"{label}(rate_steps") and len(own) == len(dense):
+            own = row.steps_by_repeat
+            both = sorted(own.keys() & dense.keys())
+            if row.strategy.startswith(f"{label}(rate_steps") and both:
+                ratio = paired_ratio([own[repeat] for repeat in both], [dense[repeat] for repeat in both])
                 ids = row.record_ids, study.dense.record_ids
-                yield CellValue(f"{row.strategy}, {study.title}", paired_ratio(own, dense), ids)
+                yield CellValue(f"{row.strategy}, {study.title}", ratio, ids)
 
 
 def _shares(evidence: Evidence) -> Iterator[CellValue]:
     for pair in evidence.pairs:
         row = pair.row(CROSSOVER)
-        if pair.group.startswith("two-jobs") and row is not None and row.share is not None:
+        if pair.suite == NAME and pair.group.startswith("two-jobs") and row is not None and row.bound_share is not None:
             # Of the virtual clock a repeat is as good as many.
             on_clock = "-clock" in pair.group
-            share = exactly(row.share.median, row.share.n) if on_clock else row.share
+            share = exactly(row.bound_share.median, row.bound_share.n) if on_clock else row.bound_share
             yield CellValue(row.cell, share, (pair.alone_ids, row.record_ids))
 
 

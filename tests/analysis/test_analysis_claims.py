@@ -43,7 +43,7 @@ def changed(records: Sequence[Record], cell: str, factor: float) -> list[Record]
 
 
 def test_good_records_meet_what_they_show_and_say_so_with_number_n_and_interval(summary: Summary) -> None:
-    replay = claim(summary, "Replay on 4 and 8 hosts, ρ")
+    replay = claim(summary, "Replay among 4 or 8 workers, ρ")
     assert replay.outcome is Outcome.MET
     assert "median of 14 cells" in replay.sentence
     assert "n = 10" in replay.sentence
@@ -75,7 +75,7 @@ def test_what_was_not_run_is_not_measured(summary: Summary) -> None:
 def test_one_slow_cell_makes_a_claim_missed_and_is_named() -> None:
     records = crossover_suite(only=RHO + PAIRS)
     cell = "rho-overlap-1/resnet50-replay+resnet50-replay/crossover"
-    found = claim(summary_of(changed(records, cell, 1.08)), "Replay on 4 and 8 hosts, ρ")
+    found = claim(summary_of(changed(records, cell, 1.08)), "Replay among 4 or 8 workers, ρ")
     assert found.outcome is Outcome.MISSED
     assert f"Missed in {cell}." in found.sentence
     assert "13 of 14" in found.sentence
@@ -100,7 +100,7 @@ def test_a_fair_link_that_wins_clearly_is_seen() -> None:
 def test_too_few_repeats_do_not_count() -> None:
     records = crossover_suite(only=RHO + PAIRS)
     few = [one for one in records if one.repeat < 5]
-    found = claim(summary_of(few), "Replay on 4 and 8 hosts, ρ")
+    found = claim(summary_of(few), "Replay among 4 or 8 workers, ρ")
     assert found.outcome is Outcome.UNDECIDED
     assert "14 cells with fewer than 6 repeats" in found.sentence
 
@@ -169,7 +169,7 @@ def test_one_worker_with_virtual_peers_is_no_null_control() -> None:
 def test_a_paced_cell_is_as_wide_as_its_workers_with_the_virtual_ones() -> None:
     records = crossover_suite(only=RHO)
     paced = [replace(one, fabric=replace(one.fabric, kind="paced", num_hosts=1, num_virtual=3)) for one in records]
-    start = "Replay on 4 and 8 hosts, ρ"
+    start = "Replay among 4 or 8 workers, ρ"
     found = summary_of(paced)
     assert len(claim(found, start).cells) == len(claim(summary_of(records), start).cells) > 0
     assert {row.num_workers for row in found.sweeps} == {4}

@@ -17,7 +17,7 @@ from analysis.codes.figures import compression_drawings
 from analysis.codes.rows import CompressionStudy, MethodRow, PaysBelow, SoonerRow
 from analysis.report import render_page
 from analysis.rows import Summary
-from analysis.stats import bootstrap_interval
+from analysis.stats import median_interval
 from analysis.tables import render, rows_as_json
 from results.record import Record, Status
 from suites.reports import summary_of
@@ -163,7 +163,7 @@ def test_the_suite_s_own_claims_are_judged(summary: Summary) -> None:
     first = claim(summary, "At 200 Mbit/s")
     assert first.outcome is Outcome.MET
     assert "resnet20-digits" in first.sentence
-    assert sooner(summary.compression, "1-bit SGD").lost_too == bootstrap_interval([0.0] * 8)
+    assert sooner(summary.compression, "1-bit SGD").lost_too == median_interval([0.0] * 8)
     above = claim(summary, "There is a rate above")
     assert above.outcome is Outcome.MET  # the made-up half is sooner up to the highest rate, and not on no rate at all
     assert sooner(summary.compression, "fp16").unshaped is not None

@@ -22,7 +22,7 @@ from analysis.claims import (
     surely_above,
     text_of,
 )
-from analysis.stats import LEVEL, Interval, bootstrap_interval, exactly
+from analysis.stats import LEVEL, Interval, exactly, median_interval
 from analysis.wording import factor
 
 repeats = st.lists(st.floats(0.5, 2.0), min_size=1, max_size=14)
@@ -30,7 +30,7 @@ repeats = st.lists(st.floats(0.5, 2.0), min_size=1, max_size=14)
 
 def spread(middle: float, n: int = 6, width: float = 0.02) -> Interval:
     """Repeats evenly around a value."""
-    return bootstrap_interval([middle + width * (place / (n - 1) - 0.5) for place in range(n)])
+    return median_interval([middle + width * (place / (n - 1) - 0.5) for place in range(n)])
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_where_nothing_is_above_one_of_many_is_found_above_in_at_most_5_percent(
     for _ in range(num_runs):
         reference = numbers.normal(1.0, 0.01, n)
         cells = [(reference / numbers.normal(1.0, 0.01, n)).tolist() for _ in range(4)]
-        wrong += any(surely_above([bootstrap_interval(cell) for cell in cells], 1.0))
+        wrong += any(surely_above([median_interval(cell) for cell in cells], 1.0))
     assert wrong / num_runs <= 0.05 + 3 * math.sqrt(0.05 * 0.95 / num_runs)
 
 
@@ -102,7 +102,7 @@ def test_exact_values_need_no_correction() -> None:
 @settings(max_examples=60, deadline=None)
 @given(st.lists(repeats, min_size=1, max_size=4), st.floats(0.6, 1.8), st.booleans())
 def test_a_threshold_and_its_opposite_are_never_both_met(cells: list[list[float]], at: float, some: bool) -> None:
-    values = [bootstrap_interval(values) for values in cells]
+    values = [median_interval(values) for values in cells]
     above, below = decide(values, low=at, some=some), decide(values, high=at, some=not some)
     assert not (above is below is Outcome.MET) or any(value.low == value.high == at for value in values)
     assert (above is Outcome.MISSED) <= (below is not Outcome.MISSED)
@@ -113,7 +113,7 @@ def test_a_threshold_and_its_opposite_are_never_both_met(cells: list[list[float]
 def test_a_busier_machine_widens_and_never_turns_a_verdict_round(values: list[float], factor_of: float) -> None:
     middle = statistics.median(values)
     wider = [middle + factor_of * (value - middle) for value in values]
-    verdicts = {decide([bootstrap_interval(sample)], low=1.0) for sample in (values, wider)}
+    verdicts = {decide([median_interval(sample)], low=1.0) for sample in (values, wider)}
     assert {Outcome.MET, Outcome.MISSED} != verdicts
 
 

@@ -33,7 +33,7 @@ def row(strategy: str, times_s: list[float], *, dense: bool = False) -> TargetRo
         final=None,
         final_accuracy=None,
         final_loss=None,
-        prices=tuple(Price(steps=10, num_bytes=None, time_s=time_s) for time_s in times_s),
+        prices=tuple(Price(repeat=r, steps=10, num_bytes=None, time_s=time_s) for r, time_s in enumerate(times_s)),
         course=None,
         clock="virtual",
         is_dense=dense,

@@ -9,7 +9,7 @@ from functools import cache
 import pytest
 
 from analysis.naming import Method
-from analysis.stats import bootstrap_interval
+from analysis.stats import median_interval
 from analysis.steps.rows import Setting, StepRow
 from baselines.strategy import parse_strategy
 from fabric.api import FabricKind
@@ -147,7 +147,7 @@ def _row(trial: Trial) -> StepRow:
         evidence="replay",
         fabric=trial.fabric.kind.value,
         phases=Phases(),
-        step_time_s=bootstrap_interval([1.0] * repeats),
+        step_time_s=median_interval([1.0] * repeats),
         by_repeat=tuple((repeat, 1.0) for repeat in range(repeats)),
         bound_s=0.5,
     )

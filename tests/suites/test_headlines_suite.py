@@ -124,9 +124,15 @@ def foretold() -> list[ClaimRow]:
     return list(every_claim(records, (STUDY,))[NAME])
 
 
-def test_the_virtual_clock_alone_decides_every_claim(foretold: list[ClaimRow]) -> None:
-    of_papers = foretold[: 3 * len(HEADLINES)]
-    assert {row.outcome for row in of_papers} == {Outcome.MET, Outcome.MISSED}
+SAME_METHOD = 2  # headlines of a method in a place that has one already: MG-WFBP and gTop-k against two baselines each
+NUM_OF_PAPERS = 3 * len(HEADLINES) - SAME_METHOD
+
+
+def test_the_virtual_clock_alone_judges_every_claim(foretold: list[ClaimRow]) -> None:
+    """It leaves open what lies within its own error."""
+    of_papers = foretold[:NUM_OF_PAPERS]
+    assert {row.outcome for row in of_papers} == {Outcome.MET, Outcome.MISSED, Outcome.UNDECIDED}
+    assert all(cell.value.is_foretold for row in of_papers for cell in row.cells)
     assert {cell.value.exact for row in of_papers for cell in row.cells} == {True}
 
 
@@ -162,7 +168,7 @@ def test_every_paper_has_a_verdict_or_a_reason(twice_as_fast: list[ClaimRow]) ->
     assert {row.claim for row in twice_as_fast if row.outcome is Outcome.OUT_OF_REACH} == told
     not_measured = [row.claim for row in twice_as_fast if row.outcome is Outcome.NOT_MEASURED]
     assert [claim.partition(":")[0] for claim in not_measured] == ["CrossoverScheduler"]  # of another suite's records
-    assert len(twice_as_fast) == 3 * len(HEADLINES) + 1 + len(OUT_OF_REACH)
+    assert len(twice_as_fast) == NUM_OF_PAPERS + 1 + len(OUT_OF_REACH)
 
 
 def test_a_setting_that_leaves_too_little_to_gain_says_so_beside_the_missed_claim() -> None:
