@@ -1,6 +1,7 @@
 import itertools
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import pytest
 from toy_graphs import ToyLayer, toy_graphs
@@ -8,6 +9,7 @@ from toy_graphs import ToyLayer, toy_graphs
 from baselines.parallelism.api import ParallelismError
 from baselines.parallelism.dapple import Dapple
 from baselines.parallelism.operator_costs import OperatorConfig, border_s, configs_of, layer_s, total_s
+from baselines.parallelism.pipedream import PipeDream
 from baselines.parallelism.planners.dapple_planner import DapplePlanner, group_bounds, latency_s
 from baselines.parallelism.planners.data_parallel import DataParallel
 from baselines.parallelism.planners.exhaustive import Exhaustive
@@ -46,6 +48,36 @@ def test_pipedreams_programme_equals_brute_force() -> None:
         plan = PipeDreamPlanner().plan(layers, machine, WORK)
         assert plan.cost == pytest.approx(brute)
         check_stages(plan.stages, len(layers), WORK.micro_batch_size)
+
+
+def seconds_per_mini_batch(stages: Sequence[PlannedStage], layers: Sequence[ToyLayer], machine: Machine) -> float:
+    """By the clock, once the pipeline is full."""
+    costs = costs_of(layers, stages, machine, WORK)
+    short, long = (
+        run_on_clock(program_of(PipeDream(), len(stages), rounds), costs, machine).step_s for rounds in (20, 30)
+    )
+    return (long - short) / 10
+
+
+def test_pipedreams_cost_is_the_clocks_time_per_mini_batch() -> None:
+    for layers, machine in GRAPHS:
+        # Messages of no bytes and no latency: what is left is what the stages compute and sum.
+        quiet = replace(machine, alpha_s=0.0)
+        silent = [replace(layer, output_bytes=0) for layer in layers]
+        plan = PipeDreamPlanner().plan(silent, quiet, WORK)
+        assert plan.cost == pytest.approx(seconds_per_mini_batch(plan.stages, silent, quiet))
+        whole = PlannedStage(0, len(layers), machine.num_devices)
+        cost = stage_cost_s(whole, layers, machine, WORK)
+        assert cost == pytest.approx(seconds_per_mini_batch([whole], layers, machine))
+
+
+def test_pipedreams_plan_beats_data_parallelism_where_gradients_cost_most() -> None:
+    # A sum of 2·3/4·40 = 60 s after 24 s of computation; on stages of one device nothing is summed.
+    layers = [ToyLayer(forward_s=1.0, backward_s=3.0, parameter_bytes=20, output_bytes=1)] * 2
+    machine = Machine(num_devices=4, alpha_s=0.0, beta_s_per_byte=1.0)
+    plan = PipeDreamPlanner().plan(layers, machine, WORK)
+    whole = [PlannedStage(0, 2, 4)]
+    assert seconds_per_mini_batch(plan.stages, layers, machine) < 0.9 * seconds_per_mini_batch(whole, layers, machine)
 
 
 def test_dapples_search_equals_brute_force() -> None:

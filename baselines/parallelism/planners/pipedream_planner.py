@@ -3,14 +3,18 @@
 Paper: Narayanan et al., PipeDream, SOSP 2019, section 3.1. For layers 1 … j on m devices
 
     A(j, m) = min over i, m' of max( A(i, m−m'),  2·a_i / bandwidth,  T(i+1 … j, m') )
-    T(i … j, m) = max( Σ compute,  2(m−1)·Σ weights / (m · bandwidth) ) / m    per mini-batch
+    T(i … j, m) = Σ compute / m  +  2(m−1)·Σ weights / (m · bandwidth)    per mini-batch
 
 where a_i are the bytes of layer i's output. A(N, m) is the time per mini-batch of the full pipeline. The first case,
 one stage for all layers, is data parallelism. All devices are used, as in the paper.
 
 Here a mini-batch is one micro-batch of the step, and a message also pays α.
-Differs from the paper: one level of network, where the paper repeats the programme over the levels of a hierarchy;
-replicas must divide the micro-batch, because each takes a slice of it.
+Differs from the paper: replicas must divide the micro-batch, because each takes a slice of it, and after every
+mini-batch its gradients are summed, behind the computation and not beside it. So T is the sum of both, the sum of
+gradients in full. The paper's replicas take whole mini-batches in turn and overlap the two: its T is
+max( Σ compute, 2(m−1)·Σ weights / bandwidth ) / m. Its authors' code adds them as here, but takes both over m, as one
+exchange serves m mini-batches, and a_i's time over m' too. One level of network, where the paper repeats the programme
+over the levels of a hierarchy. Read against the authors' code, not verified against the paper's text.
 """
 
 from __future__ import annotations
@@ -60,11 +64,12 @@ class PipeDreamPlanner:
 
 
 def stage_cost_s(stage: PlannedStage, layers: Sequence[PlannedLayer], machine: Machine, work: Workshare) -> float:
-    """The larger of a stage's time per micro-batch and that of the messages in front of it."""
+    """Seconds per micro-batch: the larger of a stage's computation and sum of gradients, one behind the other as the
+    clock runs them, and of the messages in front of it."""
     own = layers[stage.first : stage.stop]
     compute_s = work.micro_batch_size * sum(layer.forward_s + layer.backward_s for layer in own)
     sync_s = machine.all_reduce_s(sum(layer.parameter_bytes for layer in own), stage.num_replicas)
-    stage_s = max(compute_s / stage.num_replicas, sync_s / stage.num_replicas)
+    stage_s = compute_s / stage.num_replicas + sync_s  # a ring's time already: replicas do not share it once more
     if stage.first == 0:
         return stage_s
     return max(stage_s, 2 * machine.message_s(work.micro_batch_size * layers[stage.first - 1].output_bytes))
