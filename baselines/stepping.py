@@ -7,7 +7,7 @@ from typing import Any, overload
 
 import torch
 from torch import Tensor
-from torch.optim.optimizer import ParamsT
+from torch.optim.optimizer import ParamsT, StateDict
 
 TensorRule = Callable[[Tensor, Tensor, dict[str, Any], Mapping[str, Any]], object]
 """Steps `weights` by `grad` of its shape, in place; `state` is the tensor's own, empty at first; then its group."""
@@ -19,6 +19,19 @@ class TensorwiseOptimizer(torch.optim.Optimizer):
     def __init__(self, parameters: ParamsT, rule: TensorRule, **defaults: float) -> None:
         super().__init__(parameters, defaults)
         self._rule = rule
+
+    def load_state_dict(self, state_dict: StateDict) -> None:
+        """Go on from what `state_dict()` gave, every state in the format in which it was kept.
+
+        torch turns states into the format of their parameter; those of 16-bit parameters are float32.
+        """
+        super().load_state_dict(state_dict)
+        numbers = (number for group in state_dict["param_groups"] for number in group["params"])
+        parameters = (weights for group in self.param_groups for weights in group["params"])
+        for number, weights in zip(numbers, parameters, strict=True):
+            for key, kept in state_dict["state"].get(number, {}).items():
+                if isinstance(kept, Tensor):
+                    self.state[weights][key] = kept.to(weights.device, copy=True)
 
     @overload
     def step(self, closure: None = None) -> None: ...

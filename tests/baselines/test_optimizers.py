@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +15,9 @@ from torch import Tensor, nn
 
 from baselines.api import Scope
 from baselines.optimizer.frozen_adam import FrozenAdam
+from baselines.optimizer.lamb import Lamb
+from baselines.optimizer.lars import Lars
+from baselines.optimizer.linear_scaling import LinearScaling
 from baselines.optimizer.truncated_gradient import TruncatedGradient, truncated
 from baselines.strategy import parse_strategy
 from baselines.text import TextError
@@ -204,6 +208,37 @@ def test_a_checkpoint_goes_on_where_it_was(rule: Any) -> None:
         second.grad = gradient(step)
         after.step()
     assert torch.equal(second.detach(), whole)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
+@pytest.mark.parametrize("rule", [FrozenAdam(freeze_after=5), Lamb(), Lars(), LinearScaling(Lamb(), times=4.0)])
+def test_16_bit_parameters_go_on_from_a_file_bit_for_bit(rule: Any, dtype: torch.dtype, tmp_path: Path) -> None:
+    """Their moments are float32, and torch would load them in the parameters' format."""
+
+    def named(weights: Tensor) -> dict[str, nn.Parameter]:
+        return {"matrix": nn.Parameter(weights[:12].view(3, 4).clone()), "bias": nn.Parameter(weights[12:].clone())}
+
+    def step(parameters: dict[str, nn.Parameter], optimizer: torch.optim.Optimizer, number: int) -> None:
+        for parameter, grad in zip(parameters.values(), gradient(number, 16).split([12, 4]), strict=True):
+            parameter.grad = grad.view_as(parameter).to(dtype)
+        optimizer.step()
+
+    first = named(torch.linspace(-1.0, 1.0, 16).to(dtype))
+    before = rule.build(first.items())
+    for number in range(4):
+        step(first, before, number)
+    torch.save(before.state_dict(), tmp_path / "optimizer.pt")
+    second = named(torch.cat([parameter.detach().view(-1) for parameter in first.values()]))
+    after = rule.build(second.items())
+    after.load_state_dict(torch.load(tmp_path / "optimizer.pt"))
+    for number in range(4, NUM_STEPS):
+        step(first, before, number)
+        step(second, after, number)
+    for name, parameter in first.items():
+        assert torch.equal(parameter, second[name])
+        for key, kept in before.state[parameter].items():
+            assert torch.as_tensor(kept).dtype == torch.as_tensor(after.state[second[name]][key]).dtype
+            assert torch.equal(torch.as_tensor(kept), torch.as_tensor(after.state[second[name]][key]))
 
 
 @pytest.mark.parametrize(
