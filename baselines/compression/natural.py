@@ -57,7 +57,8 @@ class Natural(Gathered):
             part = bits[start : start + PIECE]
             dice = torch.randint(1 << MANTISSA, part.shape, dtype=torch.int32, generator=ctx.generator)
             raised = (part & 0x7FFFFFFF) + dice.to(part.device)  # carries into the exponent as often as it should
-            powers = (raised >> MANTISSA).clamp_(max=255)
+            # A NaN may carry into bit 31, which is 256 here and no sign.
+            powers = (raised >> MANTISSA).bitwise_and_(0x1FF).clamp_(max=255)
             exponents[start : start + PIECE] = powers.masked_fill_((part & 0x7F800000) == 0, 0).to(torch.uint8)
             signs[start : start + part.numel()] = part < 0
         return joined(exponents, _packed(signs))

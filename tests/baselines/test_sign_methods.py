@@ -105,6 +105,14 @@ def test_natural_compression_takes_nine_bits_and_keeps_what_is_not_finite() -> N
     assert ranks.sent == [90, 90]
 
 
+@pytest.mark.parametrize("value", [torch.nan, -torch.nan, torch.inf, -torch.inf])
+def test_natural_compression_never_takes_what_is_not_finite_for_a_zero(value: float) -> None:
+    (result,) = Ranks(Natural(), 1, parameters_of(((20_000,),))).reduce([torch.full((20_000,), value)])
+    assert bool(result.value.isinf().all())
+    if value == value:
+        assert bool((result.value == value).all())
+
+
 def test_terngrad_is_right_on_average_without_clipping() -> None:
     """4,000 draws of five elements whose scale is 2: five standard errors, s·√(p(1 − p)/4,000) ≤ 0.016 each."""
     row = torch.tensor([2.0, -1.0, 0.5, 0.0, -2.0])
