@@ -11,7 +11,8 @@ gradient g_i, the gradient of every element becomes −1, 0 or 1:
 smaller than for SGD. Signum brings its momentum: `signum+sgd(momentum=0.0)`. ⌈n/8⌉ bytes a rank, whatever the values.
 
 A sign has no 0. Where a rank's value is 0 its vote is that of the parity of rank and step, so that votes of zeros are a
-draw among an even number of ranks, and take turns among an odd one: unused elements stay where they are.
+draw among an even number of ranks, and take turns among an odd one: unused elements stay where they are. A NaN votes
+as 0 does, which is logged: of a vote nobody else would see it. An infinity has a sign.
 
 No error feedback goes around it: what a vote leaves of a rank's own value cannot be told. `scaled-sign` is the method
 that feeds back. Differs from the papers: votes are gathered from all ranks, (P − 1)·n/8 bytes, where the authors'
@@ -20,6 +21,7 @@ server sends n/8 back. Not verified against the papers' text.
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -31,6 +33,8 @@ from torch import Tensor
 from baselines.api import Aggregate, Card, Context, How, Reduced, Reduction, Scope, Slot, State
 from baselines.kernels import signs
 from baselines.residuals import parts_of, report
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,8 +123,13 @@ class Signum:
 def _majority(values: Tensor, ctx: Context) -> Reduction:
     """The majority's sign of each element of `values` [numel], which is overwritten."""
     blocks = [values.numel()] if values.numel() else []
-    values.masked_fill_(values == 0, 1.0 if (ctx.rank + ctx.step) % 2 else -1.0)
-    bits, _ = signs.encode(values, blocks)
+    tie = 1.0 if (ctx.rank + ctx.step) % 2 else -1.0
+    values.masked_fill_(values == 0, tie)
+    bits, means = signs.encode(values, blocks)
+    if not bool(means.isfinite().all()) and bool((undecided := values.isnan()).any()):
+        first = ctx.message.segments[0].name
+        log.warning("%d elements of %s and what travels with it are no number: no vote", int(undecided.sum()), first)
+        bits, _ = signs.encode(values.masked_fill_(undecided, tie), blocks)
     answer = yield Aggregate((bits,), How.CONCAT, "gradient", equal_sizes=True)
     vote = torch.tensor([-1.0, 1.0] * len(blocks), device=values.device)
     total = values.zero_()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 import pytest
 import torch
 from driven_ranks import Ranks, parameters_of
@@ -29,6 +31,25 @@ def test_each_element_goes_the_way_of_most_ranks(world: int) -> None:
     grads = drawn(world, NUMEL)
     results = Ranks(SignSgd(), world, parameters_of(SHAPES)).reduce(list(grads))
     assert all(torch.equal(result.value, grads.sign().sum(0).sign()) for result in results)
+
+
+@pytest.mark.parametrize("compressor", [SignSgd(), Signum()], ids=lambda own: own.card.name)
+def test_a_gradient_that_is_no_number_has_no_vote_and_is_logged(
+    compressor: SignSgd | Signum, caplog: pytest.LogCaptureFixture
+) -> None:
+    grads = drawn(3, NUMEL)
+    voted = Ranks(compressor, 3, parameters_of(SHAPES)).reduce(list(grads))[0].value
+    grads[1, 4], grads[2, 5] = torch.nan, torch.inf
+    with caplog.at_level(logging.WARNING):
+        both = [Ranks(compressor, 3, parameters_of(SHAPES)) for _ in range(2)]
+        result = both[0].reduce(list(grads))[0].value
+    zeroed = grads.clone()
+    zeroed[1, 4], zeroed[2, 5] = 0.0, 1.0
+    assert torch.equal(result, both[1].reduce(list(zeroed))[0].value)
+    assert torch.equal(result[6:], voted[6:])
+    assert [record.getMessage() for record in caplog.records] == [
+        "1 elements of p0 and what travels with it are no number: no vote"
+    ]
 
 
 def test_signum_votes_with_the_momentum() -> None:
