@@ -6,7 +6,8 @@ Every rank of `ctx.servers` combines its share of every parameter,
 
 and keeps ē by parameter name. Shares are whole rows (first dimension) of each parameter, row i of R on server ⌊i·S/R⌋,
 whatever the packing: so a residual stays with its elements when messages change. What is not finite in ē is given up in
-the next step and logged.
+the next step and logged. A code that draws does so on servers from a seed drawn when the message sets out: other
+messages that arrive before it change nothing.
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ def squeezed(codec: Codec, values: Tensor, residuals: Mapping[str, Tensor], ctx:
     Yields two aggregates, SCATTER and the CONCAT of replies. Overwrites `values` with what came back, except on a rank
     that only serves.
     """
+    # Drawn now, in order of messages: when the codes of several arrive is up to the network.
+    seed = int(torch.randint(torch.iinfo(torch.int64).max, (), generator=ctx.generator))
     num_servers = len(ctx.servers)
     shares = [_share(ctx.message, server, num_servers) for server in range(num_servers)]
     own = [replace(ctx, message=Message(ctx.message.index, tuple(s for _, s in share))) for share in shares]
@@ -49,7 +52,8 @@ def squeezed(codec: Codec, values: Tensor, residuals: Mapping[str, Tensor], ctx:
     if ctx.rank in ctx.servers:
         here = ctx.rank - ctx.servers.start
         mine = scratch[: _numel(shares[here])]
-        reply = _combine(codec, [code for (code,) in arrived.parts], shares[here], residuals, mine, own[here])
+        serving = replace(own[here], generator=torch.Generator().manual_seed(seed))
+        reply = _combine(codec, [code for (code,) in arrived.parts], shares[here], residuals, mine, serving)
     replies = yield Aggregate((reply,), How.CONCAT, "gradient")
     works = ctx.rank < (ctx.num_workers or ctx.world)
     for server, share, part in zip(ctx.servers, shares, own, strict=True):

@@ -12,20 +12,23 @@ import torch
 from driven_ranks import Ranks, parameters_of
 from torch import Tensor
 
-from baselines.api import Card, Compressor, Context, Exchange, How, Message, Reduction, Scope, Slot, State
+from baselines.api import Card, Compressor, Context, Exchange, How, Message, Reduced, Reduction, Scope, Slot, State
 from baselines.codec import gathered
 from baselines.compression.double_squeeze import DoubleSqueeze
 from baselines.compression.error_feedback import ErrorFeedback
 from baselines.compression.half import Half
+from baselines.compression.natural import Natural
 from baselines.compression.onebit import OneBit
 from baselines.compression.qsgd import Qsgd
 from baselines.compression.sbc import Sbc
+from baselines.compression.terngrad import TernGrad
 from baselines.compression.topk import TopK
 from baselines.compression.uncompressed import Uncompressed
 from baselines.exchange.all_reduce import RingAllReduce
 from baselines.exchange.parameter_server import ParameterServer
 from baselines.strategy import parse_strategy
 from baselines.text import TextError
+from harness.lockstep.collectives import perform
 
 SHAPES = ((7, 3), (5,), (2, 2, 3), (1, 4), (), (11, 2))
 EXCHANGES = (RingAllReduce(), ParameterServer(), ParameterServer(servers=1), ParameterServer(servers=2))
@@ -236,6 +239,32 @@ def test_codes_of_any_length_tell_every_rank_their_sizes_first(exchange: Paramet
     share = 4 * 8 // num_servers
     served = 0 if exchange.servers else (num_workers - 1) * share  # replies of this rank as a server
     assert (first, second) == (served, served + (num_servers - (exchange.servers == 0)) * share)
+
+
+class Arrivals(Ranks):
+    """Two messages at once: the codes of the second reach the servers before or after those of the first."""
+
+    def results(self, grads: Sequence[Tensor], *, swapped: bool) -> list[Tensor]:
+        messages = [Message(index, (segment,)) for index, segment in enumerate(self.parameters)]
+        runs = [[self._run(rank, g.clone(), m) for rank, g in enumerate(grads)] for m in messages]
+        asked = [self._ask(own, [None] * self.world)[0] for own in runs]
+        found: list[list[Reduced]] = [[], []]
+        while not all(found):
+            for place in (1, 0) if swapped else (0, 1):
+                answers = perform([tagged.primitive for tagged in asked[place]])
+                asked[place], found[place] = self._ask(runs[place], list(answers))
+        return [result.value for own in found for result in own]
+
+
+@pytest.mark.parametrize("codec", [Natural(), Qsgd(), TernGrad()], ids=lambda codec: codec.card.name)
+@pytest.mark.parametrize("exchange", [RingAllReduce(), ParameterServer(servers=1)], ids=lambda own: own.card.name)
+def test_a_code_that_draws_does_not_depend_on_whose_codes_arrive_first(codec: Compressor, exchange: Exchange) -> None:
+    both = [Arrivals(DoubleSqueeze(codec), 3, parameters_of([(40,), (40,)]), exchange=exchange) for _ in range(2)]
+    grads = list(torch.randn(3, 40, generator=torch.Generator().manual_seed(2)))
+    one, two = (ranks.results(grads, swapped=swapped) for ranks, swapped in zip(both, (False, True), strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(one, two, strict=True))
+    for rank in range(3):
+        assert torch.equal(both[0].kept(rank, "server_residual"), both[1].kept(rank, "server_residual"))
 
 
 def test_onebit_decodes_what_it_would_gather_when_there_is_one_rank() -> None:
