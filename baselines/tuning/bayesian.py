@@ -5,7 +5,8 @@ first as written, then drawn at random), a Gaussian process (Matérn 5/2) is fit
 each scaled to 0 … 1 (its logarithm, where it says so), and the next setting maximises the expected improvement
 E[max(0, y − y_best − ξ)], ξ = 0.01: one per cent of the step time. After `trials` settings of `steps` steps, the one
 with the shortest step is kept. Where tensors are `size_scale` times smaller than what they stand for, so are
-the ranges of sizes.
+the ranges of sizes. A setting as written beyond a range is tried and kept if it is the fastest, but the process is not
+fitted to it: it would stand on the range's edge with a time that is not the edge's.
 
 Nothing is remembered: the process is fitted anew from all that was tried, so the same history and `seed` propose the
 same. A proposal takes some 0.15 s, on the clock of training.
@@ -77,7 +78,8 @@ def _scaled(name: str, knob: Knob, size_scale: int) -> Knob:
     """The range of a size where tensors are `size_scale` times smaller; other ranges stay."""
     if size_scale == 1 or not name.endswith(SIZES):
         return knob
-    return Knob(max(1.0, knob.low / size_scale), max(2.0, knob.high / size_scale), knob.log)
+    # Whole numbers, as sizes are: rounded, a proposal stays within the range.
+    return Knob(max(1, round(knob.low / size_scale)), max(2, round(knob.high / size_scale)), knob.log)
 
 
 def _suggest(knobs: Mapping[str, Knob], tried: Sequence[Tried], num_random: int, seed: int) -> dict[str, float]:
@@ -89,10 +91,11 @@ def _suggest(knobs: Mapping[str, Knob], tried: Sequence[Tried], num_random: int,
     from sklearn.gaussian_process.kernels import Matern
 
     space = TargetSpace(None, dict.fromkeys(knobs, (0.0, 1.0)), allow_duplicate_points=True)
-    if len(tried) < num_random:
+    inside = [one for one in tried if all(k.low <= one.values[n] <= k.high for n, k in knobs.items())]
+    if len(tried) < num_random or not inside:
         point = space.random_sample(random_state=seed)
     else:
-        for one in tried:
+        for one in inside:
             space.register({n: _to_unit(knob, one.values[n]) for n, knob in knobs.items()}, -math.log(one.step_s))
         kernel = Matern(LENGTH_SCALE, LENGTH_SCALES, nu=2.5)
         process = GaussianProcessRegressor(kernel, alpha=NOISE_VARIANCE, normalize_y=True, random_state=seed)

@@ -78,6 +78,38 @@ def test_proposals_stay_within_the_knobs_even_when_the_written_setting_does_not(
         tried.append(Tried(values, toy_step_s(values)))
 
 
+@pytest.mark.parametrize("step_s", [0.05, 0.4])
+def test_a_setting_beyond_a_range_is_no_point_of_its_edge(step_s: float) -> None:
+    """The search goes the same way with any such setting, and keeps it where it is the fastest."""
+    found = []
+    for written in (0.0, 1.0, 1e12):
+        tried = [Tried({"packing.slice_elements": written, "ordering.credit_bytes": 1e8}, step_s)]
+        while len(tried) < Bayesian().num_trials:
+            values = Bayesian().propose(KNOBS, tried)
+            tried.append(Tried(values, toy_step_s(values)))
+        found.append([one.values for one in tried[1:]])
+        kept = Bayesian().propose(KNOBS, tried)["packing.slice_elements"]
+        assert (kept == written) == (step_s < BEST_STEP_S)
+    assert found[0] == found[1] == found[2]
+
+
+@pytest.mark.parametrize("written", ["threshold_bytes=0", "cycle_s=0.0", "threshold_bytes=0, cycle_s=0.0"])
+@pytest.mark.parametrize("random_trials", [1, 4])
+def test_every_legal_setting_can_be_tuned(written: str, random_trials: int) -> None:
+    strategy = parse_strategy(f"tensor-fusion({written})+bayesian(trials=6, random_trials={random_trials})")
+    tried = [Tried(strategy.settings, 0.3)]
+    while len(tried) < 6:
+        strategy = strategy.tuned(strategy.tuning.propose(strategy.knobs, tried))
+        tried.append(Tried(strategy.settings, 0.2))
+    assert strategy.tuning.propose(strategy.knobs, tried) == tried[1].values
+
+
+def test_a_size_that_was_rounded_at_the_edge_of_its_scaled_range_is_inside() -> None:
+    tuner, knobs = Bayesian(size_scale=100, random_trials=1), {"packing.bucket_bytes": Knob(65_536, 2e8)}
+    edge, beyond, far = (tuner.propose(knobs, [Tried({"packing.bucket_bytes": x}, 0.1)]) for x in (655.0, 654.0, 1.0))
+    assert edge != beyond == far
+
+
 def test_a_linear_knob_is_searched_linearly() -> None:
     knobs = {"x": Knob(0.0, 1.0, log=False)}
     tuner, tried = Bayesian(trials=9), [Tried({"x": 1.0}, 0.2)]
