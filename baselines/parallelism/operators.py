@@ -121,9 +121,16 @@ def convolution_in(
 def convolution_rows(x: Tensor, weight: Tensor, bias: Tensor | None, shape: ConvolutionShape) -> OperatorRun:
     """A part of the rows of the image, all channels: neighbours lend the rows that the kernel reaches over to.
 
-    Raises: ParallelismError unless the stride divides a part's rows and the kernel reaches no further than a neighbour.
+    Raises: ParallelismError unless the stride divides a part's rows, the whole image gives a row for each stride, so
+    that every part gives as many, and the kernel reaches no further than a neighbour.
     """
     kernel, rows = weight.shape[2], x.shape[2]
+    # ⌊(R + 2p − k)/s⌋ + 1 = R/s for all R that s divides
+    if (2 * shape.padding - kernel) // shape.stride != -1:
+        raise ParallelismError(
+            f"kernel {kernel}, stride {shape.stride}, padding {shape.padding}: a convolution over rows needs a padding "
+            f"of at least half of kernel − stride and less than half of the kernel; split another dimension"
+        )
     before, after = shape.padding, max(0, kernel - shape.stride - shape.padding)
     if rows % shape.stride or max(before, after) > rows:
         raise ParallelismError(

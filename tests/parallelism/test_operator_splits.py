@@ -1,4 +1,5 @@
 import copy
+import itertools
 from collections.abc import Callable, Generator
 
 import pytest
@@ -119,6 +120,28 @@ def test_a_convolution_over_channels_and_rows(
         split,
         (lambda y, part: part.of(y, 2)) if over is ROWS else (lambda y, part: y),
     )
+
+
+def test_a_convolution_over_rows_is_right_or_refused_and_never_of_another_shape() -> None:
+    """Of 96 geometries those whose whole output has a row for each stride; others' parts would not be equal."""
+    leaves, num_refused = leaves_of(x=(1, 2, 24, 8), b=(2,)), 0
+    for kernel, stride, padding in itertools.product(range(1, 7), (1, 2, 3, 4), range(4)):
+        shape = ConvolutionShape(stride, padding)
+        here = leaves | leaves_of(w=(2, 2, kernel, kernel))
+
+        def whole(at: dict[str, Tensor], stride: int = stride, padding: int = padding) -> Tensor:
+            return functional.conv2d(at["x"], at["w"], at["b"], stride, padding)
+
+        def split(at: dict[str, Tensor], part: RankPart, shape: ConvolutionShape = shape) -> Run:
+            return convolution_rows(part.of(at["x"], 2), at["w"], at["b"], shape)
+
+        if whole(here).shape[2] == 24 // stride:
+            check(2, here, whole, split, lambda y, part: part.of(y, 2))
+        else:
+            num_refused += 1
+            with pytest.raises(ParallelismError, match=f"kernel {kernel}, stride {stride}, padding {padding}"):
+                next(split(here, RankPart(0, 2)))
+    assert num_refused == 69
 
 
 @pytest.mark.parametrize("world", [2, 3, 4])
