@@ -43,7 +43,10 @@ class FixedBuckets:
 
     def __post_init__(self) -> None:
         if min(self.bucket_bytes, self.first_bucket_bytes) < 1:
-            raise ValueError(f"bucket_bytes is {self.bucket_bytes}; use at least 1 (unfused sends each tensor alone)")
+            raise ValueError(
+                f"bucket_bytes is {self.bucket_bytes} and first_bucket_bytes {self.first_bucket_bytes}; use at least 1 "
+                "of each (unfused sends each tensor alone)"
+            )
 
     def pack(self, ready: Sequence[Segment], now_s: float) -> Packed:
         """Fill one open bucket per number format; what is open at the end travels too, in order of first gradients."""

@@ -127,6 +127,7 @@ def test_what_is_not_named_keeps_its_default() -> None:
         ("", "cannot be read"),
         ("tensor-fusion(cycle_s=-1.0)", "neither may be negative"),
         ("fixed-buckets(bucket_bytes=0)", "bucket_bytes is 0"),
+        ("fixed-buckets(first_bucket_bytes=0)", "first_bucket_bytes 0"),
         ("fifo(depth=0)", "between 1 and"),
         ("fifo(depth=True)", "should be of type int"),
         ("half(dtype='int8')", "use one of float16, bfloat16"),
