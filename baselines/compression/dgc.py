@@ -22,6 +22,13 @@ would apply it twice: `dgc+sgd(momentum=0.0)`. Weight decay is then added behind
 Differs from the paper: the norm that is clipped is that of the message (with single-bucket of the model); warm-up
 counts steps, not epochs; samples are random, at least 64 and enough that 10 reach the threshold. `per="message"` takes
 one threshold a message, not a tensor as the paper.
+
+Differs from the authors' code in two rules as well. It compresses tensors of more than one dimension alone; all others
+are summed dense, and momentum is applied to their mean behind the wire. In ResNet-50 those are 54,120 of 25,557,032
+elements, 53,120 of them scales and biases of normalisation: sent dense they would be half of all bytes, and the code
+244 times smaller than float32 instead of 502 (k elements of each tensor; somewhat fewer are sent). And weight decay has
+a momentum buffer of its own behind the wire, u_w ← m·u_w + λ·w, where ours has none: in the long run its decay is
+1/(1 − m) times as strong, ten times at m = 0.9.
 """
 
 from __future__ import annotations

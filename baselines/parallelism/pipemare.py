@@ -10,8 +10,9 @@ K has been updated τ_i = (2(K−i)+1)/N times. With τ_b = 0:
 
 Defaults: D = 0.135 (e⁻²). The order is 1F1B with 2(K−i)+1 forwards before the first backward, which gives exactly the
 delay above, counted in micro-batches.
-Differs from the paper: τ below 1 counts as 1 in T1, which would raise the learning rate of the last stages; a device
-runs a forward and a backward one after the other, where the paper's stages do both at once.
+Differs from the paper: T1 is off by default, as no T suits every run: the full PipeMare needs `rate_steps`. τ below 1
+counts as 1 in T1, which would raise the learning rate of the last stages; a device runs a forward and a backward one
+after the other, where the paper's stages do both at once.
 Not verified against the paper's text.
 """
 

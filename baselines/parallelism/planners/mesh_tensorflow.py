@@ -3,12 +3,14 @@
 Paper: Shazeer et al., Mesh-TensorFlow: Deep Learning for Supercomputers, NeurIPS 2018. A layout is a partial map from
 tensor dimensions to mesh dimensions, the same for all tensors of a program; no tensor may have two dimensions on one
 mesh dimension. `mesh` is "rows=4,columns=2" and `layout` "sample=rows,channel-out=columns". Here a layer's dimensions
-are `sample`, `channel-out`, `channel-in` and `spatial`; a layer that has not a dimension, or whose extent does not
-divide, has it whole on all devices of that mesh dimension. The default is data parallelism, "sample" over all devices.
+are `sample`, `channel-out`, `channel-in` and `spatial`; a layer that has not a dimension has it whole on all devices of
+that mesh dimension. The default is data parallelism, "sample" over all devices.
 
 The layout is the user's: nothing is searched. The cost is that of `baselines.parallelism.operator_costs`.
-Differs from the paper: it splits single einsums, where a layer here is a link of the chain; a Transformer's hidden
-dimension is thus the heads of its attention.
+Differs from the paper: a layer whose extent does not divide has that dimension whole too, where the paper's layout is
+illegal. There every dimension has a name; here all layers share four, and with `channel-out` in 4 parts BERT's head of
+2 channels and GPT-2's of 50,257 could not be laid out. The paper splits single einsums, where a layer here is a link of
+the chain; a Transformer's hidden dimension is thus the heads of its attention.
 """
 
 from __future__ import annotations
