@@ -20,7 +20,7 @@ NAME = "consistency"
 COMPUTE_S, ALPHA_S, RATE_BPS = 0.1, 50e-6, 1e9
 SLOWDOWN = 3.0  # of the straggler, as in the papers on SSP and DynSSP
 POLICIES = ("bsp", "ssp(staleness=3)", "dynssp(staleness=3)", "dynssp(staleness=3, rule='constant')", "asp")
-WORKERS, NUM_STEPS, EVERY, REPEATS = 4, 80, 4, 10
+WORKERS, NUM_STEPS, EVERY, REPEATS = 4, 80, 4, 20
 CLUSTERS = ("equal", "straggler", "jitter")
 RECIPE = replace(RESNET20, workload=replace(RESNET20.workload, batch_size=16, num_evaluation=180))
 
