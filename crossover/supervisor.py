@@ -70,6 +70,18 @@ def descendants(ancestor: int) -> list[int]:
     return found
 
 
+def stat_fields(pid: int) -> list[str]:
+    """The fields of /proc/PID/stat behind the program's name; none where the process cannot be seen.
+
+    The name may hold spaces, and half a character: the kernel cuts it after 15 bytes.
+    """
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return file.read().rpartition(b")")[2].decode("ascii").split()
+    except (FileNotFoundError, ProcessLookupError):
+        return []
+
+
 def end_descendants(patience_s: float = 0.0, spared: Collection[int] = ()) -> None:
     """SIGKILL for every descendant of this process that does not end by itself in `patience_s`, until there is none.
 
@@ -225,12 +237,11 @@ def _processes() -> list[int]:
 
 def _parent(pid: int) -> int | None:
     """Its parent's number; None when it is gone."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            state, parent = file.read().rpartition(b")")[2].split()[:2]
-    except (FileNotFoundError, ProcessLookupError):
+    fields = stat_fields(pid)
+    if not fields:
         return None
-    return None if state in (b"Z", b"X") and int(parent) != os.getpid() else int(parent)
+    state, parent = fields[:2]
+    return None if state in ("Z", "X") and int(parent) != os.getpid() else int(parent)
 
 
 def _is_arbiter(pid: int) -> bool:

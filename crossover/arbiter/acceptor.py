@@ -135,7 +135,7 @@ class Acceptor:
             return
         try:
             self._answer(client, Request.unpack(packet))
-        except (CrossoverError, OSError) as error:  # OSError: no descriptor or memory for one seat more
+        except (CrossoverError, OSError) as error:  # OSError: no room for a line in the log
             self._disconnect(client, str(error))
 
     def _answer(self, client: PendingClient, request: Request) -> None:
@@ -144,15 +144,12 @@ class Acceptor:
         self._answers[request.kind](client, request)
 
     def _admit(self, client: PendingClient, request: Request) -> None:
-        fd = client.sock.fileno()
-        # the seat watches the same descriptor, as an urgent one
-        self._loop.forget(fd)
+        # the seat watches the same descriptor, as an urgent one; whatever comes of it, the client is pending no more
+        self._let_go(client)
         try:
             self._admissions.seat(client.sock, client.pid, request)
-        except (CrossoverError, OSError):
-            self._loop.watch(fd, partial(self._read, client), urgent=False)
-            raise
-        del self._pending[fd]
+        except (CrossoverError, OSError) as error:  # OSError: no descriptor or memory for one seat more
+            refuse(client.sock, str(error))
 
     def _tell(self, client: PendingClient, packet: bytes) -> None:
         client.deadline_s = time.monotonic() + HELLO_LIMIT_S
@@ -162,10 +159,13 @@ class Acceptor:
             self._disconnect(client)
 
     def _disconnect(self, client: PendingClient, reason: str = "") -> None:
+        self._let_go(client)
+        refuse(client.sock, reason)
+
+    def _let_go(self, client: PendingClient) -> None:
         fd = client.sock.fileno()
         del self._pending[fd]
         self._loop.forget(fd)
-        refuse(client.sock, reason)
 
 
 def refuse(sock: socket.socket, reason: str = "") -> None:

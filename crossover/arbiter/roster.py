@@ -11,13 +11,13 @@ import os
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 from crossover.arbiter.listening import PrivateFolder
 from crossover.errors import Refused
 from crossover.protocol import Resource, check_device, check_job
 from crossover.settings import Settings
+from crossover.supervisor import stat_fields
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,22 +117,14 @@ def open_process(entry: RosterEntry) -> int | None:
 
 def birth_ticks(pid: int) -> int:
     """When the process began, in clock ticks since boot; 0 where it cannot be seen, or is a zombie."""
-    fields = _stat_of(pid)
+    fields = stat_fields(pid)
     return int(fields[19]) if fields and fields[0] != "Z" else 0
 
 
 def process_state(pid: int) -> str:
     """The kernel's letter for what the process does: R runs, S sleeps, T is stopped, Z is a zombie; empty where it
     cannot be seen."""
-    return next(iter(_stat_of(pid)), "")
-
-
-def _stat_of(pid: int) -> list[str]:
-    """The fields of /proc/PID/stat behind the program's name, which may hold spaces itself."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except (FileNotFoundError, ProcessLookupError):
-        return []
+    return next(iter(stat_fields(pid)), "")
 
 
 def _without(entries: Sequence[RosterEntry], key: tuple[Resource, str, str]) -> tuple[RosterEntry, ...]:

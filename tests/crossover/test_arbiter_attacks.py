@@ -11,16 +11,21 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from math import inf
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from patience import patience_s
 
 from crossover import ArbiterAbsent, ArbiterLost, LeaseLost, Participant, Refused, start
-from crossover.arbiter.acceptor import MAX_PENDING
+from crossover.arbiter.acceptor import MAX_PENDING, Acceptor
+from crossover.arbiter.event_loop import Loop
 from crossover.arbiter.listening import private_folder
+from crossover.arbiter.roster import process_state
 from crossover.arbiter.server import RESERVED_FILES
 from crossover.process import default_path, ensure, runtime_folder_remark
+from crossover.protocol import Request, RequestKind
 from crossover.settings import Settings
 from crossover.status import excuse, read_status
 from crossover.tokens import Phase
@@ -159,6 +164,36 @@ def test_a_stopped_arbiter_is_named_and_freezes_nobody(path: Path) -> None:
                 read_status(path)
         finally:
             os.kill(arbiter.pid, signal.SIGCONT)
+
+
+def test_a_job_whose_programs_name_the_kernel_has_cut_in_mid_character_takes_its_turns(path: Path) -> None:
+    own_name = Path("/proc/self/comm")
+    before = own_name.read_bytes().strip()
+    own_name.write_bytes("entraînement-été".encode())
+    try:
+        with start(path), Participant(path, "a", wait_limit_s=SOON_S) as a, Participant(path, "b"):
+            a.release(a.acquire())
+        assert process_state(os.getpid()) == "R"
+    finally:
+        own_name.write_bytes(before)
+
+
+def test_a_seat_that_fails_in_a_way_nobody_foresaw_leaves_an_acceptor_that_can_be_closed(tmp_path: Path) -> None:
+    def seat(sock: socket.socket, *_: object) -> None:
+        sock.close()  # which is the arbiter's from here on
+        raise RuntimeError("unforeseen")
+
+    listener, loop = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET), Loop()
+    listener.bind(str(tmp_path / "l.sock"))
+    listener.listen()
+    acceptor = Acceptor(listener, loop, SimpleNamespace(seat=seat))  # type: ignore[arg-type]
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as client:
+        client.connect(str(tmp_path / "l.sock"))
+        client.send(Request(RequestKind.JOIN, job="a", device="0").pack())
+        with pytest.raises(RuntimeError, match="unforeseen"):
+            loop.run(lambda now_s: inf)
+        acceptor.close()
+    loop.close()
 
 
 def _full_queue(path: Path) -> socket.socket:
