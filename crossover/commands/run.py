@@ -199,12 +199,11 @@ class RunMonitor:
                 return
             self.ledger.observe(status)
             self._excuse_the_dead(status)
+            self._tell_stalls(status)
         except (CrossoverError, OSError) as error:
             # once: a failed look per tick would fill the screen
             self.is_watching = False
             self.screen.say(f"crossover: turns are not counted: {error}")
-            return
-        self._tell_stalls(status)
 
     def _excuse_the_dead(self, status: HostStatus) -> None:
         absent = {seat.job for token in status.tokens for seat in token.seats if seat.phase is Phase.ABSENT}

@@ -9,16 +9,30 @@ import pytest
 
 from crossover.commands import run
 from crossover.commands.run import RunMonitor
+from crossover.commands.waiting import Stall
 from crossover.errors import ArbiterLost
 from crossover.settings import Settings
 from crossover.tokens import Phase
 
 
+def watching(monkeypatch: pytest.MonkeyPatch, folder: Path) -> tuple[RunMonitor, list[str]]:
+    """A monitor of two jobs that have not come yet, and what it says."""
+    seats = (SimpleNamespace(job="a", phase=Phase.ABSENT), SimpleNamespace(job="b", phase=Phase.ABSENT))
+    status = SimpleNamespace(tokens=(SimpleNamespace(seats=seats),))
+    monkeypatch.setattr(run, "status_at", lambda path, limit_s: status)
+    said: list[str] = []
+    monitor = RunMonitor(
+        Settings(jobs=("a", "b")),
+        str(folder / "host.sock"),
+        SimpleNamespace(say=said.append),  # type: ignore[arg-type]
+        SimpleNamespace(observe=lambda status: None),  # type: ignore[arg-type]
+    )
+    return monitor, said
+
+
 def test_an_arbiter_that_is_slow_once_is_asked_again_to_let_the_others_go_on(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    seats = (SimpleNamespace(job="a", phase=Phase.ABSENT), SimpleNamespace(job="b", phase=Phase.ABSENT))
-    status = SimpleNamespace(tokens=(SimpleNamespace(seats=seats),))
     asked: list[str] = []
 
     def excuse(path: Path, job: str, *, limit_s: float) -> int:
@@ -27,16 +41,9 @@ def test_an_arbiter_that_is_slow_once_is_asked_again_to_let_the_others_go_on(
             raise ArbiterLost("no answer in time")
         return 1
 
-    monkeypatch.setattr(run, "status_at", lambda path, limit_s: status)
     monkeypatch.setattr(run, "excuse", excuse)
     monkeypatch.setattr(run, "stalls", lambda status: ())
-    said: list[str] = []
-    monitor = RunMonitor(
-        Settings(jobs=("a", "b")),
-        str(tmp_path / "host.sock"),
-        SimpleNamespace(say=said.append),  # type: ignore[arg-type]
-        SimpleNamespace(observe=lambda status: None),  # type: ignore[arg-type]
-    )
+    monitor, said = watching(monkeypatch, tmp_path)
     monitor.ended.add("a")
     monitor.look()
     assert monitor.is_watching
@@ -44,3 +51,16 @@ def test_an_arbiter_that_is_slow_once_is_asked_again_to_let_the_others_go_on(
     monitor.look()
     assert asked == ["a", "a"]  # b has not ended
     assert said == ["crossover: a ended before it came: the others go on without it"]
+
+
+def test_a_process_that_may_not_be_looked_at_ends_the_looking_and_not_the_jobs(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def stalls(status: object) -> list[Stall]:
+        raise PermissionError("no look at /proc/7/stat")
+
+    monkeypatch.setattr(run, "stalls", stalls)
+    monitor, said = watching(monkeypatch, tmp_path)
+    monitor.look()
+    assert not monitor.is_watching
+    assert said == ["crossover: turns are not counted: no look at /proc/7/stat"]
