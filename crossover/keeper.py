@@ -260,20 +260,13 @@ class TurnKeeper:
     def _enter(self, purpose: _Purpose) -> None:
         asked_s = time.monotonic()
         self._wait()
-        lease = self._acquire(aside=purpose is not _Purpose.TURN)
+        lease = self._turns.acquire(aside=purpose is not _Purpose.TURN)
         self._held = _Held(lease, purpose, asked_s, time.monotonic())
         try:
             self._run_deferred()
         except BaseException:
             self._finish()
             raise
-
-    def _acquire(self, *, aside: bool) -> Lease:
-        try:
-            return self._turns.acquire(aside=aside)
-        except LeaseLost as error:  # of the turn before, whose release was not waited for
-            self._note_loss(error)
-        return self._turns.acquire(aside=aside)
 
     def _run_deferred(self) -> None:
         if self._is_running_deferred:  # a deferred call reads what a flush should come before: it is in order already
@@ -302,7 +295,9 @@ class TurnKeeper:
         try:
             self._turns.release(held.lease)
         except LeaseLost as error:
-            self._note_loss(error)
+            # the turn is over all the same, and the job's results are right: only the device was shared for a while
+            _log.warning("a turn ended without its lease: %s", error)
+            self._statistics = replace(self._statistics, num_lost=self._statistics.num_lost + 1)
         is_turn = held.purpose is _Purpose.TURN
         if is_turn:
             self._spans.append(TurnSpan(held.asked_s, held.lease.waited_s, held_s))
@@ -313,8 +308,3 @@ class TurnKeeper:
             waited_s=sums.waited_s + held.lease.waited_s,
             held_s=sums.held_s + held_s,
         )
-
-    def _note_loss(self, error: LeaseLost) -> None:
-        """The turn is over all the same, and the job's results are right: only the device was shared for a while."""
-        _log.warning("a turn ended without its lease: %s", error)
-        self._statistics = replace(self._statistics, num_lost=self._statistics.num_lost + 1)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from turn_diary import Diary
 
-from crossover import Extent, Lease, LeaseLost
+from crossover import Extent
 from crossover.keeper import NUM_SPANS_KEPT, TurnKeeper
 
 
@@ -147,20 +147,6 @@ def test_a_withdrawn_lease_is_counted_and_the_job_goes_on() -> None:
         keeper.end()
     assert keeper.statistics.num_lost == 1
     assert keeper.statistics.num_turns == 2
-
-
-def test_a_loss_that_only_the_next_request_reports_is_counted_too() -> None:
-    class Late(Diary):
-        def acquire(self, *, aside: bool = False) -> Lease:
-            if not self.events:
-                self.events.append("told")
-                raise LeaseLost("lease 0 was withdrawn")
-            return super().acquire(aside=aside)
-
-    keeper = TurnKeeper(Late(), wait=lambda: None, idle=lambda: None)
-    keeper.begin()
-    assert keeper.in_turn
-    assert keeper.statistics.num_lost == 1
 
 
 def test_closing_runs_what_was_deferred_gives_back_the_turn_and_leaves() -> None:
