@@ -116,7 +116,8 @@ class ConsistencyFacts:
     """How far workers were apart. `ahead` counts reads by how many clocks the reader was ahead of the slowest worker,
     `missed` updates by how many of the others' came between read and push, in `missed_by` by worker; keys are whole
     numbers as text. `waited_s` and `clocks` are by worker. `lost` are workers that ended early and the others went on
-    without; `server_cpu_s_per_mb` is a server's processor time per 10⁶ bytes in and out (None: no process served)."""
+    without; `server_cpu_s_per_mb` is a server's processor time per 10⁶ bytes in and out (None: no process served,
+    or none was reached)."""
 
     ahead: Mapping[str, int]
     missed: Mapping[str, int]

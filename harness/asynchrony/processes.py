@@ -142,7 +142,7 @@ def _served(server: ParameterServerProcess, trial: Trial, place: Place, model: n
     start_s = perf_counter()
     report = server.serve()
     facts = report.tally.facts(server.parameters.clocks, report.lost)
-    facts = replace(facts, server_cpu_s_per_mb=report.cpu_s / (report.num_bytes / 1e6))
+    facts = replace(facts, server_cpu_s_per_mb=report.cpu_s_per_mb)
     result = _result(trial, place, model, start_s, perf_counter())
     wire_bytes = {"serve": report.num_bytes / (trial.num_warmup + trial.num_steps_of(place.job))}
     return replace(result, serves=True, wire_bytes=wire_bytes, consistency=facts if tells else None)

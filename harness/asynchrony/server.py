@@ -64,6 +64,11 @@ class ServerReport:
     num_bytes: int = 0
     cpu_s: float = 0.0
 
+    @property
+    def cpu_s_per_mb(self) -> float | None:
+        """Processor time per 10⁶ bytes; None where all workers were lost before any came."""
+        return self.cpu_s / (self.num_bytes / 1e6) if self.num_bytes else None
+
 
 class ParameterServerProcess:
     """Serves `parameters` on `address` until every worker has said goodbye.

@@ -30,6 +30,7 @@ from harness.asynchrony.client import ServerLostError, ServerPlace, ServersLink,
 from harness.asynchrony.cluster import OnLoss, VirtualCluster
 from harness.asynchrony.parameters import Parameters
 from harness.asynchrony.server import ParameterServerProcess, ServerReport, WorkerLostError
+from harness.asynchrony.tally import StalenessTally
 from harness.asynchrony.virtual import VirtualRun
 from harness.asynchrony.wire import FrameKind, header_of
 
@@ -297,3 +298,8 @@ def test_a_paced_link_carries_no_faster_than_its_rate(forked: Fork) -> None:
         forked(lambda own=worker: work(own, [place_of(server)], Asp(), in_turn))
     server.serve()
     assert time.monotonic() - start_s >= NUM_WORKERS * NUM_CLOCKS * 4 * NUMEL * 1e-3
+
+
+def test_a_server_to_which_nothing_came_has_no_cost_per_byte() -> None:
+    assert ServerReport(StalenessTally.of(1), cpu_s=1.0).cpu_s_per_mb is None
+    assert ServerReport(StalenessTally.of(1), cpu_s=1.0, num_bytes=2_000_000).cpu_s_per_mb == 0.5
