@@ -193,6 +193,9 @@ class ParameterServerProcess:
         self._queue(seat.worker, header_of(kind, seat.worker, clock))
 
     def _push(self, worker: int, frame: Frame) -> None:
+        # Lost while this was on its way over a modelled link: its version is complete without it.
+        if worker in self.parameters.gone:
+            return
         tally, own, before = self.report.tally, self.parameters, self.parameters.slowest
         tally.missed_by[worker][own.num_pushed - self._held[worker]] += 1
         own.push(worker, frame.clock, frame.payload.view(torch.float32))
@@ -213,6 +216,8 @@ class ParameterServerProcess:
         self._states.save(self.parameters.slowest, saved)
 
     def _pull(self, worker: int, frame: Frame) -> None:
+        if worker in self.parameters.gone:
+            return
         since_s = self._pushed_s[worker] or monotonic()
         self._wanted[worker] = _Wanted(frame.clock, since_s, frame.kind is FrameKind.LAST_PULL)
         self._answer_all()

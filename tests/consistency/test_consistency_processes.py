@@ -32,7 +32,7 @@ from harness.asynchrony.parameters import Parameters
 from harness.asynchrony.server import ParameterServerProcess, ServerReport, WorkerLostError
 from harness.asynchrony.tally import StalenessTally
 from harness.asynchrony.virtual import VirtualRun
-from harness.asynchrony.wire import FrameKind, header_of
+from harness.asynchrony.wire import Frame, FrameKind, header_of
 
 NUM_WORKERS, NUM_CLOCKS, NUMEL = 3, 8, 5
 ADDRESS = "127.0.0.1"
@@ -298,6 +298,24 @@ def test_a_paced_link_carries_no_faster_than_its_rate(forked: Fork) -> None:
         forked(lambda own=worker: work(own, [place_of(server)], Asp(), in_turn))
     server.serve()
     assert time.monotonic() - start_s >= NUM_WORKERS * NUM_CLOCKS * 4 * NUMEL * 1e-3
+
+
+def test_what_lands_after_its_worker_was_lost_counts_no_more() -> None:
+    """An update and a pull that were on their way over a modelled link."""
+    server = server_of(Ssp(1), OnLoss.CONTINUE)
+    server._push(0, push_of(0))
+    server.parameters.lose(1)
+    server._push(0, push_of(1))
+    server._push(1, push_of(0))
+    server._pull(1, Frame(FrameKind.PULL, 1, -1, torch.empty(0, dtype=torch.uint8)))
+    assert server.parameters.clocks == [2, 0, 0]
+    assert server.parameters.num_pushed == 2
+    assert not server.report.tally.ahead
+    server.close()
+
+
+def push_of(clock: int) -> Frame:
+    return Frame(FrameKind.PUSH, 0, clock, torch.ones(NUMEL).view(torch.uint8))
 
 
 def test_a_server_to_which_nothing_came_has_no_cost_per_byte() -> None:
