@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from harness.asynchrony.virtual import StaleReadError
-from harness.asynchrony.wire import Frame, FrameKind, FrameReader, header_of, raw
+from harness.asynchrony.wire import Frame, FrameKind, FrameReader, header_of, prepare, raw
 
 CONNECT_TIMEOUT_S = 30.0
 MOST_NAMED = 3
@@ -69,8 +69,7 @@ class ServersLink:
     def _connect(self, server: ServerPlace) -> socket.socket:
         connection = socket.create_connection((server.address, server.port), CONNECT_TIMEOUT_S)
         connection.settimeout(None)  # a server may make a worker wait as long as the policy asks for
-        # A header that goes alone must not wait for more bytes to go with it.
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        prepare(connection)
         connection.sendall(header_of(FrameKind.HELLO, self._worker, 0, len(server.token)) + server.token)
         return connection
 
@@ -136,7 +135,7 @@ class ServersLink:
     def _lost_if_it_ends(self, number: int) -> Iterator[None]:
         try:
             yield
-        except ConnectionError as error:
+        except OSError as error:  # not ConnectionError alone: a host that is gone is no route, or a time-out
             for connection in self._sockets:
                 connection.close()
             server, names = self._servers[number], self._keys[number]

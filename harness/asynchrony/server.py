@@ -8,6 +8,7 @@ server keeps the time of its link (`harness.asynchrony.modelled_link`).
 
 from __future__ import annotations
 
+import errno
 import secrets
 import selectors
 import socket
@@ -23,13 +24,14 @@ from harness.asynchrony.modelled_link import ModelledLink
 from harness.asynchrony.parameters import Parameters
 from harness.asynchrony.recovery import ServerStates
 from harness.asynchrony.tally import StalenessTally
-from harness.asynchrony.wire import TOKEN_BYTES, Frame, FrameKind, FrameReader, WireError, header_of, raw
+from harness.asynchrony.wire import TOKEN_BYTES, Frame, FrameKind, FrameReader, WireError, header_of, prepare, raw
 
 # What the kernel takes of an answer ahead of the link: more, and it would send the next one beside it.
 SEND_BUFFER_BYTES = 1 << 17
 # Who takes nothing for so long lets the next one's answer go first. Below 14 Mbit/s a line that is merely slow
 # looks so too, and is shared.
 STALLED_S = 0.05
+_OUT_OF_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
 class WorkerLostError(RuntimeError):
@@ -144,23 +146,38 @@ class ParameterServerProcess:
         return self.report
 
     def _accept(self) -> None:
-        connection, _ = self._listener.accept()
+        try:
+            connection, _ = self._listener.accept()
+        except OSError as error:
+            # It gave up meanwhile, or its network failed. A lack here would come again and again.
+            if error.errno in _OUT_OF_ROOM:
+                raise
+            return
         connection.setblocking(False)
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        prepare(connection)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
         seat = _Seat(connection, FrameReader(TOKEN_BYTES))  # a stranger's bytes are not waited for
         self._selector.register(connection, selectors.EVENT_READ, seat)
 
     def _serve(self, seat: _Seat, events: int) -> None:
+        if events & selectors.EVENT_WRITE:
+            self._begin_first()
+        # Sending may have found the connection at its end.
+        if events & selectors.EVENT_READ and seat.socket.fileno() >= 0:
+            self._read(seat)
+
+    def _read(self, seat: _Seat) -> None:
         try:
-            if events & selectors.EVENT_WRITE:
-                self._begin_first()
-            # Sending may have found the connection at its end.
-            if seat.socket.fileno() < 0:
-                return
-            if events & selectors.EVENT_READ and (frame := seat.reader.read(seat.socket)) is not None:
+            frame = seat.reader.read(seat.socket)
+        except BlockingIOError:
+            return
+        except (OSError, WireError) as error:  # OSError: a host that is gone is no route, or a time-out
+            self._end(seat, error)
+            return
+        try:
+            if frame is not None:
                 self._take(seat, frame)
-        except (ConnectionError, WireError) as error:
+        except WireError as error:
             self._end(seat, error)
 
     def _take(self, seat: _Seat, frame: Frame) -> None:
@@ -259,7 +276,7 @@ class ParameterServerProcess:
             self._sent_s = monotonic()
             try:
                 self._send(seat)
-            except ConnectionError as error:
+            except OSError as error:
                 self._end(seat, error)
             if self._sending and seat is self._sending[0]:
                 return

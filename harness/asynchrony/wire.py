@@ -23,6 +23,9 @@ from baselines.memory import blank
 HEADER = struct.Struct("!BIiQ")  # kind, worker, clock, bytes that follow
 TOKEN_BYTES = 16
 NO_CLOCK = -1
+# Of a host that ends without a word, such as one that lost its power, nothing would ever be heard: it is asked after so
+# many seconds of silence, so often, at intervals of so many.
+KEEPALIVE = {socket.TCP_KEEPIDLE: 30, socket.TCP_KEEPCNT: 6, socket.TCP_KEEPINTVL: 10}
 
 
 class FrameKind(IntEnum):
@@ -51,6 +54,16 @@ class Frame:
     worker: int
     clock: int
     payload: Tensor  # [bytes, uint8]
+
+
+def prepare(connection: socket.socket) -> None:
+    """What both sides ask of the kernel. No limit for data that is not taken (TCP_USER_TIMEOUT): a worker that is
+    stopped, or waits for its turn, is no lost one."""
+    # A header that goes alone must not wait for more bytes to go with it.
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in KEEPALIVE.items():
+        connection.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
 def header_of(kind: FrameKind, worker: int, clock: int, num_bytes: int = 0) -> bytes:

@@ -6,8 +6,10 @@ Workers are forked processes that push numbers in place of gradients, so that a 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import select
+import selectors
 import signal
 import socket
 import threading
@@ -321,3 +323,50 @@ def push_of(clock: int) -> Frame:
 def test_a_server_to_which_nothing_came_has_no_cost_per_byte() -> None:
     assert ServerReport(StalenessTally.of(1), cpu_s=1.0).cpu_s_per_mb is None
     assert ServerReport(StalenessTally.of(1), cpu_s=1.0, num_bytes=2_000_000).cpu_s_per_mb == 0.5
+
+
+def unreachable(*_: object) -> None:
+    raise OSError(errno.EHOSTUNREACH, "No route to host")
+
+
+def test_a_worker_whose_host_is_gone_is_a_lost_worker() -> None:
+    server = server_of(Asp(), OnLoss.CONTINUE)
+    with socket.create_connection((ADDRESS, server.port)) as worker:
+        worker.sendall(header_of(FrameKind.HELLO, 1, 0, len(server.token)) + server.token)
+        server._accept()
+        (seat,) = (key.data for key in server._selector.get_map().values() if key.data)
+        while seat.worker is None:
+            server._serve(seat, selectors.EVENT_READ)
+        server._serve(seat, selectors.EVENT_READ)  # nothing is there, and nobody is lost by that
+        assert server.report.lost == []
+        seat.reader.read = unreachable
+        server._serve(seat, selectors.EVENT_READ)
+    assert server.report.lost == [1]
+    server.close()
+
+
+def test_a_connection_that_is_not_there_any_more_when_it_is_accepted_ends_no_server() -> None:
+    server = server_of(Asp())
+    server._accept()
+    server.close()
+
+
+def test_a_server_whose_host_is_gone_is_a_lost_server() -> None:
+    server = server_of(Asp())
+    link = ServersLink(0, [place_of(server)], [["all"]])
+    link._readers[0].read = unreachable  # type: ignore[method-assign,assignment]
+    with pytest.raises(ServerLostError, match="No route to host"):
+        link.pull(-1)
+    server.close()
+
+
+def test_both_sides_ask_after_a_host_of_which_nothing_is_heard() -> None:
+    server = server_of(Asp())
+    link = ServersLink(0, [place_of(server)], [["all"]])
+    server._accept()
+    (seat,) = (key.data for key in server._selector.get_map().values() if key.data)
+    for own in (seat.socket, *link._sockets):
+        assert own.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        assert 0 < own.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) < 300
+        own.close()
+    server.close()
