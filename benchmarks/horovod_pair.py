@@ -146,7 +146,7 @@ def main() -> int:
     parser.add_argument("--json", type=Path, metavar="FILE")
     given = parser.parse_args()
     if not os.environ.get(INSIDE):
-        prefix = [sys.executable, "-m", "fabric.hosted", "--hosts=2", f"--rate={given.rate}", "--"]
+        prefix = [sys.executable, "-m", "harness.hosted", "--hosts=2", f"--rate={given.rate}", "--"]
         again = [*prefix, sys.executable, __file__, *sys.argv[1:]]
         return subprocess.run(again, cwd=HERE.parent, env={**os.environ, "PYTHONPATH": str(HERE.parent)}).returncode
     length = Length(given.steps, given.batch or balanced_batch())

@@ -17,7 +17,7 @@ from harness.trial import TimedCollective
 from results.codec import from_jsonable
 from results.collectives import CollectiveFacts, SizeTimes
 
-HOSTED = (sys.executable, "-m", "fabric.hosted")
+HOSTED = (sys.executable, "-m", "harness.hosted")
 LAUNCHERS = {"mpi": "harness.mpi.launch", "horovod": "harness.lab.horovod_hosts"}
 
 

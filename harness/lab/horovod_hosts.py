@@ -1,6 +1,6 @@
 r"""Start one Horovod job with a rank on every host of the emulated cluster around, as `horovodrun` does with ssh.
 
-    python -m fabric.hosted --hosts 2 -- crossover run \
+    python -m harness.hosted --hosts 2 -- crossover run \
         a="python -m harness.lab.horovod_hosts -- python examples/horovod_train.py" \
         b="python -m harness.lab.horovod_hosts -- python examples/horovod_train.py"
 
@@ -21,8 +21,8 @@ from functools import partial
 
 from crossover.supervisor import die_with_parent
 from fabric.api import FabricError
-from fabric.hosted import addresses, on_host
 from fabric.links import UPLINK
+from harness.hosted import addresses, on_host
 
 CYCLE_MS = "5"  # Horovod's default of 1 ms costs two jobs on two cores a third of their compute
 _SERVE = """

@@ -1,6 +1,6 @@
 """Starts a command as MPI ranks on the hosts of the emulated cluster around, as `mpiexec` does with ssh.
 
-    python -m fabric.hosted --hosts 2 -- python -m harness.mpi.launch -- python program.py
+    python -m harness.hosted --hosts 2 -- python -m harness.mpi.launch -- python program.py
 
 MPICH's process manager runs on the first host and starts the others through this module in place of ssh. Libfabric over
 TCP carries the messages, on the hosts' own interfaces: shared memory between hosts that are one machine would go past
@@ -14,8 +14,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from fabric.hosted import addresses, on_host
 from fabric.links import UPLINK
+from harness.hosted import addresses, on_host
 from harness.mpi.library import mpiexec
 
 SHELL = Path(__file__).with_name("remote_shell.sh")

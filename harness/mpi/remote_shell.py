@@ -7,7 +7,7 @@ import shlex
 import sys
 from collections.abc import Sequence
 
-from fabric.hosted import on_host
+from harness.hosted import on_host
 
 
 def command_on_host(arguments: Sequence[str]) -> list[str]:

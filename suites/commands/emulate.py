@@ -22,7 +22,7 @@ def add_emulate(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
 
 def run_emulated(arguments: argparse.Namespace) -> int:
     """Run the command; returns its exit code."""
-    from fabric import hosted
+    from harness import hosted
 
     where = [] if arguments.once else ["--everywhere"]
     options = ["--hosts", str(arguments.hosts), "--rate", arguments.rate]

@@ -13,7 +13,7 @@ from fabric.enclosure import refusal
 JOB = [
     sys.executable,
     "-m",
-    "fabric.hosted",
+    "harness.hosted",
     "--hosts",
     "2",
     "--",

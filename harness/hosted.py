@@ -1,8 +1,8 @@
 """Run any command inside an emulated cluster, which its own children may enter by host.
 
-    python -m fabric.hosted --hosts 2 --rate 200mbit -- bash
-    python -m fabric.hosted --enter host1 -- hostname      # from inside, one command on one host
-    python -m fabric.hosted --hosts 2 --everywhere -- python train.py      # a rank on every host
+    python -m harness.hosted --hosts 2 --rate 200mbit -- bash
+    python -m harness.hosted --enter host1 -- hostname      # from inside, one command on one host
+    python -m harness.hosted --hosts 2 --everywhere -- python train.py      # a rank on every host
 
 The hosts' names are in CROSSOVER_BENCH_HOSTS, as name=pid of a process that lives there: whoever may signal it may
 enter its network, host name and files. All of it ends with the command, and with whoever started it.
@@ -18,6 +18,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
+from crossover.supervisor import supervised
 from fabric.api import FabricError, FabricKind, FabricSpec, build, command_prefix, parse_rate
 from fabric.cluster import Cluster
 
@@ -31,7 +32,9 @@ def keepers(environment: Mapping[str, str] = os.environ) -> dict[str, int]:
     """Host name → pid of the process that lives there. Raises FabricError outside of an emulated cluster."""
     entries = [entry.partition("=") for entry in environment.get(VARIABLE, "").split(",") if entry]
     if not entries:
-        raise FabricError("no emulated cluster around: start this under `python -m fabric.hosted --hosts 2 -- COMMAND`")
+        raise FabricError(
+            "no emulated cluster around: start this under `python -m harness.hosted --hosts 2 -- COMMAND`"
+        )
     return {name: int(pid) for name, _, pid in entries}
 
 
@@ -147,9 +150,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         spec = FabricSpec(kind=FabricKind.EMULATED, num_hosts=given.hosts, rate_bps=parse_rate(given.rate))
         if os.environ.get(_INSIDE):
             return run_everywhere(spec, command) if given.everywhere else run(spec, command)
-        again = [sys.executable, "-m", "fabric.hosted", *(sys.argv[1:] if arguments is None else arguments)]
-        line = [*command_prefix(spec), *again]
-        os.execvpe(line[0], line, {**os.environ, _INSIDE: "1"})  # so that whoever kills this process kills unshare
+        again = [sys.executable, "-m", "harness.hosted", *(sys.argv[1:] if arguments is None else arguments)]
+        # A supervisor takes this process' place: unshare itself blocks SIGTERM, and outlives whoever started it.
+        # Process 1 of a container has no parent that could end.
+        until = [f"--parent={os.getppid()}"] if os.getppid() else []
+        line = [*supervised(*until), *command_prefix(spec), *again]
+        os.execvpe(line[0], line, {**os.environ, _INSIDE: "1"})
     except FabricError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -157,7 +163,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m fabric.hosted", description="Run a command in an emulated cluster."
+        prog="python -m harness.hosted", description="Run a command in an emulated cluster."
     )
     parser.add_argument("--hosts", type=int, default=2, help="number of hosts (default 2)")
     parser.add_argument("--rate", default="200mbit", help="rate of every host's link, e.g. 200mbit, 1gbit, none")

@@ -1,6 +1,5 @@
 """Any command inside an emulated cluster: it sees its hosts, its exit code comes back, and nothing stays."""
 
-import os
 import signal
 import subprocess
 import sys
@@ -8,19 +7,20 @@ import time
 from pathlib import Path
 
 import pytest
-from lab_process import skip_if_refused
 from patience import patience_s
 
-from fabric import hosted
 from fabric.cluster import FabricError
+from fabric.enclosure import refusal
+from harness import hosted
 
-HOSTED = [sys.executable, "-m", "fabric.hosted"]
+HOSTED = [sys.executable, "-m", "harness.hosted"]
 pytestmark = pytest.mark.emulated
 
 
 @pytest.fixture(autouse=True)
 def enclosure_is_allowed() -> None:
-    skip_if_refused(rootless=None)
+    if reason := refusal():
+        pytest.skip(f"the kernel forbids the emulated fabric: {reason}")
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -28,7 +28,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_a_command_may_run_parts_of_itself_on_the_hosts() -> None:
-    enter = f"{sys.executable} -m fabric.hosted --enter host1 -- "
+    enter = f"{sys.executable} -m harness.hosted --enter host1 -- "
     told = run("--hosts", "2", "--", "sh", "-c", f"{enter} hostname; {enter} cat /etc/hosts; hostname")
     assert told.stdout.splitlines()[0] == "host1"
     assert "10.77.0.1 host0" in told.stdout
@@ -71,11 +71,24 @@ def test_a_bad_request_is_refused_before_anything_starts(arguments: list[str]) -
     assert run(*arguments).returncode == 2
 
 
-def test_a_killed_launcher_takes_the_cluster_and_its_keepers_along() -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_an_ended_launcher_takes_the_cluster_and_its_keepers_along(number: signal.Signals) -> None:
     process = subprocess.Popen([*HOSTED, "--", "sh", "-c", "exec sleep 3141"])
     has_slept = _sleeps_within_patience(True)
-    os.kill(process.pid, signal.SIGKILL)
-    process.wait()
+    process.send_signal(number)
+    try:
+        process.wait(patience_s(30))
+    finally:
+        process.kill()
+    assert has_slept
+    assert _sleeps_within_patience(False)
+
+
+def test_the_cluster_ends_with_whoever_started_it() -> None:
+    starter = subprocess.Popen(["sh", "-c", '"$@" & wait', "sh", *HOSTED, "--", "sh", "-c", "exec sleep 3141"])
+    has_slept = _sleeps_within_patience(True)
+    starter.kill()
+    starter.wait()
     assert has_slept
     assert _sleeps_within_patience(False)
 
