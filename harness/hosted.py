@@ -12,20 +12,23 @@ from __future__ import annotations
 
 import argparse
 import os
+import select
 import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
-from crossover.supervisor import supervised
+from crossover.supervisor import end_descendants, supervised
 from fabric.api import FabricError, FabricKind, FabricSpec, build, command_prefix, parse_rate
 from fabric.cluster import Cluster
 
 VARIABLE = "CROSSOVER_BENCH_HOSTS"
 ADDRESSES = "CROSSOVER_BENCH_ADDRESSES"
+GRACE_S = 2.0  # for ranks to end after SIGTERM, once another one has ended badly
 MASTER_PORT = "29500"  # free: the namespaces are the cluster's own
 _INSIDE = "CROSSOVER_BENCH_INSIDE"
+_READY = b"\0"  # what a keeper says when it lives on its host
 
 
 def keepers(environment: Mapping[str, str] = os.environ) -> dict[str, int]:
@@ -67,8 +70,7 @@ def run_everywhere(spec: FabricSpec, command: Sequence[str]) -> int:
                 ranks.remove(pid)
         for pid in ranks:
             os.kill(pid, signal.SIGTERM)
-        for pid in ranks:
-            os.waitpid(pid, 0)
+        end_descendants(GRACE_S)
     return code if code >= 0 else 128 - code
 
 
@@ -119,20 +121,30 @@ def _run_as_first_process(command: Sequence[str], environment: Mapping[str, str]
 
 
 def _keeper(cluster: Cluster, host: int) -> int:
-    """A process that does nothing but live on a host; it ends with the namespace's first process."""
+    """A process that does nothing but live on a host; it ends with the namespace's first process.
+
+    Raises: FabricError if it cannot enter the host.
+    """
     ready, told = os.pipe()
     pid = os.fork()
     if pid == 0:
+        # A terminal sends it to the command as well, which may want to tidy up on the hosts.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
         try:
             cluster.enter(host)
-            os.close(told)
+            os.write(told, _READY)
             while True:
                 signal.pause()
+        except (OSError, FabricError) as error:
+            os.write(told, str(error).encode())
         finally:
             os._exit(1)
     os.close(told)
-    os.read(ready, 1)  # end of file: it is there, or it is dead
-    os.close(ready)
+    with open(ready, "rb", buffering=0) as stream:
+        word = stream.read(select.PIPE_BUF)
+    if word != _READY:
+        os.waitpid(pid, 0)
+        raise FabricError(f"nobody can live on host {host}: {word.decode() or 'its process was killed'}")
     return pid
 
 

@@ -5,6 +5,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from patience import patience_s
@@ -51,6 +52,29 @@ def test_a_rank_that_ends_badly_ends_the_others_and_its_exit_code_comes_back() -
     assert run("--everywhere", "--", "sh", "-c", script).returncode == 5
     assert time.monotonic() - begun_s < patience_s(50)
     assert run("--everywhere", "--", "no-such-command").returncode == 127
+
+
+def test_a_rank_that_does_not_heed_the_request_to_end_is_killed(tmp_path: Path) -> None:
+    begun_s = time.monotonic()
+    deaf = f"trap '' TERM; touch {tmp_path}/deaf; exec sleep {patience_s(60):.0f}"
+    script = f"[ $RANK = 0 ] && {{ {deaf}; }}; until [ -e {tmp_path}/deaf ]; do sleep 0.05; done; exit 5"
+    assert run("--everywhere", "--", "sh", "-c", script).returncode == 5
+    assert time.monotonic() - begun_s < patience_s(50)
+
+
+def test_hosts_can_be_entered_after_an_interrupt() -> None:
+    """From a terminal it reaches every process of the cluster."""
+    interrupt = f"kill -INT $(echo ${hosted.VARIABLE} | tr ',' '\\n' | cut -d= -f2); sleep 0.2"
+    enter = f"exec {sys.executable} -m harness.hosted --enter host1 -- hostname"
+    assert run("--hosts", "2", "--", "sh", "-c", f"{interrupt}; {enter}").stdout == "host1\n"
+
+
+def test_a_host_that_cannot_be_entered_is_an_error_with_the_reason() -> None:
+    def refuse(host: int) -> None:
+        raise FabricError(f"cannot enter host {host}: no such namespace")
+
+    with pytest.raises(FabricError, match="live on host 1: cannot enter host 1: no such namespace"):
+        hosted._keeper(SimpleNamespace(enter=refuse), 1)  # type: ignore[arg-type]
 
 
 def test_a_host_that_is_not_there_is_named_with_those_that_are() -> None:
