@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from crossover.supervisor import ending_with_me, supervised
 from fabric.api import FabricError, FabricKind, FabricSpec
 from harness.calibrate import fit_link
 from harness.mpi.library import why_no_mpi
@@ -47,7 +48,7 @@ def run_collective(asked: TimedCollective, spec: FabricSpec, timeout_s: float) -
         ranks = [sys.executable, "-m", "harness.collectives.ranks", *words]
         line = command_line(asked.library, spec, ranks)
         try:
-            done = subprocess.run(line, capture_output=True, text=True, check=False, timeout=timeout_s)
+            done = _run(line, timeout_s)
         except subprocess.TimeoutExpired as error:
             raise FabricError(f"{asked.text} on {spec.num_hosts} hosts did not end within {timeout_s:g} s") from error
         if done.returncode != 0 or not out.exists():
@@ -58,6 +59,22 @@ def run_collective(asked: TimedCollective, spec: FabricSpec, timeout_s: float) -
     if not sizes:
         raise FabricError(f"{asked.library} has no {asked.operation}; leave that cell out")
     return facts_of(asked, told["num_ranks"], sizes)
+
+
+def _run(line: Sequence[str], timeout_s: float) -> subprocess.CompletedProcess[str]:
+    """Run a launcher until it ends; nothing of it goes on after this, or after this process.
+
+    Raises: TimeoutExpired.
+    """
+    # A killed launcher alone would leave its ranks, which it starts in sessions of their own.
+    command = [*supervised(ending_with_me()), *line]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            out, err = process.communicate(timeout=timeout_s)
+        finally:
+            process.terminate()
+            process.wait()
+    return subprocess.CompletedProcess(line, process.returncode, out, err)
 
 
 def facts_of(asked: TimedCollective, num_ranks: int, sizes: tuple[SizeTimes, ...]) -> CollectiveFacts:

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from patience import patience_s
 
 from analysis.claims import ClaimRow, Outcome
 from analysis.figures import drawings
@@ -158,6 +159,18 @@ def test_ranks_that_end_badly_make_an_error_with_what_they_said(monkeypatch: pyt
         record = bench.run(trial)
     assert record.status is Status.ERROR
     assert "no route" in record.reason
+
+
+def test_ranks_that_take_too_long_end_with_their_launcher_in_whatever_session_they_are(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    started = tmp_path / "rank"
+    launcher = f"setsid sleep {patience_s(60):.0f} & echo $! > {started}; wait"
+    monkeypatch.setattr(launch, "command_line", lambda *_: ["sh", "-c", launcher])
+    spec = FabricSpec(kind=FabricKind.NATIVE, num_hosts=2, rate_bps=None)
+    with pytest.raises(FabricError, match="on 2 hosts did not end within"):
+        launch.run_collective(TimedCollective(library="nccl", operation=Operation.ALL_REDUCE), spec, patience_s(1))
+    assert not Path(f"/proc/{started.read_text().strip()}").exists()
 
 
 def test_a_record_comes_back_from_its_file_and_is_not_measured_again(tmp_path: Path) -> None:
