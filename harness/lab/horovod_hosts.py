@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -19,7 +20,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import partial
 
-from crossover.supervisor import die_with_parent
+from crossover.supervisor import KILLED, die_with_parent
 from fabric.api import FabricError
 from fabric.links import UPLINK
 from harness.hosted import addresses, on_host
@@ -60,8 +61,11 @@ def rank_environment(rank: int, names: Sequence[str], address: str, port: int) -
     }
 
 
-def run(command: Sequence[str]) -> int:
-    """Run the command as a rank on every host; its exit code, or that of the first rank to fail, which ends all."""
+def run(command: Sequence[str], stop_fd: int) -> int:
+    """Run the command as a rank on every host; its exit code, or that of the first rank to fail, which ends all.
+
+    The number of a signal on `stop_fd` ends all, too.
+    """
     hosts = addresses()
     names = list(hosts)
     with ExitStack() as stack:
@@ -69,6 +73,8 @@ def run(command: Sequence[str]) -> int:
         serve = on_host(names[0], [sys.executable, "-c", _SERVE, ",".join(names)])
         server = stack.enter_context(_Running(serve, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True))
         assert server.stdout is not None
+        if stop_fd in select.select([stop_fd, server.stdout.fileno()], [], [])[0]:
+            return _stopped(stop_fd)
         port = int(server.stdout.readline() or 0)
         if not port:
             raise FabricError("Horovod's rendezvous server did not start on the first host; is Horovod installed?")
@@ -78,7 +84,7 @@ def run(command: Sequence[str]) -> int:
             settle = partial(_settle, os.getpid(), rank)
             child = _Running(on_host(name, command), env=environment, preexec_fn=settle, text=True)
             ranks.append(stack.enter_context(child))
-        return _wait(ranks)
+        return _wait(ranks, stop_fd)
 
 
 def _settle(parent_pid: int, rank: int) -> None:
@@ -110,19 +116,36 @@ class _Running(subprocess.Popen[str]):
         self.wait()
 
 
-def _wait(ranks: Sequence[subprocess.Popen[str]]) -> int:
-    left = {rank.pid: rank for rank in ranks}
-    while left:
-        pid, status = os.waitpid(-1, 0)
-        rank = left.pop(pid, None)
-        code = os.waitstatus_to_exitcode(status)
-        if rank is not None:
-            rank.returncode = code
-            # The others would wait for their peer for ever; leaving the `with` ends them.
-            if code:
-                # As a shell says it: 128 and the number of the signal.
-                return code if code > 0 else 128 - code
+def _wait(ranks: Sequence[subprocess.Popen[str]], stop_fd: int) -> int:
+    with ExitStack() as stack:
+        left = {os.pidfd_open(rank.pid): rank for rank in ranks}
+        for fd in left:
+            stack.callback(os.close, fd)
+        while left:
+            ready, _, _ = select.select([stop_fd, *left], [], [])
+            if stop_fd in ready:
+                return _stopped(stop_fd)
+            for fd in ready:
+                # The others would wait for their peer for ever; leaving the `with` around them ends them.
+                if code := left.pop(fd).wait():
+                    return code if code > 0 else KILLED - code
     return 0
+
+
+def _stop_descriptor() -> int:
+    """A descriptor on which the number of a signal arrives that ends this process.
+
+    A handler that raises could come just after a child was collected, and its exit code would be lost.
+    """
+    stop_fd, signal_fd = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    signal.set_wakeup_fd(signal_fd, warn_on_full_buffer=False)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: None)
+    return stop_fd
+
+
+def _stopped(stop_fd: int) -> int:
+    return KILLED + os.read(stop_fd, 1)[0]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -133,15 +156,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command = command[1:] if command[:1] == ["--"] else command
     if not command:
         parser.error("name a command after --")
-    # As Ctrl-C does, so that the `with` ends its children before this process ends.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        return run(command)
+        return run(command, _stop_descriptor())
     except FabricError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    except KeyboardInterrupt:
-        return 130
 
 
 if __name__ == "__main__":
