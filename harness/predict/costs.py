@@ -3,7 +3,8 @@
 Alone, a primitive of n bytes takes α + β·n seconds. Two parts of that are link time, which messages in flight share:
 β·n, and the share `occupied` of α (interrupts and copies that a host does for one message at a time). The rest of α is
 waiting, which messages in flight do side by side; of it the share `overlap` is spread over the message, so that another
-one's bytes fill it, and what is left comes first.
+one's bytes fill it, and what is left comes first. Before each primitive there is a further `gap_s`, as long for one
+primitive as for another, in which it takes no link: what a machine needs to hand a message over and to hear of its end.
 
 Around the primitives the engine's one thread works `message_s + message_s_per_byte · n` on every message, and
 `wake_s` goes by between a gradient's readiness and that thread's work, and between a landing and the loop's going on.
@@ -79,12 +80,14 @@ class EngineCosts:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkCosts:
     """All costs among `world` ranks. `primitives` holds what is known by the primitive's class name; others follow from
-    the all-reduce as `ring_theory` has them. `residual` is the largest relative error over the micro-benchmarks."""
+    the all-reduce as `ring_theory` has them. `gap_s` comes before each of them and is in none of their costs.
+    `residual` is the largest relative error over the micro-benchmarks."""
 
     world: int
     primitives: Mapping[str, Cost]
     occupied: float = 0.0
     overlap: float = 1.0
+    gap_s: float = 0.0
     engine: EngineCosts = field(default_factory=EngineCosts)
     residual: float = 0.0
     source: str = "given"
@@ -100,6 +103,8 @@ class LinkCosts:
             value = getattr(self, name)
             if not 0 <= value <= 1:
                 raise PredictError(f"{name} is {value}; it is a share from 0 to 1")
+        if not 0 <= self.gap_s < inf:
+            raise PredictError(f"gap_s is {self.gap_s} s; it must be finite and 0 or more")
 
     def of(self, primitive: str) -> Cost:
         """The cost of a primitive by its class name; nothing among one worker. Raises: PredictError."""
@@ -110,23 +115,25 @@ class LinkCosts:
         hop = hop_of(self.primitives[RING_STEPS], self.world)
         return ring_theory(primitive, self.world, hop)
 
-    def phases(self, alpha_s: float, bytes_s: float) -> tuple[float, float, float]:
-        """(waiting first, waiting spread over the message, link time) of a message that takes α and β·n."""
+    def phases(self, alpha_s: float, bytes_s: float, gap_s: float = 0.0) -> tuple[float, float, float]:
+        """(waiting first, waiting spread over the message, link time) of a message that takes α and β·n behind its
+        gaps."""
         waiting_s = alpha_s * (1 - self.occupied)
-        return waiting_s * (1 - self.overlap), waiting_s * self.overlap, alpha_s * self.occupied + bytes_s
+        return gap_s + waiting_s * (1 - self.overlap), waiting_s * self.overlap, alpha_s * self.occupied + bytes_s
 
     def one_of_many(self, depth: int) -> Cost:
         """An all-reduce among `depth` in flight, as a strategy that plans measures its link: they wait side by side."""
         alone = self.of(RING_STEPS)
-        return Cost(alone.alpha_s * (self.occupied + (1 - self.occupied) / depth), alone.beta_s_per_byte)
+        waiting_s = alone.alpha_s * (1 - self.occupied) + self.gap_s
+        return Cost(alone.alpha_s * self.occupied + waiting_s / depth, alone.beta_s_per_byte)
 
     def message_s(self, num_bytes: float) -> float:
-        """A message alone by all-reduce, engine included."""
-        return self.of(RING_STEPS).seconds(num_bytes) + self.engine.on_message_s(num_bytes)
+        """A message alone by all-reduce, gap and engine included."""
+        return self.gap_s + self.of(RING_STEPS).seconds(num_bytes) + self.engine.on_message_s(num_bytes)
 
     @property
     def alpha_s(self) -> float:
-        """Start-up of an all-reduced message, engine included."""
+        """Start-up of an all-reduced message, gap and engine included."""
         return self.message_s(0)
 
     @property

@@ -46,10 +46,11 @@ PROBE_WORLD = 2  # a compressor asks for the same whatever the number of ranks
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demand(Planned):
-    """Of one message, beside the bytes that a rank sends: start-up and transfer in seconds alone on the link, the
-    seconds that the engine needs for it, and those of compression before and after its way, if they are charged to the
-    device."""
+    """Of one message, beside the bytes that a rank sends: the gaps before its primitives, their start-up and transfer
+    in seconds alone on the link, the seconds that the engine needs for it, and those of compression before and after
+    its way, if they are charged to the device."""
 
+    gap_s: float = 0.0
     alpha_s: float = 0.0
     bytes_s: float = 0.0
     engine_s: float = 0.0
@@ -58,6 +59,7 @@ class Demand(Planned):
 
     def __add__(self, other: Demand) -> Demand:
         return Demand(
+            gap_s=self.gap_s + other.gap_s,
             alpha_s=self.alpha_s + other.alpha_s,
             bytes_s=self.bytes_s + other.bytes_s,
             sent_bytes=self.sent_bytes + other.sent_bytes,
@@ -70,7 +72,7 @@ class Demand(Planned):
     @property
     def alone_s(self) -> float:
         """From the message's making to its landing with nothing beside."""
-        return self.alpha_s + self.bytes_s + self.engine_s + self.before_s + self.after_s
+        return self.gap_s + self.alpha_s + self.bytes_s + self.engine_s + self.before_s + self.after_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +133,7 @@ class Demands:
                 bytes_s=(twice.bytes_s - once.bytes_s) / step, sent_bytes=(twice.sent_bytes - once.sent_bytes) / step
             )
             fixed = Demand(
+                gap_s=once.gap_s,
                 alpha_s=once.alpha_s,
                 bytes_s=once.bytes_s - step * per_byte.bytes_s,
                 sent_bytes=once.sent_bytes - step * per_byte.sent_bytes,
@@ -174,6 +177,7 @@ class Demands:
             return Demand()
         cost = self.costs.of(type(primitive).__name__)
         return Demand(
+            gap_s=self.costs.gap_s,
             alpha_s=cost.alpha_s,
             bytes_s=cost.beta_s_per_byte * num_bytes,
             sent_bytes=sent,

@@ -17,7 +17,6 @@ from statistics import fmean
 
 from baselines.strategy import parse_strategy
 from fabric.api import FabricKind, FabricSpec
-from fabric.collectives import Collective
 from harness.lab.labs import TaskRunner
 from harness.lab.messages import Ending, Task
 from harness.predict.bounds import compute_s
@@ -33,7 +32,7 @@ from harness.predict.calibration import (
     fit_engine,
     time_on,
 )
-from harness.predict.costs import RING_STEPS, Cost, LinkCosts, PredictError, given_costs, serialised
+from harness.predict.costs import RING_STEPS, LinkCosts, PredictError, given_costs, serialised
 from harness.predict.layers import layers_of
 from harness.predict.step import predict_step
 from harness.trial import Job, Trial
@@ -78,24 +77,12 @@ def paced_costs(fabric: FabricSpec, world: int, machine: LinkCosts | None = None
     if machine is None or world == 1:
         return model if machine is None else replace(model, engine=machine.engine)
     source = f"{model.source}, engine and gaps of this machine as measured"
-    return replace(_with_gap(model, gap_of(machine)), engine=machine.engine, source=source)
+    return replace(model, gap_s=gap_of(machine), engine=machine.engine, source=source)
 
 
 def gap_of(costs: LinkCosts) -> float:
     """Seconds of a message's start-up that are no link time."""
-    return costs.of(RING_STEPS).alpha_s * (1 - costs.occupied)
-
-
-def _with_gap(model: LinkCosts, gap_s: float) -> LinkCosts:
-    """Every primitive starts so much later, which comes first and takes no link."""
-    known = {name.value: model.of(name.value) for name in Collective}
-    ring = known[RING_STEPS]
-    return replace(
-        model,
-        primitives={name: Cost(cost.alpha_s + gap_s, cost.beta_s_per_byte) for name, cost in known.items()},
-        occupied=ring.alpha_s / (ring.alpha_s + gap_s),
-        overlap=0.0,
-    )
+    return costs.gap_s + costs.of(RING_STEPS).alpha_s * (1 - costs.occupied)
 
 
 def machine_of(calibration: Calibration) -> LinkCosts | None:
@@ -137,15 +124,14 @@ def fit_paced(times: Sequence[RowTime], *, chain_s: float, sending_s: float) -> 
     shortest_s, longest_s = 0.0, LONGEST_GAP_S
     for _ in range(NUM_HALVINGS):  # a longer gap never makes a shorter step
         middle_s = (shortest_s + longest_s) / 2
-        if predict_step(layers, strategy, _with_gap(model, middle_s)).step_s < sending_s:
+        if predict_step(layers, strategy, replace(model, gap_s=middle_s)).step_s < sending_s:
             shortest_s = middle_s
         else:
             longest_s = middle_s
-    costs = _with_gap(model, shortest_s)
     return Calibrated(
         kind=FabricKind.PACED,
         num_hosts=LINK.num_ranks,
         rate_bps=None,
-        costs=replace(costs, source="measured on a paced link without a rate"),
+        costs=replace(model, gap_s=shortest_s, source="measured on a paced link without a rate"),
         rows=tuple(times),
     )

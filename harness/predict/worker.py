@@ -185,10 +185,10 @@ class Medium:
 
     def _phases(self, primitive: Primitive | Planned) -> tuple[float, float, float]:
         if isinstance(primitive, Demand):
-            return self.costs.phases(primitive.alpha_s, primitive.bytes_s)
+            return self.costs.phases(primitive.alpha_s, primitive.bytes_s, primitive.gap_s)
         assert isinstance(primitive, Gather | Broadcast), f"{primitive} is no control primitive"
         cost = self.costs.of(type(primitive).__name__)
-        return self.costs.phases(cost.alpha_s, cost.beta_s_per_byte * tensor_bytes(primitive))
+        return self.costs.phases(cost.alpha_s, cost.beta_s_per_byte * tensor_bytes(primitive), self.costs.gap_s)
 
 
 def tell(asked: Mapping[int, tuple[Primitive | Planned, Done]]) -> None:

@@ -16,7 +16,16 @@ from harness.engine.traffic import Planned
 from harness.engine.transport import Done
 from harness.predict.bounds import bounds
 from harness.predict.clock import carry, run_until
-from harness.predict.costs import Cost, EngineCosts, LinkCosts, PredictError, given_costs, hop_of, ring_theory
+from harness.predict.costs import (
+    Cost,
+    EngineCosts,
+    LinkCosts,
+    PredictError,
+    given_costs,
+    hop_of,
+    ring_theory,
+    serialised,
+)
 from harness.predict.demand import Demand
 from harness.predict.layers import Layers, layers_of, plain_layers
 from harness.predict.step import predict_exchange_s, predict_step, predict_workers
@@ -105,6 +114,27 @@ def test_two_lanes_share_bytes_and_what_of_the_start_up_is_link_time(
     layers = plain_layers([0.0] * 2, [0.0] * 2, [5, 5])
     link = costs(1.0, 0.1, occupied=occupied, overlap=overlap)
     assert predict_exchange_s(layers, parse_strategy("unfused"), link) == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize(
+    ("exchange", "num_primitives", "num_rounds"),
+    [("all-reduce", 1, 14), ("all-gather", 1, 7), ("parameter-server", 2, 14), ("ring", 14, 14)],
+)
+def test_a_gap_is_as_long_before_any_primitive_and_takes_no_link(
+    exchange: str, num_primitives: int, num_rounds: int
+) -> None:
+    """Two messages at once among eight ranks: they wait side by side, and their rounds share the link."""
+    layers = plain_layers([0.0] * 2, [0.0] * 2, [8, 8])
+    link = dataclasses.replace(serialised(given_costs(8, alpha_s=20e-6, beta_s_per_byte=0.0)), gap_s=300e-6)
+    expected_s = num_primitives * 300e-6 + 2 * num_rounds * 20e-6
+    assert predict_exchange_s(layers, parse_strategy(f"unfused+{exchange}"), link) == pytest.approx(expected_s)
+
+
+def test_a_gap_comes_before_each_round_of_control_too() -> None:
+    """A gather takes one round among eight ranks, a broadcast three and the message 14, each behind its gap."""
+    link = dataclasses.replace(serialised(given_costs(8, alpha_s=20e-6, beta_s_per_byte=0.0)), gap_s=300e-6)
+    found_s = predict_exchange_s(plain_layers([0.0], [0.0], [8]), parse_strategy("tensor-fusion(cycle_s=0)"), link)
+    assert found_s == pytest.approx(3 * 300e-6 + 18 * 20e-6, rel=1e-3)
 
 
 def test_computation_is_slowed_while_messages_travel_and_only_then() -> None:
