@@ -129,7 +129,7 @@ def feed_text(text: str) -> None:
 
 # ---- options
 
-NEVER = ("--calibrate",)  # measures
+NEVER = ("--calibrate", "--refit")  # the one measures, and both write the calibration
 
 
 @cache

@@ -69,6 +69,7 @@ CODECS = ("half", "topk(density=0.01)+error-feedback")
 # Limits of the search: without them a row that noise spoiled pulls α to nothing.
 PLAUSIBLE_S = (1e-7, 1e-1)
 MOST_OF_LINE = 1.1  # β over what the line needs
+UNSHAPED_S_PER_BYTE = (1e-12, 1e-5)  # limits of β of a ring where no line is known
 NUM_REPEATS = 7
 
 
@@ -227,7 +228,7 @@ def fit(fabric: FabricSpec, times: Sequence[RowTime]) -> Calibrated:
     for exchange, primitive in OTHER_EXCHANGES.items():
         own = [time for time in times if time.row in _rows_of_exchange(exchange)]
         if own:
-            costs = _fit_primitive(costs, primitive, own)
+            costs = _fit_primitive(fabric, costs, primitive, own)
     fitted = tuple(
         replace(time, fitted_s=row_s(time.row, costs)) if time.row.probe is Probe.EXCHANGE else time for time in times
     )
@@ -240,6 +241,17 @@ def fit(fabric: FabricSpec, times: Sequence[RowTime]) -> Calibrated:
         costs=replace(costs, residual=max(errors), source=source),
         rows=fitted,
     )
+
+
+def refitted(calibration: Calibration) -> Calibration:
+    """The same measurements with their costs fitted anew; an entry without the rows of a ring stays as it is."""
+    entries = tuple(
+        fit(FabricSpec(kind=entry.kind, num_hosts=entry.num_hosts, rate_bps=entry.rate_bps), entry.rows)
+        if {time.row for time in entry.rows}.issuperset(RING_ROWS)
+        else entry
+        for entry in calibration.entries
+    )
+    return replace(calibration, entries=entries)
 
 
 def row_s(row: Row, costs: LinkCosts) -> float:
@@ -317,17 +329,27 @@ def _fit_ring(fabric: FabricSpec, engine: EngineCosts, times: Sequence[RowTime])
     # What the large row takes beyond a start-up, per byte; the search only needs the order of magnitude.
     beta = max(1e-11, (large.seconds / large.row.num_tensors - alpha_s) / large.row.num_bytes)
     low, high = np.log(PLAUSIBLE_S)
-    line = line_s_per_byte(fabric.rate_bps, world) if fabric.rate_bps else 1e-12
+    fastest, slowest = np.log(_plausible_betas(fabric))
     # Logarithms keep times positive and make a factor of two weigh the same at any size.
     start = [np.log(alpha_s), np.log(beta), np.log(alpha_s), np.log(1e-4), 0.3, 0.5]
-    slowest = MOST_OF_LINE * line if fabric.rate_bps else 1e-5
-    limits = ([low, np.log(line), low, low, 0.0, 0.0], [high, np.log(slowest), high, np.log(1e-2), 1.0, 1.0])
+    limits = ([low, fastest, low, low, 0.0, 0.0], [high, slowest, high, np.log(1e-2), 1.0, 1.0])
     found = scipy.optimize.least_squares(errors, np.clip(start, *limits), bounds=limits, diff_step=1e-3, max_nfev=40)
     return costs_at(found.x)
 
 
-def _fit_primitive(costs: LinkCosts, primitive: str, times: Sequence[RowTime]) -> LinkCosts:
-    """α and β of one more primitive, from a small and a large row of an exchange made of it."""
+def _plausible_betas(fabric: FabricSpec, primitive: str = RING_STEPS) -> tuple[float, float]:
+    """Limits of the search for β in seconds a byte of the primitive's tensor: what the line needs, and a tenth more."""
+    line = line_s_per_byte(fabric.rate_bps, fabric.num_hosts) if fabric.rate_bps else None
+    limits = UNSHAPED_S_PER_BYTE if line is None else (line, MOST_OF_LINE * line)
+    hops = (hop_of(Cost(0.0, beta), fabric.num_hosts) for beta in limits)
+    fastest, slowest = (ring_theory(primitive, fabric.num_hosts, hop).beta_s_per_byte for hop in hops)
+    return fastest, slowest
+
+
+def _fit_primitive(fabric: FabricSpec, costs: LinkCosts, primitive: str, times: Sequence[RowTime]) -> LinkCosts:
+    """α and β of one more primitive, from a small and a large row of an exchange made of it. Its β has the limits that
+    the ring's has: without them a large row that noise made shorter than a small one takes β to nothing, and messages
+    that are larger still are then predicted faster than their line."""
 
     def with_cost(x: np.ndarray) -> LinkCosts:
         own: Mapping[str, Cost] = {primitive: Cost(float(np.exp(x[0])), float(np.exp(x[1])))}
@@ -338,8 +360,9 @@ def _fit_primitive(costs: LinkCosts, primitive: str, times: Sequence[RowTime]) -
         return [float(np.log(row_s(time.row, known) / time.seconds)) for time in times]
 
     guess = costs.of(primitive)
-    start = [np.log(max(1e-6, guess.alpha_s)), np.log(max(1e-11, guess.beta_s_per_byte))]
-    found = scipy.optimize.least_squares(errors, start, diff_step=1e-3, max_nfev=30)
+    limits = np.log([PLAUSIBLE_S, _plausible_betas(fabric, primitive)]).T
+    start = np.clip(np.log([guess.alpha_s, guess.beta_s_per_byte]), *limits)
+    found = scipy.optimize.least_squares(errors, start, bounds=limits, diff_step=1e-3, max_nfev=30)
     return with_cost(found.x)
 
 

@@ -18,7 +18,7 @@ from analysis.terminal import Column, output_console
 from fabric.api import FabricKind, FabricSpec, format_rate, parse_rate
 from fabric.simulated.placed import place_network
 from harness.environment import describe_environment
-from harness.predict.calibration import Calibration, measure, read_calibration, write_calibration
+from harness.predict.calibration import Calibration, measure, read_calibration, refitted, write_calibration
 from harness.predict.codecs import NOT_CHARGED, charge_of
 from harness.predict.costs import LinkCosts, PredictError, given_costs
 from harness.predict.trial import Foretold, foretell, simulated_record
@@ -58,6 +58,9 @@ def predict_command(arguments: argparse.Namespace) -> int:
     """Calibrate, or predict a suite or a workload. Raises: ValueError about the request."""
     if arguments.calibrate:
         return _calibrate(arguments)
+    if arguments.refit:
+        calibration = refitted(read_calibration(arguments.calibration))
+        return _keep(calibration, arguments.calibration, Console(stderr=True))
     own = arguments.workload or arguments.profile
     if bool(arguments.suite) == bool(own):
         raise PredictError("name a SUITE, or a network with --workload or --profile (and not both)")
@@ -97,7 +100,12 @@ def _calibrate(arguments: argparse.Namespace) -> int:
     ]
     console = Console(stderr=True)
     calibration = measure(fabrics, describe_environment(), say=lambda text: console.print(text, highlight=False))
-    write_calibration(calibration, arguments.calibration)
+    return _keep(calibration, arguments.calibration, console)
+
+
+def _keep(calibration: Calibration, path: Path, console: Console) -> int:
+    """Write it, and say what is in it."""
+    write_calibration(calibration, path)
     for entry in calibration.entries:
         costs = entry.costs
         console.print(
@@ -105,7 +113,7 @@ def _calibrate(arguments: argparse.Namespace) -> int:
             f"engine {costs.engine.message_s * 1e6:.0f} µs a message; fit within {costs.residual:.0%}",
             highlight=False,
         )
-    console.print(f"written to {arguments.calibration}", highlight=False, markup=False)
+    console.print(f"written to {path}", highlight=False, markup=False)
     return 0
 
 

@@ -45,6 +45,7 @@ def add_predict(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     )
     predict.add_argument("--calibration", type=Path, default=CALIBRATION, metavar="FILE", help="measured costs")
     predict.add_argument("--calibrate", action="store_true", help="measure --hosts at --rates and write --calibration")
+    predict.add_argument("--refit", action="store_true", help="fit the costs of --calibration anew from its own rows")
     predict.add_argument(
         "--alpha", type=float, metavar="S", help="seconds of start-up a ring step, instead of measured"
     )

@@ -9,6 +9,7 @@ from statistics import median
 
 import pytest
 
+from baselines.api import Message
 from baselines.strategy import parse_strategy
 from crossover import Sharing
 from fabric.api import FabricKind, FabricSpec
@@ -19,6 +20,7 @@ from harness.predict.calibration import (
     EAGER_ROWS,
     ENGINE_ROWS,
     ONE_LANE,
+    OTHER_EXCHANGES,
     RING_ROWS,
     UPDATE_ROWS,
     Calibrated,
@@ -30,8 +32,17 @@ from harness.predict.calibration import (
     row_s,
     write_calibration,
 )
-from harness.predict.costs import Cost, EngineCosts, LinkCosts, PredictError, given_costs
-from harness.predict.layers import layers_of
+from harness.predict.costs import (
+    Cost,
+    EngineCosts,
+    LinkCosts,
+    PredictError,
+    given_costs,
+    hop_of,
+    ring_theory,
+)
+from harness.predict.demand import Demands
+from harness.predict.layers import layers_of, plain_layers
 from harness.predict.paced import (
     BACKWARD_S,
     CHAIN,
@@ -48,9 +59,11 @@ from harness.predict.step import predict_step
 from harness.predict.trial import Foretold, foretell, predict_trial, simulated_record
 from harness.trial import Job, Trial
 from models.workload import Device, WorkloadSpec
+from results.lines import line_s_per_byte
 from results.record import Environment, Prediction, Status, read_record, write_record
 from suites.cli import main
 
+ROOT = Path(__file__).parents[2]
 REPLAY = WorkloadSpec(network="resnet50", device=Device.REPLAY, size_scale=50)
 SLOW = FabricSpec(kind=FabricKind.EMULATED, num_hosts=2, rate_bps=50e6)
 TRUE = LinkCosts(
@@ -91,6 +104,49 @@ def test_the_fit_gives_back_the_costs_that_rows_were_made_with() -> None:
     assert found.costs.alpha_s == pytest.approx(TRUE.alpha_s, rel=0.1)
     assert found.costs.engine.update_s_per_tensor == pytest.approx(1e-5)
     assert found.costs.engine.eager_s_per_tensor == pytest.approx(3e-5)
+
+
+def test_rows_of_noise_make_no_primitive_faster_than_the_line_when_costs_are_fitted_anew(tmp_path: Path) -> None:
+    """Two messages of 131 kB in less time than four of 4 kB, at 200 Mbit/s; the ring's own costs stay as they are."""
+    one = RING_ROWS[0]
+    others = [
+        RowTime(row=replace(one, num_tensors=num, num_bytes=size, strategy=f"{ONE_LANE}+{exchange}"), seconds=seconds)
+        for exchange in OTHER_EXCHANGES
+        for num, size, seconds in ((4, 4_096, 0.03), (2, 131_072, 0.02))
+    ]
+    spoiled = {**TRUE.primitives, **{name: Cost(1e-3, 1e-22) for name in OTHER_EXCHANGES.values()}}
+    entry = Calibrated(
+        kind=FabricKind.EMULATED,
+        num_hosts=4,
+        rate_bps=200e6,
+        costs=replace(TRUE, primitives=spoiled),
+        rows=(*rows_of(TRUE), *others),
+    )
+    unmeasured, path = calibrated(2, 1e9, 1e-4), tmp_path / "calibration.json"
+    write_calibration(Calibration(entries=(entry, unmeasured)), path)
+    assert main(["predict", "--refit", "--calibration", str(path)]) == 0
+    found, kept = read_calibration(path).entries
+    assert kept == unmeasured
+    assert (found.num_hosts, found.rate_bps, len(found.rows)) == (4, 200e6, len(entry.rows))
+    assert found.costs.primitives["AllReduce"].beta_s_per_byte == pytest.approx(6.4e-8, rel=0.05)
+    hop = hop_of(Cost(0.0, line_s_per_byte(200e6, 4)), 4)
+    for name in OTHER_EXCHANGES.values():
+        line = ring_theory(name, 4, hop).beta_s_per_byte
+        assert line * (1 - 1e-9) <= found.costs.primitives[name].beta_s_per_byte <= 1.1 * line * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("exchange", ["all-reduce", *OTHER_EXCHANGES])
+def test_no_committed_calibration_predicts_a_transfer_faster_than_its_line(exchange: str) -> None:
+    """As measured, and for numbers of workers and rates that were not."""
+    paths = sorted((ROOT / "results" / "reference").glob("**/calibration/*.json"))
+    assert paths
+    message = Message(0, plain_layers([0.0], [0.0], [2_500_000]).segments)
+    for path in paths:
+        known = read_calibration(path)
+        measured = [(entry.kind, entry.num_hosts, entry.rate_bps) for entry in known.entries if entry.rate_bps]
+        for kind, world, rate_bps in (*measured, *((kind, 16, 2 * rate_bps) for kind, _, rate_bps in measured)):
+            demand = Demands(parse_strategy(f"unfused+{exchange}"), known.costs(kind, world, rate_bps)).of(message)
+            assert demand.bytes_s >= demand.sent_bytes * 8 / rate_bps, (path.name, world, rate_bps)
 
 
 def test_gap_and_loop_on_the_paced_link_are_found_again() -> None:
