@@ -6,6 +6,7 @@ import selectors
 import socket
 import sys
 import threading
+import traceback
 from collections import deque
 from collections.abc import Callable, Hashable
 from pathlib import Path
@@ -16,6 +17,7 @@ from fabric.cluster import FabricError
 from models.device import DONE, REQUEST
 
 Paid = Callable[[FabricError | None], None]
+News = list[tuple[Paid, FabricError | None]]  # who is to be told, and what
 SWITCH_INTERVAL_S = 0.0002  # a thread in pure Python would keep an answer waiting for 5 ms
 
 
@@ -85,7 +87,10 @@ class LinkClient:
             return error
         # The server takes one request per connection at a time, so only the first of a queue is asked for.
         queue.append((work_s, paid))
-        return self._ask(flow) if len(queue) == 1 else None
+        lost = self._ask(flow) if len(queue) == 1 else None
+        if lost is not None:
+            queue.popleft()  # the caller tells it
+        return lost
 
     def _queue_of(self, flow: Hashable) -> deque[tuple[float, Paid]]:
         if flow not in self._queues:
@@ -95,12 +100,11 @@ class LinkClient:
         return self._queues[flow]
 
     def _ask(self, flow: Hashable) -> FabricError | None:
-        """Send the first request of a flow's queue; on failure take it out and say why."""
+        """Send the first request of a flow's queue, which stays there; on failure say why."""
         work_s, _ = self._queues[flow][0]
         try:
             self._sockets[flow].sendall(REQUEST.pack(work_s, False))
         except OSError:
-            self._queues[flow].popleft()
             return self._gone()
         return None
 
@@ -112,10 +116,13 @@ class LinkClient:
     def _run(self) -> None:
         with short_slices():
             while (told := self._listen()) is not None:
-                for paid in told:
-                    paid(self._lost)
+                for paid, error in told:
+                    try:
+                        paid(error)
+                    except Exception:  # noqa: BLE001  others wait for what this thread tells next
+                        traceback.print_exc()
 
-    def _listen(self) -> list[Paid] | None:
+    def _listen(self) -> News | None:
         """Wait for a turn to listen and then for answers; None when the client closes or the link is gone."""
         with self._lock:
             self._num_free += 1
@@ -129,25 +136,26 @@ class LinkClient:
                 self._add_listener()
         return told
 
-    def _hear_all(self, ready: list[tuple[Hashable]]) -> list[Paid]:
-        return [paid for (flow,) in ready for paid in self._hear(flow)]
+    def _hear_all(self, ready: list[tuple[Hashable]]) -> News:
+        return [told for (flow,) in ready for told in self._hear(flow)]
 
-    def _hear(self, flow: Hashable) -> list[Paid]:
-        """Take one answer: who is to be told, which is everybody who waits if the link is gone."""
+    def _hear(self, flow: Hashable) -> News:
+        """Take one answer: who is to be told what. If the link is gone, everybody who waits hears of it."""
         try:
             served = self._sockets[flow].recv(1) == DONE
         except OSError:
             served = False
-        told: list[Paid] = []
+        told: News = []
         with self._lock:
             queue = self._queues[flow]
-            if served:
-                told.append(queue.popleft()[1])
+            # Another connection may have ended just before, and then everybody has been told.
+            if served and self._lost is None:
+                told.append((queue.popleft()[1], None))
                 served = not queue or self._ask(flow) is None
             if not served:
-                self._lost = self._gone()
+                self._lost = lost = self._gone()
                 # Everybody who waits hears of the loss once; nobody would answer them any more.
-                told += [paid for waiting in self._queues.values() for _, paid in waiting]
+                told += [(paid, lost) for waiting in self._queues.values() for _, paid in waiting]
                 self._queues = {flow: deque() for flow in self._queues}
         return told
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import stat
 import sys
 import threading
@@ -26,6 +27,7 @@ from harness.lab.services import check_paced
 from harness.paced.link_client import SWITCH_INTERVAL_S, LinkClient
 from harness.paced.pacing import pacing_of
 from harness.trial import Job, Trial
+from models.device import DONE, REQUEST
 from models.fluid import FluidDevice
 from models.workload import WorkloadSpec
 
@@ -113,6 +115,65 @@ def test_whoever_waits_for_a_link_that_dies_is_told(tmp_path: Path) -> None:
         errors.append(told.get(timeout=patience_s(10)))
         assert [type(error) for error in errors] == [FabricError] * 3
         client.close()
+
+
+@contextmanager
+def played_link(folder: Path) -> Iterator[tuple[LinkClient, socket.socket]]:
+    """A client, and the socket at which the test itself is the link."""
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(folder / "link"))
+        server.listen()
+        client = LinkClient(folder / "link")
+        try:
+            yield client, server
+        finally:
+            client.close()
+
+
+def test_a_link_that_ends_after_an_answer_fails_only_what_it_has_not_served(tmp_path: Path) -> None:
+    with played_link(tmp_path) as (client, server):
+        connection, _ = server.accept()
+        told = SimpleQueue[tuple[int, object]]()
+        for number in range(3):
+            client.carry(0, 0.001, lambda error, number=number: told.put((number, error)))
+        with client._lock:  # so that the client can ask for the next one only when the link has ended
+            connection.send(DONE)
+            connection.close()
+        answers = dict(told.get(timeout=patience_s(10)) for _ in range(3))
+    assert answers[0] is None
+    assert [type(answers[number]) for number in (1, 2)] == [FabricError] * 2
+
+
+def test_an_answer_that_comes_with_the_end_of_another_connection_stops_nobody(tmp_path: Path) -> None:
+    with played_link(tmp_path) as (client, server):
+        told = SimpleQueue[int]()
+        connections = []
+        for number in range(3):
+            client.carry(number, 0.001, lambda error, number=number: told.put(number))
+            connections.append(server.accept()[0])
+        with client._lock:  # until it is free, the listener is held up with the first answer
+            connections[0].send(DONE)
+            connections[1].close()
+            connections[2].send(DONE)
+        assert sorted(told.get(timeout=patience_s(10)) for _ in range(3)) == [0, 1, 2]
+        for connection in connections:
+            connection.close()
+
+
+def test_what_fails_when_it_is_told_does_not_end_the_listener(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with played_link(tmp_path) as (client, server):
+        connection, _ = server.accept()
+        told = SimpleQueue[object]()
+        for paid in (lambda error: [][0], told.put):
+            client.carry(0, 0.001, paid)
+        for _ in range(2):
+            connection.recv(REQUEST.size)
+            connection.send(DONE)
+        assert told.get(timeout=patience_s(10)) is None
+        connection.close()
+    assert "IndexError" in capfd.readouterr().err
 
 
 def test_a_rank_without_its_link_says_what_to_do(tmp_path: Path) -> None:
