@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -32,7 +33,8 @@ class CarriedGroup(dist.ProcessGroup):
         self.pacing = pacing
         self._name, self._inner = name, inner
         self._link, self._number = pacing.link.among(size), next(_numbers)
-        self._to_send: deque[Callable[[], None]] = deque()
+        self._to_send: deque[tuple[Both, Callable[[], dist.Work]]] = deque()
+        self._handing_over = threading.Lock()
         self._coalesced: list[PacedWork] | None = None
         self._on_device = ThreadPoolExecutor(thread_name_prefix="paced device")
 

@@ -268,16 +268,27 @@ class PacedGroup(CarriedGroup):
         if inner is None:
             both.carried(None)
         else:
-            self._to_send.append(lambda: follow(inner.send(tensors, to, tag), both.carried, None, self._on_device))
+            self._to_send.append((both, lambda: inner.send(tensors, to, tag)))
 
         def paid(error: FabricError | None) -> None:
-            """Hand over what has been carried, oldest first: answers of a flow come in order, threads need not."""
             both.paid(error)
-            if self._to_send:
-                self._to_send.popleft()()
+            if inner is not None:
+                self._hand_over()
 
         self._pay((self._number, "send"), Collective.TRANSFER, _nbytes(tensors), tensors[0], paid)
         return PacedWork(both.future)
+
+    def _hand_over(self) -> None:
+        """Hand over what has been carried, oldest first: answers of a flow come in order, threads need not."""
+        try:
+            # Held until it is handed over: gloo matches messages of one tag in the order in which it gets them.
+            with self._handing_over:
+                both, send = self._to_send.popleft()
+                work = send()
+            # No longer held: who is told may send the next message at once.
+            follow(work, both.carried, None, self._on_device)
+        except Exception as error:  # noqa: BLE001  reaches whoever waits; this is the link's thread
+            both.carried(error)
 
     def recv(self, tensors: list[Tensor], source: int, tag: int) -> dist.Work:
         """Costs nothing here: the sender has paid. Raises: FabricError among virtual peers."""

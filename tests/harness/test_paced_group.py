@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Hashable
 from typing import Any
 
 import pytest
@@ -28,7 +29,10 @@ from harness.engine.engine import Engine, EngineError
 from harness.engine.transport import ProcessGroupTransport
 from harness.lockstep.collectives import perform
 from harness.lockstep.ranks import Lockstep, replicas
-from harness.paced.work import Both
+from harness.paced.group import PacedGroup
+from harness.paced.link_client import Paid
+from harness.paced.pacing import Pacing
+from harness.paced.work import Both, PacedWork
 from harness.trace import Recorder
 
 ALL_REDUCE_S = LINK.seconds(Collective.ALL_REDUCE, 1_000_000)
@@ -304,6 +308,73 @@ def test_raw_ddp_trains_among_virtual_peers_and_pays_for_its_bytes(hook: str) ->
             assert torch.equal(mine, theirs)
     assert all(torch.isfinite(parameter).all() for parameter in wrapped.parameters())
     assert link.now_s > 0
+
+
+class Held:
+    """A carrier that serves when the test says so."""
+
+    def __init__(self) -> None:
+        self.asked: list[Paid] = []
+
+    def carry(self, flow: Hashable, work_s: float, paid: Paid) -> None:
+        self.asked.append(paid)
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+class Handed:
+    """In place of gloo: what it was handed, in order."""
+
+    def __init__(self) -> None:
+        self.tags: list[int] = []
+
+    def send(self, tensors: list[Tensor], to: int, tag: int) -> PacedWork:
+        self.tags.append(tag)
+        ended = torch.futures.Future[None]()
+        ended.set_result(None)
+        return PacedWork(ended)
+
+
+def test_what_one_answer_hands_over_waits_for_the_one_before() -> None:
+    """Two threads may tell of two answers at once."""
+    carrier = Held()
+
+    class Slow(Handed):
+        def send(self, tensors: list[Tensor], to: int, tag: int) -> PacedWork:
+            if tag == 0:
+                later.start()
+                later.join(timeout=0.2)  # handing over the second one now would put it first
+            return super().send(tensors, to, tag)
+
+    later = threading.Thread(target=lambda: carrier.asked[1](None))
+    inner = Slow()
+    group = PacedGroup("sends", 0, 2, Pacing(LINK, carrier, is_virtual=False), inner)  # type: ignore[arg-type]
+    works = [group.send([torch.zeros(2)], 1, tag) for tag in (0, 1)]
+    carrier.asked[0](None)
+    for work in works:
+        work.wait()
+    later.join()
+    assert inner.tags == [0, 1]
+
+
+def test_a_message_that_cannot_be_handed_over_fails_and_the_next_one_does_not() -> None:
+    carrier = Held()
+
+    class Refusing(Handed):
+        def send(self, tensors: list[Tensor], to: int, tag: int) -> PacedWork:
+            if tag == 0:
+                raise RuntimeError("the peer is gone")
+            return super().send(tensors, to, tag)
+
+    inner = Refusing()
+    group = PacedGroup("sends", 0, 2, Pacing(LINK, carrier, is_virtual=False), inner)  # type: ignore[arg-type]
+    works = [group.send([torch.zeros(2)], 1, tag) for tag in (0, 1)]
+    for paid in carrier.asked:
+        paid(None)
+    with pytest.raises(RuntimeError, match="the peer is gone"):
+        works[0].wait()
+    assert works[1].wait()
 
 
 def test_a_rank_alone_pays_nothing() -> None:
