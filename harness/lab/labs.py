@@ -35,7 +35,9 @@ class Labs:
         """By the lab of the task's kind of fabric, which is started if there is none. Raises: LabLost, FabricError."""
         # By thread: Linux sends the parent-death signal when the thread that forked ends, not the process.
         own = (task.fabric.kind, get_ident())
-        if own not in self._labs or not self._labs[own].is_running:
+        if own in self._labs and not self._labs[own].is_running:
+            self._labs.pop(own).close()  # its folder and pipes are left
+        if own not in self._labs:
             self._labs[own] = LabHandle(task.fabric)
         return self._labs[own].ask(task, on_event)
 

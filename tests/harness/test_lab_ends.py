@@ -13,8 +13,10 @@ import pytest
 from lab_tasks import ENDLESS, done, left_after, processes_with, ranks_of, scratch_of, spec_of, task
 from patience import patience_s
 
+from fabric.api import FabricSpec
+from harness.lab.labs import Labs, OnEvent
 from harness.lab.launch import CHECKOUT, LabHandle, LabLost
-from harness.lab.messages import Ending, Event
+from harness.lab.messages import Answer, Ending, Event, Task
 
 FABRICS = pytest.mark.parametrize("kind", ["native", pytest.param("emulated", marks=pytest.mark.emulated)])
 
@@ -60,6 +62,30 @@ def test_a_lost_lab_is_an_error_and_takes_its_ranks_along(kind: str) -> None:
         with pytest.raises(LabLost):
             lab.ask(task(fabric))
     assert not Path(scratch).exists()
+
+
+def test_a_lost_lab_is_closed_before_another_one_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    happened: list[str] = []
+
+    class Lost:
+        is_running = False
+
+        def __init__(self, fabric: FabricSpec) -> None:
+            happened.append("start")
+
+        def ask(self, asked: Task, on_event: OnEvent) -> Answer:
+            return Answer(ending=Ending.FAILED)
+
+        def close(self) -> None:
+            happened.append("close")
+
+    monkeypatch.setattr("harness.lab.labs.LabHandle", Lost)
+    labs = Labs()
+    for _ in range(2):
+        labs.ask(task(spec_of("native")), lambda event: None)
+    assert happened == ["start", "close", "start"]
+    labs.close()
+    assert happened[3:] == ["close"]
 
 
 def test_a_stopped_supervisor_delays_no_end() -> None:
