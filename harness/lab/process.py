@@ -11,6 +11,7 @@ import dataclasses
 import os
 import socket
 import sys
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
@@ -24,7 +25,7 @@ from fabric.api import Cluster, FabricError, FabricSpec, build
 from harness.lab.gpu import keep_forkable
 from harness.lab.messages import Answer, Ending, Event, Part, Task, task_from, to_line
 from harness.lab.rank import Place
-from harness.lab.rank_process import fork_rank
+from harness.lab.rank_process import RankProcess, fork_rank
 from harness.lab.services import places
 from harness.lab.watch import LauncherGone, Watch
 from harness.parallel.placement import graph_of_workload
@@ -125,12 +126,8 @@ class Lab:
 
     def _run(self, task: Task, cluster: Cluster, seats: list[Place]) -> Answer:
         before = cluster.counters()
-        go_read, go_write = os.pipe()
-        ranks = [fork_rank(task, seat, cluster, self.scratch, (go_read, go_write)) for seat in seats]
-        # The lab keeps the write end alone: ranks see the end of the pipe when it is closed, by will or by the lab's
-        # death.
-        os.close(go_read)
-        watch = Watch(task, ranks, go=go_write, commands=self.commands.fileno(), say=self._say)
+        ranks, go = self._fork(task, cluster, seats)
+        watch = Watch(task, ranks, go=go, commands=self.commands.fileno(), say=self._say)
         try:
             answer = watch.until_done()
             after = cluster.counters()
@@ -148,6 +145,23 @@ class Lab:
             sent_packets=tuple(crossed.tx_packets for crossed in sent),
             resent_segments=tuple(crossed.resent_segments for crossed in sent),
         )
+
+    def _fork(self, task: Task, cluster: Cluster, seats: list[Place]) -> tuple[list[RankProcess], int]:
+        """All ranks, and the write end of the pipe that they wait for. If one cannot be started, none is left."""
+        go_read, go_write = os.pipe()
+        ranks: list[RankProcess] = []
+        with ExitStack() as undo:
+            undo.callback(os.close, go_write)
+            try:
+                for seat in seats:
+                    ranks.append(fork_rank(task, seat, cluster, self.scratch, (go_read, go_write)))
+                    undo.callback(ranks[-1].end)
+            finally:
+                # The lab keeps the write end alone: ranks see the end of the pipe when it is closed, by will or by the
+                # lab's death.
+                os.close(go_read)
+            undo.pop_all()
+        return ranks, go_write
 
 
 def free_ports(first: int, num_jobs: int) -> int:

@@ -7,6 +7,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic
@@ -86,19 +87,27 @@ class RankProcess:
 
 def fork_rank(task: Task, place: Place, cluster: Cluster, scratch: Path, go: tuple[int, int]) -> RankProcess:
     """Start one rank. It waits for the end of pipe `go` (read end, write end) before its first step."""
-    read_end, write_end = os.pipe()
     name = _name(task, place)
     log = scratch / f"{name.replace(' ', '-')}.log"
-    lab_pid, pid = os.getpid(), os.fork()
-    if pid == 0:
-        # First of all: until it is asked for, a lab that dies leaves this process behind.
-        die_with_parent(lab_pid)
-        os.close(read_end)
-        # The write end must be the lab's alone, else its closing lets nobody go.
-        os.close(go[1])
-        _child(task, place, cluster, log, write_end, go[0])
-    os.close(write_end)
-    return RankProcess(place, name, pid, os.pidfd_open(pid), read_end)
+    read_end, write_end = os.pipe()
+    with ExitStack() as undo:
+        undo.callback(os.close, read_end)
+        try:
+            lab_pid, pid = os.getpid(), os.fork()
+            if pid == 0:
+                # First of all: until it is asked for, a lab that dies leaves this process behind.
+                die_with_parent(lab_pid)
+                os.close(read_end)
+                # The write end must be the lab's alone, else its closing lets nobody go.
+                os.close(go[1])
+                _child(task, place, cluster, log, write_end, go[0])
+        finally:
+            os.close(write_end)
+        undo.callback(os.waitpid, pid, 0)
+        undo.callback(os.kill, pid, signal.SIGKILL)
+        rank = RankProcess(place, name, pid, os.pidfd_open(pid), read_end)
+        undo.pop_all()
+    return rank
 
 
 def _name(task: Task, place: Place) -> str:
