@@ -7,7 +7,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic
@@ -57,15 +57,17 @@ class RankProcess:
         return [event_from(line) for line in lines]
 
     def drain(self) -> list[Event]:
-        """Everything that an ended rank still said."""
-        events: list[Event] = []
-        while chunk := os.read(self.pipe, 1 << 20):
-            self._unread += chunk
+        """Everything that an ended rank still said. The end of the pipe is not waited for: a process that the rank has
+        started, such as a loader's worker, may still hold it."""
+        with suppress(BlockingIOError):
+            while chunk := os.read(self.pipe, 1 << 20):
+                self._unread += chunk
         *lines, self._unread = self._unread.split(b"\n")
-        return events + [event_from(line) for line in lines]
+        return [event_from(line) for line in lines]
 
     def ended_how(self) -> str:
-        """After the process ended: in words."""
+        """After the process ended: in words. What it has started ends too."""
+        self._kill_group()
         _, status = os.waitpid(self.pid, 0)
         self.pid = 0
         if os.WIFSIGNALED(status):
@@ -80,9 +82,15 @@ class RankProcess:
         self._open = False
         if self.pid:
             os.kill(self.pid, signal.SIGKILL)
+            self._kill_group()
             os.waitpid(self.pid, 0)
         os.close(self.pidfd)
         os.close(self.pipe)
+
+    def _kill_group(self) -> None:
+        """Before it is reaped: until then its number is no other group's."""
+        with suppress(ProcessLookupError):  # it ended before it had a group
+            os.killpg(self.pid, signal.SIGKILL)
 
 
 def fork_rank(task: Task, place: Place, cluster: Cluster, scratch: Path, go: tuple[int, int]) -> RankProcess:
@@ -97,6 +105,7 @@ def fork_rank(task: Task, place: Place, cluster: Cluster, scratch: Path, go: tup
             if pid == 0:
                 # First of all: until it is asked for, a lab that dies leaves this process behind.
                 die_with_parent(lab_pid)
+                os.setpgid(0, 0)  # so that what the rank starts can be ended with it
                 os.close(read_end)
                 # The write end must be the lab's alone, else its closing lets nobody go.
                 os.close(go[1])
@@ -105,6 +114,7 @@ def fork_rank(task: Task, place: Place, cluster: Cluster, scratch: Path, go: tup
             os.close(write_end)
         undo.callback(os.waitpid, pid, 0)
         undo.callback(os.kill, pid, signal.SIGKILL)
+        os.set_blocking(read_end, False)
         rank = RankProcess(place, name, pid, os.pidfd_open(pid), read_end)
         undo.pop_all()
     return rank

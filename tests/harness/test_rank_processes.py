@@ -1,23 +1,28 @@
-"""What is left when a rank process cannot be started."""
+"""What a rank process leaves when it ends, and what is left when one cannot be started."""
 
 from __future__ import annotations
 
 import errno
 import io
 import os
+import select
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import psutil
 import pytest
 from lab_tasks import spec_of, task
+from patience import patience_s
 
 from fabric.api import Cluster, build
 from harness.lab import rank_process
+from harness.lab.messages import Event, to_line
 from harness.lab.process import Lab
 from harness.lab.rank import Place
+from harness.lab.rank_process import RankProcess, fork_rank
 
 NATIVE = spec_of("native")
 
@@ -35,6 +40,57 @@ def places(cluster: Cluster) -> list[Place]:
         Place(job=0, rank=rank, host=host, slot=rank, rendezvous_address="", rendezvous_port=0)
         for rank, host in enumerate(cluster.hosts)
     ]
+
+
+def with_a_worker(pipe: int, *, ends: bool) -> NoReturn:
+    """A rank that starts a process, as a loader does, says so, and ends or goes on."""
+    if os.fork() == 0:
+        time.sleep(patience_s(5))
+        os._exit(0)
+    os.write(pipe, to_line(Event(kind="step", step=3)))
+    while not ends:
+        signal.pause()
+    os._exit(0)
+
+
+def started(cluster: Cluster, folder: Path, patch: pytest.MonkeyPatch, *, ends: bool) -> RankProcess:
+    patch.setattr(rank_process, "_child", lambda *place: with_a_worker(place[4], ends=ends))
+    go = os.pipe()
+    try:
+        return fork_rank(task(NATIVE), places(cluster)[0], cluster, folder, go)
+    finally:
+        for end in go:
+            os.close(end)
+
+
+def all_hung_up(pipe: int) -> bool:
+    """Whether nobody holds the other end any more."""
+    ready, _, _ = select.select([pipe], [], [], patience_s(2))
+    return bool(ready) and not os.read(pipe, 1)
+
+
+def test_an_ended_rank_is_heard_while_its_worker_lives_which_then_ends(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rank = started(cluster, tmp_path, monkeypatch, ends=True)
+    select.select([rank.pidfd], [], [])
+    assert rank.drain() == [Event(kind="step", step=3)]
+    assert not select.select([rank.pipe], [], [], 0)[0], "the worker's end was waited for"
+    assert rank.ended_how() == "exited with code 0"
+    assert all_hung_up(rank.pipe)
+    rank.end()
+
+
+def test_a_rank_that_is_ended_takes_its_worker_along(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rank = started(cluster, tmp_path, monkeypatch, ends=False)
+    select.select([rank.pipe], [], [])
+    assert rank.read() == [Event(kind="step", step=3)]
+    pipe = os.dup(rank.pipe)
+    rank.end()
+    assert all_hung_up(pipe)
+    os.close(pipe)
 
 
 @pytest.mark.parametrize("name", ["fork", "pidfd_open"])
