@@ -8,11 +8,14 @@ waiting for a turn must not keep the communication thread from its work.
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable
 from queue import SimpleQueue
 
-from crossover import CrossoverError, TurnTaking
+from crossover import CrossoverError, LeaseLost, TurnTaking
+
+_log = logging.getLogger(__name__)
 
 
 class LinkTurns:
@@ -25,7 +28,8 @@ class LinkTurns:
         self._thread.start()
 
     def request(self, granted: Callable[[CrossoverError | None], None]) -> None:
-        """Ask for the link; `granted` is called from another thread, with an error if it cannot be had."""
+        """Ask for the link; `granted` is called from another thread, with an error if it cannot be had,
+        which may be that of the release before."""
         self._commands.put(granted)
 
     def release(self) -> None:
@@ -39,18 +43,35 @@ class LinkTurns:
 
     def _run(self) -> None:
         with self._participant:
-            while (command := self._commands.get()) is not _leave:
-                assert command is not None, "released a link that was not requested"
-                try:
-                    # This blocks for as long as other jobs send.
-                    lease = self._participant.acquire()
-                except CrossoverError as error:
-                    command(error)
-                    return
-                command(None)
-                if self._commands.get() is not None:
-                    return  # left in mid-lease; leaving gives it back
+            lost = self._take_turns()
+        if lost is None:
+            return
+        # Whoever asks for the link from now on would wait for ever.
+        while (command := self._commands.get()) is not _leave:
+            if command is not None:
+                command(lost)
+
+    def _take_turns(self) -> CrossoverError | None:
+        """Until the job leaves, or until there are no more turns to be had: the reason."""
+        while (command := self._commands.get()) is not _leave:
+            assert command is not None, "released a link that was not requested"
+            try:
+                # This blocks for as long as other jobs send.
+                lease = self._participant.acquire()
+            except CrossoverError as error:
+                command(error)
+                return error
+            command(None)
+            if self._commands.get() is not None:
+                return None  # left in mid-lease; leaving gives it back
+            try:
                 self._participant.release(lease)
+            except LeaseLost as error:
+                # The turn is over all the same: the link was shared for a while.
+                _log.warning("a link turn ended without its lease: %s", error)
+            except CrossoverError as error:
+                return error
+        return None
 
 
 def _leave(error: CrossoverError | None) -> None:

@@ -10,7 +10,7 @@ from queue import SimpleQueue
 import pytest
 from patience import patience_s
 
-from crossover import Alone, ArbiterLost, Beat, CrossoverError, Lease, Sharing
+from crossover import Alone, ArbiterLost, Beat, CrossoverError, Lease, LeaseLost, Sharing
 from fabric.api import FabricKind, FabricSpec
 from harness.bench import Bench
 from harness.engine.link_turns import LinkTurns
@@ -166,6 +166,43 @@ def test_link_turns_grant_release_and_leave_in_order() -> None:
         turns.release()
     turns.leave()
     assert link.events == ["acquire", "release"] * 3 + ["leave"]
+
+
+class Failing(Recorded):
+    """A link whose releases end with `error`."""
+
+    def __init__(self, error: CrossoverError) -> None:
+        super().__init__()
+        self._error = error
+
+    def release(self, lease: Lease) -> None:
+        super().release(lease)
+        raise self._error
+
+
+def test_after_a_link_turn_that_was_withdrawn_there_are_others(caplog: pytest.LogCaptureFixture) -> None:
+    link, granted = Failing(LeaseLost("withdrawn after 1 s")), SimpleQueue[CrossoverError | None]()
+    turns = LinkTurns(link)
+    for _ in range(2):
+        turns.request(granted.put)
+        assert granted.get(timeout=patience_s(5)) is None
+        turns.release()
+    turns.leave()
+    assert link.events == ["acquire", "release"] * 2 + ["leave"]
+    assert "withdrawn after 1 s" in caplog.text
+
+
+def test_an_arbiter_that_is_lost_at_a_release_reaches_whoever_asks_next() -> None:
+    link, granted = Failing(ArbiterLost("the arbiter went away")), SimpleQueue[CrossoverError | None]()
+    turns = LinkTurns(link)
+    turns.request(granted.put)
+    assert granted.get(timeout=patience_s(5)) is None
+    turns.release()
+    for _ in range(2):
+        turns.request(granted.put)
+        assert isinstance(granted.get(timeout=patience_s(5)), ArbiterLost)
+    turns.leave()
+    assert link.events == ["acquire", "release", "leave"]
 
 
 def test_a_lost_arbiter_reaches_whoever_asked_for_the_link() -> None:
