@@ -22,7 +22,7 @@ from harness.parallel.placement import machine_of
 from harness.parallel.planning import busy_per_step
 from harness.parallel.shared_clock import ClockedJob, DeviceOrder, SharedTimeline, run_jobs_on_clock
 from harness.parallel.trial_facts import clocked
-from harness.parallel.trial_job import costs_of_job, open_job, pipelining_of
+from harness.parallel.trial_job import costs_of_job, pipelining_of
 from harness.parallel.trial_learning import Learnt, learn
 from harness.trial import Trial
 from models.values import Device
@@ -49,7 +49,7 @@ def run_pipelines_on_clock(trial: Trial, signals: Signals) -> Iterator[RankResul
     times = _times_of(trial)
     for number, job in enumerate(trial.jobs):
         replayed = job.workload.device is Device.REPLAY
-        learnt = Learnt() if replayed else learn(trial, open_job(trial, number), signals)
+        learnt = Learnt() if replayed else learn(trial, number, signals)
         yield from _results(trial, number, times[number], learnt)
 
 

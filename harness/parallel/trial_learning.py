@@ -14,7 +14,7 @@ from harness.lab.rank import Signals, rank_seed, weights_digest
 from harness.loop import Evaluated
 from harness.parallel.pipeline import PipelineRanks, open_ranks, run_lockstep
 from harness.parallel.stages import links_of
-from harness.parallel.trial_job import OpenedJob
+from harness.parallel.trial_job import OpenedJob, open_job
 from harness.trial import Trial
 
 
@@ -64,10 +64,11 @@ class _Snapshots:
         return _StageWeights(worker.parameters(), buffers)
 
 
-def learn(trial: Trial, opened: OpenedJob, signals: Signals) -> Learnt:
-    """Train in lockstep; the whole run of an asynchronous schedule is one program."""
+def learn(trial: Trial, number: int, signals: Signals) -> Learnt:
+    """Train job `number` in lockstep; the whole run of an asynchronous schedule is one program."""
+    opened = open_job(trial, number)
     torch.manual_seed(rank_seed(trial.seed, 0))
-    num_steps, steps = trial.num_warmup + trial.num_steps, opened.steps(trial.seed)
+    num_steps, steps = trial.num_warmup + trial.num_steps_of(number), opened.steps(trial.seed)
     # All of them at once: an asynchronous program reaches into later steps before earlier ones end.
     data = [next(steps) for _ in range(num_steps)]
     is_synchronous = opened.pipeline.schedule.synchronous
@@ -75,8 +76,8 @@ def learn(trial: Trial, opened: OpenedJob, signals: Signals) -> Learnt:
     snapshots = _Snapshots(trial.evaluate_every)
     ranks = snapshots.ranks = open_ranks(opened.pipeline, opened.model, runs[0], turns=snapshots)
     losses, evaluated = list[float](), list[Evaluated]()
-    for number, micro_batches in enumerate(runs):
-        snapshots.versions_before = number
+    for run, micro_batches in enumerate(runs):
+        snapshots.versions_before = run
         run_lockstep(ranks, micro_batches)
         losses += _losses(ranks, opened.num_micro_batches, len(micro_batches))
         signals.step(len(losses) - 1)

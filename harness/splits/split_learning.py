@@ -55,7 +55,7 @@ class SplitTraining:
     def steps(self) -> Iterator[MicroBatch]:
         """Whole batches, the same for every rank and for one device."""
         batches = self.workload.batches(rank=0, world=1, seed=self.trial.seed)
-        for batch in islice(batches, self.trial.num_warmup + self.trial.num_steps):
+        for batch in islice(batches, self.trial.num_warmup + self.trial.num_steps_of(0)):
             yield micro_batches_of(batch, 1)[0]
 
     def optimizer(self, network: nn.Module) -> Optimizer:

@@ -45,9 +45,9 @@ def run_split_rank(trial: Trial, place: Place, signals: Signals) -> RankResult:
     learnt, sent = (_replay if replayed else _train)(trial, plan, place, signals, recorder)
     # Between steps the weights are put together for an evaluation, which is no part of any.
     measured = learnt.times_s[trial.num_warmup :]
-    waited_s = sum(recorder.between(*step).total_s("loop", "wait") for step in measured) / trial.num_steps
+    waited_s = sum(recorder.between(*step).total_s("loop", "wait") for step in measured) / trial.num_steps_of(0)
     times_s = tuple(end - start for start, end in learnt.times_s)
-    step_s = sum(times_s[trial.num_warmup :]) / trial.num_steps
+    step_s = sum(times_s[trial.num_warmup :]) / trial.num_steps_of(0)
     ends_s = (0.0, *accumulate(times_s))
     return RankResult(
         job=place.job,
@@ -72,7 +72,7 @@ def _replay(
     trial: Trial, plan: SplitPlan, place: Place, signals: Signals, recorder: Recorder
 ) -> tuple[SplitLearnt, _Sent]:
     (job,) = trial.jobs
-    learnt, num_steps = SplitLearnt(), trial.num_warmup + trial.num_steps
+    learnt, num_steps = SplitLearnt(), trial.num_warmup + trial.num_steps_of(0)
     replay = SplitReplay(
         plan,
         VirtualDevice.local(),

@@ -32,7 +32,7 @@ def run_split_in_process(trial: Trial, signals: Signals) -> Iterator[RankResult]
     replayed = job.workload.device is Device.REPLAY
     splits = [config.splits() for config in plan.configs]
     learnt = SplitLearnt() if replayed else learn_split(trial, splits, signals.step)
-    num_steps = trial.num_warmup + trial.num_steps
+    num_steps = trial.num_warmup + trial.num_steps_of(0)
     sent_bytes = timeline.sent_bytes / job.workload.size_scale
     for rank in range(trial.world):
         yield RankResult(

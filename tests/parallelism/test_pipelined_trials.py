@@ -113,6 +113,13 @@ def test_real_stages_train_to_the_weights_of_one_device() -> None:
     assert [entry.step for entry in found[0].evaluated] == [2, 4]
 
 
+def test_a_real_job_trains_the_steps_that_it_asks_for() -> None:
+    trial = replace(trial_of("dapple", 4, DIGITS), evaluate_every=2)
+    rank, *_ = run(replace(trial, jobs=(replace(trial.jobs[0], num_steps=1),)))
+    assert len(rank.losses) == len(rank.step_times_s) == 2
+    assert [one.step for one in rank.evaluated] == [2]
+
+
 def test_two_jobs_fill_each_others_bubbles_on_the_clock() -> None:
     alone = replace(trial_of("dapple", 8, sharing=Sharing.EXCLUSIVE), num_cost_steps=1, num_steps=20)
     before = record(alone)

@@ -32,14 +32,16 @@ HYBRID = "mesh-tensorflow(mesh='rows=2,columns=2', layout='sample=rows,channel-o
 
 def trial_of(planner: str, workload: WorkloadSpec, fabric: FabricSpec, *, num_steps: int = 3) -> Trial:
     optimizer = "sgd(lr=0.05, momentum=0.9)"
-    job = Job(name="a", workload=workload, optimizer=optimizer, splitting=Splitting(planner=planner))
+    split = Splitting(planner=planner)
+    # The job's own number of steps, which is not the trial's.
+    job = Job(name="a", workload=workload, optimizer=optimizer, splitting=split, num_steps=num_steps)
     return Trial(
         suite="x",
         cell="g/w/l",
         jobs=(job,),
         fabric=fabric,
         num_warmup=1,
-        num_steps=num_steps,
+        num_steps=num_steps + 1,
         timeout_s=patience_s(120.0),
     )
 
