@@ -104,14 +104,23 @@ class MpiTransport:
                 pending = list(self._pending)
             if not pending:
                 return
-            ended = [own for own in pending if self._mpi.Request.Testall(own.requests)]
+            answers = [(own, answer) for own in pending if (answer := self._look(own)) is not None]
+            ended = [own for own, _ in answers]
             with self._changed:
                 self._pending = [own for own in self._pending if own not in ended]
-            for own in ended:
+            for own, answer in answers:
                 # Outside the lock: what follows may start the next primitive at once.
-                own.done(own.answer())
+                own.done(answer)
             if not ended:
                 sleep(LOOK_EVERY_S)
+
+    def _look(self, own: _Pending) -> Payload | Exception | None:
+        """What it has ended with; None while it is under way."""
+        try:
+            return own.answer() if self._mpi.Request.Testall(own.requests) else None
+        except self._mpi.Exception as error:  # such as a peer that is gone; the others are still to be looked at
+            failed: Exception = error
+            return failed
 
     def close(self) -> None:
         """Free the communicators, once nothing is under way."""

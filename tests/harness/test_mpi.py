@@ -7,12 +7,16 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from queue import SimpleQueue
 
 import pytest
+import torch
 from patience import patience_s
 
+from baselines.api import AllReduce, Payload
 from harness.mpi.library import MpiError, load_mpi, mpiexec, why_no_mpi
 from harness.mpi.remote_shell import command_on_host
+from harness.mpi.transport import MpiTransport
 
 RANKS = Path(__file__).with_name("mpi_ranks.py")
 ROOT = RANKS.parents[2]
@@ -81,6 +85,54 @@ def test_operations_that_end_in_one_look_are_all_told() -> None:
         check=False,
     )
     assert "[1.0, 2.0, 3.0]" in done.stdout, done.stderr
+
+
+class FailingMpi:
+    """In place of mpi4py's module: requests say what becomes of them."""
+
+    Exception, THREAD_MULTIPLE = RuntimeError, 3
+    IN_PLACE = SUM = None
+
+    def __init__(self, *requests: RuntimeError | None) -> None:
+        self._requests = list(requests)
+        self.COMM_WORLD = self.Request = self
+
+    def Query_thread(self) -> int:
+        return self.THREAD_MULTIPLE
+
+    def Get_rank(self) -> int:
+        return 0
+
+    def Get_size(self) -> int:
+        return 2
+
+    def Dup(self) -> FailingMpi:
+        return self
+
+    def Free(self) -> None:
+        """Nothing is held."""
+
+    def Iallreduce(self, *_: object, op: object) -> RuntimeError | None:
+        return self._requests.pop(0)
+
+    def Testall(self, requests: list[RuntimeError | None]) -> bool:
+        for error in requests:
+            if error is not None:
+                raise error
+        return True
+
+
+def test_an_operation_that_fails_under_way_is_told_and_the_next_one_is_carried_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lost = RuntimeError("the peer is gone")
+    monkeypatch.setattr("harness.mpi.transport.load_mpi", lambda: FailingMpi(lost, None))
+    transport, told = MpiTransport(1), SimpleQueue[Payload | Exception]()
+    transport.start(AllReduce(torch.ones(2)), 0, told.put)
+    assert told.get(timeout=patience_s(10)) is lost
+    transport.start(AllReduce(torch.ones(2)), 0, told.put)
+    assert not isinstance(told.get(timeout=patience_s(10)), Exception)
+    transport.close()
 
 
 def test_without_an_mpi_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
