@@ -6,7 +6,7 @@ Reads the JSON that pytest-benchmark saves from `benchmarks/test_compression.py`
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-LEAST_COPIES = 0.5
+LEAST_COPIES = 0.5  # where the axis starts
+ROUNDS = 8  # of `benchmarks/roofline.py`, which keeps the best
 
 
 class SpeedError(ValueError):
@@ -85,35 +86,42 @@ def table(run: SpeedRun) -> Iterator[str]:
     yield ""
     yield (
         f"{run.rows[0].numel / 1e6:.1f} million elements on {run.rows[0].device}, {run.processor}, {run.date}; a copy "
-        f"took {copies_ms[0]:.1f}–{copies_ms[-1]:.1f} ms. Each number is the best of eight rounds, in one run."
+        f"took {copies_ms[0]:.1f}–{copies_ms[-1]:.1f} ms. Each number is the best of {ROUNDS} rounds, in one run."
     )
 
 
 def figure(run: SpeedRun) -> Figure:
-    """A bar a compressor on a log axis; a tick where moving the bytes alone would end, a diamond at its target."""
+    """A dot a compressor on a log axis, a tick where moving the bytes alone would end, a diamond at its target.
+
+    No bars: a log axis has no zero to start them from. The line from tick to dot shows a quotient, which it can.
+    """
     from matplotlib.lines import Line2D
-    from matplotlib.patches import Patch
 
     from analysis import theme
 
     with theme.style():
         drawn, axes = theme.bars(len(run.rows), extra_in=0.3)
+        dot: dict[str, Any] = {"marker": "o", "markersize": 4.5, "linestyle": "none"}
+        measured, slower = dot | {"color": theme.palette()[0]}, dot | {"color": theme.palette()[3]}
         for place, row in enumerate(run.rows):
-            colour = theme.palette()[0] if row.meets_target else theme.palette()[3]
-            axes.barh(place, row.copies - LEAST_COPIES, left=LEAST_COPIES, height=0.6, color=colour)
-            axes.plot([row.roofline_copies] * 2, [place - 0.38, place + 0.38], color=theme.INK, linewidth=1.6)
+            axes.plot([row.roofline_copies, row.copies], [place] * 2, color=theme.neutral(), linewidth=0.9)
+            axes.plot([row.roofline_copies] * 2, [place - 0.3, place + 0.3], color=theme.INK, linewidth=1.6)
+            axes.plot(row.copies, place, **(measured if row.meets_target else slower))
             if row.target_copies is not None:
                 axes.plot(row.target_copies, place, **theme.diamond())
         theme.names(axes, [row.method for row in run.rows])
         axes.set_xscale("log")
         axes.set_xlim(LEAST_COPIES, 2 * max(max(row.copies, row.target_copies or 0) for row in run.rows))
         axes.xaxis.set_major_formatter("{x:g}")
-        theme.label(axes, "Encoding and decoding, beside moving the bytes", "copies of the tensor")
-        handles: Sequence[Any] = (
-            Patch(color=theme.palette()[0], label="measured"),
+        x_label = f"copies of the tensor (log; best of {ROUNDS})"
+        theme.label(axes, "Encoding and decoding, beside moving the bytes", x_label)
+        handles = [
+            Line2D([], [], label="measured", **measured),
             Line2D([], [], color=theme.INK, linewidth=1.6, label="bytes alone"),
             Line2D([], [], label="target", **theme.diamond()),
-        )
+        ]
+        if not all(row.meets_target for row in run.rows):
+            handles.append(Line2D([], [], label="slower than its target", **slower))
         theme.legend(drawn, handles, columns=3)
     return drawn
 

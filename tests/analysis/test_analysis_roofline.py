@@ -43,9 +43,13 @@ def test_a_method_without_a_target_meets_it(tmp_path: Path) -> None:
     assert other.meets_target
 
 
-def test_the_figure_has_a_bar_a_method_and_a_diamond_a_target(tmp_path: Path) -> None:
-    (axes,) = figure(read_run(saved(tmp_path))).axes
-    assert [bar.get_width() for bar in axes.patches] == [2.0, 20.5]
+def test_the_figure_has_a_dot_a_method_a_diamond_a_target_and_no_bar(tmp_path: Path) -> None:
+    drawn = figure(read_run(saved(tmp_path)))
+    (axes,) = drawn.axes
+    assert not axes.patches
+    assert [line.get_xdata() for line in axes.lines if line.get_marker() == "o"] == [[2.5], [21.0]]
+    assert axes.get_xlabel() == "copies of the tensor (log; best of 8)"
+    assert "slower than its target" in [text.get_text() for text in drawn.legends[0].get_texts()]
     assert sum(line.get_marker() == "D" for line in axes.lines) == 2
     assert [label.get_text() for label in axes.get_yticklabels()] == ["half", "dgc"]
 
