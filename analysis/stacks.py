@@ -13,7 +13,7 @@ from matplotlib.patches import Patch
 
 from analysis import theme
 from analysis.rows import PairRow, SettingRow, SharingRow
-from analysis.sharing.rows import PHASE
+from analysis.sharing.rows import CROSSOVER, PHASE
 from results.record import Phases
 
 SMALLEST_SHARE = 0.005  # of a step; a narrower part cannot be seen
@@ -41,9 +41,12 @@ def breakdown(setting: SettingRow) -> Figure | None:
 def shared_breakdown(pair: PairRow) -> Figure | None:
     """Where each job's step goes under each sharing policy; start offsets of one policy have a figure of their own."""
     rows = [row for row in pair.rows if row.axis != PHASE]
+    if not rows:
+        return None
     bars = [(f"{row.label}: {job.name}", job.phases, job.step_time_s.median) for row in rows for job in row.jobs]
     title = pair.title.removeprefix(f"{pair.group}: ")
-    return _phase_bars(bars, title, f"ms a step ({pair.evidence}, {theme.repeats(rows)})", None) if rows else None
+    repeats = theme.repeats_of([job.step_time_s.n for row in rows for job in row.jobs])
+    return _phase_bars(bars, title, f"ms a step ({pair.evidence}, {repeats})", None)
 
 
 def sent_bytes(setting: SettingRow) -> Figure | None:
@@ -86,30 +89,36 @@ def sharing(pairs: Sequence[PairRow]) -> Figure | None:
     axes.set_yticks([position for position, _ in ticks], [theme.folded(name) for _, name in ticks])
     axes.set_ylim(place + 0.6, -0.6)
     axes.axvline(1, color=theme.INK, linewidth=0.8, zorder=0.5)
-    theme.legend(figure, _gain_handles(), columns=2)
-    x_label = f"gain, exclusive = 1 ({pairs[0].evidence}, {theme.repeats(rows)})"
+    theme.legend(figure, _gain_handles(rows), columns=2)
+    repeats = theme.repeats_of([row.throughput.n for row in rows if row.throughput])
+    x_label = f"gain, exclusive = 1 ({pairs[0].evidence}, {repeats})"
     theme.label(axes, f"Gain of sharing · {pairs[0].where}", x_label)
     return figure
 
 
 def _gain(axes: Axes, place: float, row: SharingRow) -> None:
     assert row.throughput is not None
-    colour = theme.palette()[2] if row.policy == "crossover" else theme.neutral()
+    colour = theme.palette()[2] if row.policy == CROSSOVER else theme.neutral()
     axes.barh(place, row.throughput.median, height=0.6, color=colour)
+    if row.bound is not None:  # before the interval, whose ends it would hide
+        axes.plot([row.bound.median] * 2, [place - 0.42, place + 0.42], color=theme.palette()[3], linewidth=2)
     theme.whisker(axes, place, row.throughput)
     if row.makespan_ratio is not None:
         axes.plot(row.makespan_ratio.median, place + 0.16, **theme.diamond())
-    if row.bound is not None:
-        axes.plot([row.bound.median] * 2, [place - 0.42, place + 0.42], color=theme.palette()[3], linewidth=2)
 
 
-def _gain_handles() -> list[Patch | Line2D]:
-    return [
-        Patch(color=theme.palette()[2], label="throughput, crossover"),
-        Patch(color=theme.neutral(), label="throughput, other"),
-        Line2D([], [], **theme.diamond(), label="makespan ratio"),
-        Line2D([], [], color=theme.palette()[3], linewidth=2, label="predicted gain Σt/T*"),
+def _gain_handles(rows: Sequence[SharingRow]) -> list[Patch | Line2D]:
+    """Entries for what these rows drew, and no other."""
+    drawn: list[tuple[bool, Patch | Line2D]] = [
+        (any(row.policy == CROSSOVER for row in rows), Patch(color=theme.palette()[2], label="throughput, crossover")),
+        (any(row.policy != CROSSOVER for row in rows), Patch(color=theme.neutral(), label="throughput, other")),
+        (any(row.makespan_ratio for row in rows), Line2D([], [], **theme.diamond(), label="makespan ratio")),
+        (
+            any(row.bound for row in rows),
+            Line2D([], [], color=theme.palette()[3], linewidth=2, label="predicted gain Σt/T*"),
+        ),
     ]
+    return [handle for is_drawn, handle in drawn if is_drawn]
 
 
 def _phase_bars(

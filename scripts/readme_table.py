@@ -18,6 +18,7 @@ from analysis.claims import Outcome, side
 from analysis.figures import drawings, save
 from analysis.rows import CellRow, Drawing, PairRow, SettingRow, SharingRow, Summary
 from analysis.stats import FEWEST_FOR_LEVEL
+from analysis.tables import repeats_text
 from analysis.wording import NOT_KNOWN, factor, number, percent, plural
 from results.record import read_records
 from scripts.marked_block import replace_block
@@ -119,7 +120,8 @@ def _throughput_of(row: CellRow | None) -> str:
 def table_note(settings: Sequence[SettingRow]) -> str:
     """What the numbers are, over how many repeats, and what the names leave out."""
     baselines = sorted({setting.baseline_name for setting in settings if setting.baseline})
-    counts = sorted({row.num_repeats for setting in settings for row in setting.cells})
+    cells = [row for setting in settings for row in setting.cells]
+    counts = sorted({row.speedup.n if row.speedup else row.num_repeats for row in cells})
     repeats = " to ".join(map(str, dict.fromkeys((counts[0], counts[-1]))))
     thin = f" Below {FEWEST_FOR_LEVEL} repeats (… to …) is their range, which decides nothing."
     common = ", ".join(dict.fromkeys(setting.left_out for setting in settings if setting.left_out))
@@ -136,7 +138,8 @@ def sharing_line(pair: PairRow) -> str:
     gains = [f"{row.label} {factor(row.throughput)}{_of_bound(row)}" for row in pair.rows if not row.is_reference]
     bound = next((row.bound for row in pair.rows if row.bound is not None), None)
     limit = f"; predicted by T* {number(bound.median)}×" if bound else ""
-    where = f"{pair.title} (*{pair.evidence}*, {plural(max(row.num_repeats for row in pair.rows), 'repeat')})"
+    counts = sorted({row.throughput.n for row in pair.rows if row.throughput and not row.is_reference}) or [0]
+    where = f"{pair.title} (*{pair.evidence}*, {repeats_text(counts)})"
     return f"{where}, over running one job after the other: {', '.join(gains)}{limit}."
 
 

@@ -108,7 +108,7 @@ def _row(records: list[Record], reference: list[Record], bounds: Mapping[int, Pr
         cell=records[0].cell,
         label=records[0].cell.rsplit("/", 1)[-1],
         policy=records[0].sharing,
-        num_repeats=len(records),
+        num_repeats=len(matched) or len(records),
         jobs=_jobs(records, matched, is_reference),
         makespan_s=_over([record.makespan_s for record in records if record.makespan_s]),
         throughput=exactly(1.0, len(records)) if is_reference else _over(list(gains.values())),

@@ -80,8 +80,8 @@ def headline(pairs: Sequence[PairRow]) -> Figure | None:
     axes.axvline(1, color=theme.INK, linewidth=0.8, zorder=0.5)
     axes.set_xlim(0, max(_right(bar) for _, bars in shown for bar in bars) * 1.22)
     theme.legend(figure, _handles(), columns=2)
-    rows = [row for pair in pairs for row in pair.rows]
-    where = f"gain, one by one = 1 ({pairs[0].evidence}, {theme.repeats(rows)})"
+    repeats = theme.repeats_of([bar.gain.n for _, bars in shown for bar in bars])
+    where = f"gain, one by one = 1 ({pairs[0].evidence}, {repeats})"
     theme.label(axes, f"Different jobs on the same devices · {pairs[0].where}", where)
     return figure
 
@@ -92,12 +92,12 @@ def _right(bar: Bar) -> float:
 
 def _bar(axes: Axes, place: float, bar: Bar, bound: Interval | None) -> None:
     axes.barh(place, bar.gain.median, height=0.6, color=way_look(bar.way).colour)
+    if bound is not None:  # before the interval, whose ends it would hide
+        axes.plot([bound.median] * 2, [place - 0.42, place + 0.42], color=theme.palette()[3], linewidth=2)
     if bar.lowest is not None and bar.highest is not None:
         axes.plot([bar.lowest, bar.highest], [place, place], color=theme.INK, linewidth=2.4, solid_capstyle="butt")
     else:
         theme.whisker(axes, place, bar.gain)
-    if bound is not None:
-        axes.plot([bound.median] * 2, [place - 0.42, place + 0.42], color=theme.palette()[3], linewidth=2)
     text = median_text(bar.gain)
     axes.annotate(text, (1, place), xycoords=("axes fraction", "data"), ha="right", va="center", fontsize=6.5)
 
@@ -191,5 +191,4 @@ def _top(one: OptimisedRow) -> float:
 
 
 def _n(row: OptimiserRow) -> str:
-    counts = sorted({one.gain.n for one in row.rows})
-    return f"n = {counts[0]}" if len(counts) == 1 else f"n = {counts[0]}–{counts[-1]}"
+    return theme.repeats_of([one.gain.n for one in row.rows])

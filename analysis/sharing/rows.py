@@ -79,6 +79,7 @@ class TurnFacts:
 class SharingRow:
     """One sharing policy over one set of jobs.
 
+    `num_repeats`: those that its gain is of, which have a repeat of `exclusive` beside them; all where none has.
     `throughput`: aggregate normalised throughput Σᵢ (solo step time of i / step time of i here),
     over the steps in which all jobs ran; 1 by definition for `exclusive`, whose jobs take turns
     job by job. `makespan_ratio`: makespan of `exclusive` over makespan here; includes start, tail and

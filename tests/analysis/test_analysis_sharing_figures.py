@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 from rich.cells import cell_len
 from rich.console import Console
+from synthetic_records import quick_suite
 from synthetic_sharing import crossover_suite
 
+from analysis import theme
 from analysis.figures import drawings
 from analysis.report import inline_svg, render_page
 from analysis.rows import Summary
@@ -38,6 +40,23 @@ def test_every_question_has_its_figure(drawn: dict[str, str]) -> None:
     wanted = {"headline-1", "headline-2", "papers-case", "optimisers-speed-1", "optimisers-exposed-1"}
     wanted |= {"sweep-rho-1", "sweep-rho-2", "sweep-phase-1", "sweep-jobs-1", "sweep-hosts-1", "sweep-jitter-1"}
     assert wanted <= set(drawn)
+
+
+def test_the_interval_is_drawn_over_the_predicted_gain(summary: Summary) -> None:
+    """On a headline bar the mark often lies where the interval ends."""
+    (axes,) = next(one for one in drawings(summary) if one.name == "headline-1").figure.axes
+    last = [line.get_color() for line in axes.lines].index(theme.palette()[3])
+    whisker = next(line for line in axes.lines[last + 1 :] if line.get_color() == theme.INK)
+    assert whisker.get_zorder() >= axes.lines[last].get_zorder()
+    assert axes.lines.index(whisker) > last
+
+
+def test_the_legend_of_gains_lists_what_is_drawn() -> None:
+    found = summary_of([one for one in quick_suite(3) if one.sharing in ("exclusive", "crossover")])
+    (figure,) = (one.figure for one in drawings(found) if one.name == "sharing-gain-1")
+    texts = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert "throughput, crossover" in texts
+    assert "throughput, other" not in texts
 
 
 def test_the_formula_stands_only_beside_jobs_without_overlap(drawn: dict[str, str]) -> None:

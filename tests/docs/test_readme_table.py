@@ -79,6 +79,15 @@ def test_n_provenance_sharing_and_failures_are_said(summary: Summary) -> None:
     assert f"commit `{summary.provenance[0].environment.commit[:12]}`" in text
 
 
+def test_n_of_a_pair_is_that_of_its_gains() -> None:
+    """A repeat of exclusive with none of the policy beside it is in no gain."""
+    records = [one for one in made_up(num_repeats=7) if one.sharing in ("", "exclusive") or one.repeat != 3]
+    found = summary_of(records)
+    assert {row.num_repeats for pair in found.pairs for row in pair.rows if row.is_reference} == {7}
+    text = block(found, next(drawings(found)))
+    assert [line.count(", 6 repeats)") for line in text.splitlines() if line.startswith("- ")] == [1] * len(found.pairs)
+
+
 def test_the_script_fills_page_and_image_and_can_do_so_again(records: list[Record], tmp_path: Path) -> None:
     for record in records:
         if "bert" not in record.cell and "replay" not in record.cell:
