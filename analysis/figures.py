@@ -18,6 +18,8 @@ from analysis.targets.convergence import WINDOW
 from analysis.targets.figures import target_drawings
 
 PNG_DPI = 220
+SOURCES = "records: "
+_MARKS = {".png": f"tEXtSource\0{SOURCES}".encode(), ".pdf": f"/Keywords ({SOURCES}".encode()}
 
 
 def draw_all(summary: Summary, folder: Path) -> list[Path]:
@@ -25,15 +27,30 @@ def draw_all(summary: Summary, folder: Path) -> list[Path]:
 
     The files' metadata name the records they were made from. Raises: OSError.
     """
+    return save_all(drawings(summary), folder)
+
+
+def save_all(drawn: Iterable[Drawing], folder: Path) -> list[Path]:
+    """Write drawings as the figures of `folder`, where those of an earlier report that are none of them go."""
     folder.mkdir(parents=True, exist_ok=True)
-    return [path for drawing in drawings(summary) for path in save(drawing, folder)]
+    written = [path for drawing in drawn for path in save(drawing, folder)]
+    for path in sorted(set(folder.iterdir()) - set(written)):
+        if _is_of_a_report(path):
+            path.unlink()
+    return written
+
+
+def _is_of_a_report(path: Path) -> bool:
+    """Whether `save` wrote it: it says of which records it is, as no other picture does. In doubt it is the user's."""
+    mark = _MARKS.get(path.suffix)
+    return mark is not None and path.is_file() and not path.is_symlink() and mark in path.read_bytes()
 
 
 def save(drawing: Drawing, folder: Path) -> list[Path]:
     """Write one drawing as PNG and PDF."""
     from analysis import theme
 
-    sources = "records: " + ", ".join(drawing.record_ids)
+    sources = SOURCES + ", ".join(drawing.record_ids)
     png, pdf = folder / f"{drawing.name}.png", folder / f"{drawing.name}.pdf"
     with theme.style():
         drawing.figure.savefig(

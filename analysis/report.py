@@ -15,7 +15,7 @@ from analysis import wording
 from analysis.claims import text_of
 from analysis.codes.tables import bits, sooner_text
 from analysis.collectives.tables import bandwidth
-from analysis.figures import drawings, save
+from analysis.figures import drawings, save_all
 from analysis.rows import Drawing, PairRow, Summary
 from analysis.sharing.axes import axis_of
 from analysis.stats import FEWEST_FOR_LEVEL
@@ -44,13 +44,12 @@ class Inline:
 def write_all(summary: Summary, folder: Path) -> tuple[list[Path], Path]:
     """Draw every figure once, write it to `folder/figures` and into `folder/report.html`.
 
-    Returns the figures' paths and the page's. Raises: OSError.
+    Figures that an earlier report left in `folder/figures` go. Returns the paths of figures and page. Raises: OSError.
     """
     drawn = list(drawings(summary))
     # The page first: saving at another resolution moves the layout a little.
     page = _write_page(render_page(summary, drawn), folder)
-    (folder / "figures").mkdir(exist_ok=True)
-    return [path for drawing in drawn for path in save(drawing, folder / "figures")], page
+    return save_all(drawn, folder / "figures"), page
 
 
 def _write_page(page: str, folder: Path) -> Path:

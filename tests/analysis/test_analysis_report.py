@@ -103,6 +103,27 @@ def test_the_same_records_give_the_same_page(records: list[Record], page: str, t
     assert sorted(path.name for path in tmp_path.iterdir()) == ["figures", "report.html"]
 
 
+def test_figures_of_an_earlier_report_go_and_what_others_put_there_stays(records: list[Record], tmp_path: Path) -> None:
+    """A later report of fewer records must not stand among pictures of others."""
+    figures = tmp_path / "figures"
+    earlier, _ = write_all(summary_of(records), tmp_path)
+    stale = figures / "old-figure.png"
+    stale.write_bytes(earlier[0].read_bytes())
+    (figures / "old-figure.pdf").write_bytes(earlier[1].read_bytes())
+    own = {"notes.md": b"records: mine", "photo.pdf": b"%PDF-1.4 /Keywords (holiday)", "copy.svg": stale.read_bytes()}
+    for name, held in own.items():
+        (figures / name).write_bytes(held)
+    Image.new("RGB", (2, 2)).save(figures / "photo.png")
+    (figures / "linked.png").symlink_to(stale)
+    (figures / "folder.png").mkdir()
+    fewer = [record for record in records if len(record.jobs) < 2]
+    later, _ = write_all(summary_of(fewer), tmp_path)
+    assert set(later) < set(earlier)
+    assert {path.name for path in figures.iterdir()} == {path.name for path in later} | {
+        *own, "photo.png", "linked.png", "folder.png",
+    }  # fmt: skip
+
+
 def test_no_records_leave_no_file(tmp_path: Path) -> None:
     with pytest.raises(NoRecordsError):
         write_all(summary_of([]), tmp_path)
