@@ -140,7 +140,8 @@ def _curves(
 ) -> Figure | None:
     if not shown:
         return None
-    figure, axes = theme.canvas(2.5 + 0.13 * ((len(shown) + 1) // 2))
+    labels = [theme.folded(row.name) for row, *_ in shown]
+    figure, axes = theme.canvas(2.5 + theme.legend_in(labels, columns=2))
     handles: list[Patch | Line2D] = []
     for place, (row, curve, middle, low, high) in enumerate(shown):
         colour, marker = palette.get(row.label, theme.INK), MARKERS[place % len(MARKERS)]
@@ -148,7 +149,7 @@ def _curves(
         axes.plot(curve.time_s, middle, markevery=max(1, len(middle) // 5), **drawn)
         if row.num_repeats > 1:
             axes.fill_between(curve.time_s, low, high, color=colour, alpha=0.15, linewidth=0)
-        handles.append(Line2D([], [], label=theme.folded(row.name), **drawn))
+        handles.append(Line2D([], [], label=labels[place], **drawn))
     if target is not None:
         axes.axhline(target, color=theme.INK, linestyle=":", linewidth=0.8)
         _mark(axes, f"target {number(target)}", target)

@@ -80,15 +80,14 @@ def sharing(pairs: Sequence[PairRow]) -> Figure | None:
     place = -1
     for names, group in shown:
         place += 1
-        heading = axes.annotate(names, (0, place + 0.1), (3, 0), textcoords="offset points", va="center", fontsize=6.5)
-        heading.set_in_layout(False)  # it may run past the axes; the bars keep their width
+        theme.heading(axes, place, names)
         for row in group:
             place += 1
             _gain(axes, place, row)
             ticks.append((place, row.label))
+        theme.one_by_one(axes, place - len(group), place)
     axes.set_yticks([position for position, _ in ticks], [theme.folded(name) for _, name in ticks])
     axes.set_ylim(place + 0.6, -0.6)
-    axes.axvline(1, color=theme.INK, linewidth=0.8, zorder=0.5)
     theme.legend(figure, _gain_handles(rows), columns=2)
     repeats = theme.repeats_of([row.throughput.n for row in rows if row.throughput])
     x_label = f"gain, exclusive = 1 ({pairs[0].evidence}, {repeats})"

@@ -31,6 +31,8 @@ GRID = "#8a919c"
 WIDTH_IN = 3.5
 NAME_COLUMNS = 26
 BAR_IN, LINE_IN = 0.23, 0.115  # heights of a bar with its gap, and of a line of its name
+ENTRY_GAP_IN = 0.045  # between entries of a legend
+HEADING_COLUMNS = 48
 IDEAL = "no communication (ideal)"
 LONGEST_TITLE = 62
 # Of seaborn's palette "colorblind": what is not grey and not too pale to tell from paper.
@@ -146,6 +148,20 @@ def folded(name: str) -> str:
     return "\n".join(line.strip() for line in wrap(name, NAME_COLUMNS).split("\n"))
 
 
+def heading(axes: Axes, place: float, text: str) -> None:
+    """What stands over a group of bars, in the place of a bar."""
+    drawn = axes.annotate(
+        textwrap.fill(text, HEADING_COLUMNS), (0, place + 0.1), (3, 0), textcoords="offset points", va="center",
+        fontsize=6.5,
+    )  # fmt: skip
+    drawn.set_in_layout(False)  # it may run past the axes; the bars keep their width
+
+
+def one_by_one(axes: Axes, heading_at: float, last: float) -> None:
+    """The line of no gain beside one group of bars, so that it does not cross the heading."""
+    axes.plot([1, 1], [heading_at + 0.5, last + 0.5], color=INK, linewidth=0.8, zorder=0.5)
+
+
 def label(axes: Axes, title: str, x_label: str) -> None:
     """Title over the whole width, name of the x axis with its unit under the axis."""
     figure = axes.get_figure(root=True)
@@ -158,6 +174,12 @@ def label(axes: Axes, title: str, x_label: str) -> None:
 def legend(figure: Figure, handles: Sequence[Patch | Line2D], *, columns: int) -> None:
     """A legend under the axes."""
     figure.legend(handles=list(handles), loc="outside lower left", ncols=columns, handlelength=1.6, columnspacing=1.0)
+
+
+def legend_in(labels: Sequence[str], *, columns: int) -> float:
+    """The height in inches of a legend of these entries, which may have several lines each."""
+    heights = [LINE_IN * (text.count("\n") + 1) + ENTRY_GAP_IN for text in labels]
+    return max(float(column.sum()) for column in np.array_split(heights, columns))  # as matplotlib divides them
 
 
 def ideal_line(axes: Axes, position: float) -> Line2D:

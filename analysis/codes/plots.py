@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -15,6 +15,7 @@ from matplotlib.ticker import FixedFormatter, FixedLocator, LogLocator, NullForm
 
 from analysis import theme
 from analysis.codes.rows import MethodRow, PaysBelow, SoonerRow, Threshold
+from analysis.stats import Interval
 from analysis.steps.plots import FULL_WIDTH_IN, looks
 from analysis.wording import number
 
@@ -24,15 +25,19 @@ BEYOND = 1.6  # of the highest rate: where what pays on all rates is drawn
 
 
 def bits_and_time(rows: Sequence[MethodRow]) -> Figure:
-    """Bits a parameter on a logarithmic axis, and beside them the step with what of it coding took, a bar a method."""
+    """Bits a parameter on a logarithmic axis, and beside them the step with what of it coding took, a bar a method.
+
+    Bits are dots: a logarithmic axis has no zero to start bars from.
+    """
     figure = Figure(figsize=(FULL_WIDTH_IN, 1.15 + 0.24 * len(rows)), layout="constrained")
     FigureCanvasAgg(figure)
     bits, time = figure.subplots(1, 2, sharey=True)
     blue, orange, _, _, violet, *_ = theme.palette()
+    sent: dict[str, Any] = {"color": blue, "marker": "o", "markersize": 4.5, "linestyle": "none"}
     for place, row in enumerate(rows):
         assert row.step_time_s is not None
         if row.bits is not None:
-            bits.barh(place, row.bits, height=0.6, color=blue, linewidth=0)
+            bits.plot(row.bits, place, **sent)
             bits.annotate(
                 number(row.bits), (row.bits, place), (5, 0), textcoords="offset points", va="center", fontsize=6
             )
@@ -47,7 +52,7 @@ def bits_and_time(rows: Sequence[MethodRow]) -> Figure:
     known = [value for row in rows for value in (row.bits, row.theory_bits) if value]
     bits.set_xlim(max(LEAST_BITS, min(known, default=1.0) / 2), 100)
     bits.xaxis.set_major_formatter("{x:g}")
-    bits.set_xlabel("bits a parameter, step and rank", loc="right")
+    bits.set_xlabel("bits a parameter, step and rank (log)", loc="right")
     time.set_xlim(left=0)
     time.set_xlabel(
         f"ms a step ({rows[0].evidence}, {theme.repeats_of([len(row.by_repeat) for row in rows])})", loc="right"
@@ -56,7 +61,7 @@ def bits_and_time(rows: Sequence[MethodRow]) -> Figure:
         part.grid(axis="y", visible=False)
     theme.names(bits, [row.name for row in rows])
     handles: list[Patch | Line2D] = [
-        Patch(color=blue, label="sent"),
+        Line2D([], [], **sent, label="sent"),
         Line2D([], [], **theme.diamond(), label="the code, by its paper"),
         Patch(color=theme.neutral(), label="step"),
         Patch(color=orange, label="compress: until on its way"),
@@ -89,7 +94,7 @@ def pays_below(pays: Sequence[PaysBelow]) -> Figure:
         part.xaxis.set_minor_locator(NullLocator())
         part.set_title(f"{workers} workers,\n{basis}", fontsize=6.5)
         part.grid(axis="y", visible=False)
-    axes[-1].set_xlabel("Gbit/s", loc="right")
+    axes[-1].set_xlabel("Gbit/s (log)", loc="right")
     theme.names(axes[0], names)
     figure.suptitle(f"{pays[0].workload}: pays below this rate", x=0.01, ha="left", fontsize=8)
     return figure
@@ -136,11 +141,13 @@ def sooner(rows: Sequence[SoonerRow]) -> Figure | None:
     axes.set_ylabel("float32's time to the target\nover its own")
     handles: list[Any] = [Line2D([], [], label=row.name, markersize=3.6, **styles[row.name]) for row in drawn]
     figure.legend(handles=handles, loc="outside lower center", ncols=LEGEND_COLUMNS)
-    figure.suptitle(f"{drawn[0].workload}: who reaches float32's target sooner", x=0.01, ha="left", fontsize=8)
+    repeats = _repeats(row.gains for row in drawn)
+    title = f"{drawn[0].workload}: who reaches float32's target sooner ({repeats})"
+    figure.suptitle(title, x=0.01, ha="left", fontsize=8)
     return figure
 
 
-def gains_over_rate(curves: dict[str, list[tuple[float, Any]]], title: str, evidence: str) -> Figure:
+def gains_over_rate(curves: dict[str, list[tuple[float, Interval]]], title: str, evidence: str) -> Figure:
     """The shortest of float32's and half's steps over each method's, over the rate; intervals are over repeats."""
     legend_rows = math.ceil(len(curves) / LEGEND_COLUMNS)
     figure = Figure(figsize=(FULL_WIDTH_IN * 0.8, 2.9 + 0.14 * legend_rows), layout="constrained")
@@ -154,8 +161,12 @@ def gains_over_rate(curves: dict[str, list[tuple[float, Any]]], title: str, evid
     axes.set_ylabel("step of float32 or half\nover its own")
     handles: list[Any] = [Line2D([], [], label=name, markersize=3.6, **styles[name]) for name in curves]
     figure.legend(handles=handles, loc="outside lower center", ncols=LEGEND_COLUMNS)
-    figure.suptitle(f"{title} ({evidence})", x=0.01, ha="left", fontsize=8)
+    figure.suptitle(f"{title} ({evidence}, {_repeats(curves.values())})", x=0.01, ha="left", fontsize=8)
     return figure
+
+
+def _repeats(curves: Iterable[Sequence[tuple[float, Interval]]]) -> str:
+    return theme.repeats_of([value.n for points in curves for _, value in points])
 
 
 def _rate_axis(axes: Axes, rates: Sequence[float]) -> None:
@@ -163,4 +174,4 @@ def _rate_axis(axes: Axes, rates: Sequence[float]) -> None:
     axes.xaxis.set_major_locator(FixedLocator(list(rates)))
     axes.xaxis.set_major_formatter(FixedFormatter([f"{gbit:g}" for gbit in rates]))
     axes.xaxis.set_minor_locator(NullLocator())
-    axes.set_xlabel("Gbit/s", loc="right")
+    axes.set_xlabel("Gbit/s (log)", loc="right")

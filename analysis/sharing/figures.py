@@ -9,13 +9,13 @@ from itertools import count
 from typing import TYPE_CHECKING
 
 from analysis.rows import Drawing, Summary
-from analysis.sharing.axes import RHO, axis_of
+from analysis.sharing.axes import ALPHA, RHO, axis_of
 from analysis.sharing.rows import OptimiserRow, PairRow, PaperCase, SweepRow
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-NAMES = {RHO: "rho"}  # of files
+NAMES = {RHO: "rho", ALPHA: "alpha"}  # of files
 _GAINS = (
     "Bars: aggregate normalised throughput Σ solo step time / shared step time, with 95 % interval. "
     "Diamonds: makespan of exclusive over makespan here. "

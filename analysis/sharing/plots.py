@@ -65,19 +65,15 @@ def headline(pairs: Sequence[PairRow]) -> Figure | None:
     place = -1
     for pair, bars in shown:
         place += 1
-        heading = axes.annotate(
-            " + ".join(work[0] for work in pair.work), (0, place + 0.1), (3, 0), textcoords="offset points",
-            va="center", fontsize=6.5,
-        )  # fmt: skip
-        heading.set_in_layout(False)
+        theme.heading(axes, place, " + ".join(work[0] for work in pair.work))
         bound = next((row.bound for row in pair.rows if row.policy == CROSSOVER), None)
         for bar in bars:
             place += 1
             _bar(axes, place, bar, bound)
             ticks.append((place, bar.name))
+        theme.one_by_one(axes, place - len(bars), place)
     axes.set_yticks([position for position, _ in ticks], [theme.folded(name) for _, name in ticks])
     axes.set_ylim(place + 0.6, -0.6)
-    axes.axvline(1, color=theme.INK, linewidth=0.8, zorder=0.5)
     axes.set_xlim(0, max(_right(bar) for _, bars in shown for bar in bars) * 1.22)
     theme.legend(figure, _handles(), columns=2)
     repeats = theme.repeats_of([bar.gain.n for _, bars in shown for bar in bars])
@@ -159,7 +155,7 @@ def optimisers_exposed(row: OptimiserRow) -> Figure:
         if one.bound is not None:
             axes.plot(
                 [one.exposed_share], [one.bound.median], color=theme.palette()[3], marker="_", markersize=8,
-                markeredgewidth=1.6,
+                markeredgewidth=1.6, zorder=1.9,
             )  # fmt: skip
     axes.axhline(1, color=theme.INK, linewidth=0.8, zorder=0.5)
     tops = [max(_top(one), one.bound.median if one.bound else 0.0) for one in row.rows]

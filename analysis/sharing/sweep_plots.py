@@ -72,9 +72,9 @@ def sweep(row: SweepRow, highest: float | None = None) -> Figure | None:
     for series in (series for series in row.series if len(series.points) == 1):
         _lone_point(upper, series)
     _one(upper, row.values)
-    upper.set_ylabel("gain, one by one = 1")
     _shares(lower, row)
     theme.label(upper, row.title, "")
+    upper.set_ylabel("gain, one by one = 1")
     lower.set_xlabel(f"{axis.label} ({row.evidence}, {theme.repeats(row.rows)})", loc="right")
     return figure
 
@@ -229,7 +229,9 @@ def _papers_curve(axes: Axes, row: SweepRow, series: SeriesRow, place: int) -> T
         linestyle="-" if few else "--", markersize=3.5, markerfacecolor=colour if few else "white",
     )  # fmt: skip
     for at, bound in row.bounds:
-        axes.plot([at], [bound.median], color=theme.palette()[3], marker="_", markersize=9, markeredgewidth=1.4)
+        axes.plot(
+            [at], [bound.median], color=theme.palette()[3], marker="_", markersize=9, markeredgewidth=1.4, zorder=1.9
+        )
     return Tag(f"{NETWORKS.get(network, network)}, {row.num_workers} workers", known[-1][1].median, colour)
 
 
