@@ -84,10 +84,6 @@ def _speedup(row: CellRow) -> str:
     return "baseline" if row.is_baseline else factor(row.speedup)
 
 
-def _ms(seconds: float | None) -> str:
-    return number(None if seconds is None else seconds * 1e3)
-
-
 _COLUMNS: tuple[ColumnOf[CellRow], ...] = (
     ColumnOf("n", 9, lambda row: str(row.num_repeats)),
     ColumnOf("step\nms", 1, lambda row: number(row.step_time_s.median * 1e3)),

@@ -91,30 +91,3 @@ def predicted(jobs: Sequence[JobCost], *, handover_s: float = 0.0, interference:
     if compute_s <= best.period_s:
         return best
     return Bound(compute_s, sum(job.solo_s for job in jobs) / compute_s, Limit.COMPUTE)
-
-
-def gain_without_overlap(ratio: float) -> float:
-    """G of two or more identical jobs that communicate after they compute, ρ = m/c: 1+ρ up to ρ = 1, then 1+1/ρ."""
-    if not (isfinite(ratio) and ratio >= 0):
-        raise Refused(f"the ratio of communication to computation must be 0 or more, not {ratio}")
-    return 1 + min(ratio, 1 / ratio if ratio else 0.0)
-
-
-def gain_with_overlap(ratio: float, first_ready: float) -> float:
-    """G of two or more identical jobs whose gradients leave evenly during backward, ρ = m/c.
-
-    `first_ready` is f/c, the part of the computation before the first bucket is ready. A job alone takes
-    max(c, f + m), so that G = max(1, f/c + ρ)/max(1, ρ), at most 1 + f/max(c, m), and 1 + f/c at ρ = 1.
-    """
-    if not (isfinite(ratio) and ratio >= 0 and 0 <= first_ready <= 1):
-        raise Refused(f"the ratio must be 0 or more and first_ready from 0 to 1, not {ratio} and {first_ready}")
-    return max(1.0, first_ready + ratio) / max(1.0, ratio)
-
-
-def jain_index(values: Sequence[float]) -> float:
-    """How evenly something is spread: (Σx)²/(n·Σx²), 1 if all have the same, 1/n if one has all (Jain, Chiu and Hawe,
-    DEC-TR-301, 1984)."""
-    squares = sum(value * value for value in values)
-    if not squares or not isfinite(squares) or min(values) < 0:
-        raise Refused(f"Jain's index takes values from 0, not all 0, not {list(values)}")
-    return sum(values) ** 2 / (len(values) * squares)

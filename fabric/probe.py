@@ -30,12 +30,6 @@ class Capability:
     required: bool = True
 
 
-def lacking() -> str:
-    """Return why the emulated fabric cannot be had here, with the remedies; empty if it can."""
-    missing = [capability for capability in capabilities() if capability.required and not capability.ok]
-    return "; ".join(f"{capability.name}: {capability.detail} ({capability.remedy})" for capability in missing)
-
-
 def capabilities() -> tuple[Capability, ...]:
     """Try everything the emulated fabric needs, in namespaces that are gone afterwards."""
     namespaces = _namespaces()

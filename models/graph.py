@@ -84,20 +84,3 @@ class LayerGraph:
     def parameter_bytes(self) -> int:
         """Bytes of all parameters, tied ones once."""
         return sum(layer.parameter_bytes for layer in self.layers)
-
-
-def why_unfit(layer: GraphLayer, dimension: Dimension, degree: int, batch_size: int) -> str | None:
-    """Why `layer` cannot be split into `degree` equal parts over `dimension`, and what to do; None if it can."""
-    if degree == 1:
-        return None
-    extent = batch_size if dimension is Dimension.SAMPLE else layer.extents.get(dimension, 0)
-    if not extent:
-        known = ", ".join(["sample", *layer.extents])
-        return f"layer {layer.name!r} has no dimension {dimension.value!r} to split; it has {known}"
-    if extent % degree:
-        fitting = ", ".join(str(number) for number in range(1, extent + 1) if extent % number == 0 and number <= 64)
-        return (
-            f"layer {layer.name!r}: {dimension.value} has {extent} parts, which {degree} does not divide; "
-            f"use one of {fitting}"
-        )
-    return None

@@ -75,10 +75,6 @@ def facts_of(job: Mapping[str, Any], label: str = "") -> dict[str, Any]:
     }
 
 
-def _given(plugin: Mapping[str, Any]) -> Settings:
-    return {own["name"]: str(own["given"]) for own in plugin["parameters"] if own["given"] is not None}
-
-
 def _add_knobs(plugins: Sequence[dict[str, Any]], tuned: Mapping[str, float]) -> None:
     """Parameters that a tuner set and no text names, so that their units are known."""
     for knob, value in tuned.items():

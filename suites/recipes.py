@@ -10,7 +10,7 @@ from harness.engine.adaptation import settled_after
 from harness.systems import system_of
 from harness.systems.api import Warms
 from harness.trial import Job, Link, Trial
-from models.workload import Device, WorkloadSpec
+from models.workload import WorkloadSpec
 from suites.api import Options
 
 RATE_BPS = 200e6
@@ -33,12 +33,6 @@ class Recipe:
 RESNET20 = Recipe(WorkloadSpec(network="resnet20", data="digits", batch_size=64), "sgd(lr=0.05)", 20)
 RESNET20_LARGE = replace(RESNET20, workload=replace(RESNET20.workload, batch_size=128), num_steps=12)
 BERT_TINY = Recipe(WorkloadSpec(network="bert_tiny", data="text", batch_size=16, dropout=0.0), "adam(lr=0.001)", 10)
-
-
-def replayed(network: str, *, size_scale: int = 50, num_steps: int = 5) -> Recipe:
-    """A network on the virtual device, its tensors `size_scale` times smaller."""
-    workload = WorkloadSpec(network=network, device=Device.REPLAY, size_scale=size_scale)
-    return Recipe(workload, "sgd(lr=0.1)", num_steps)
 
 
 def trial(

@@ -28,7 +28,6 @@ from torch import Tensor
 from baselines.compiling import compiled
 
 Floats = npt.NDArray[np.float32]
-Doubles = npt.NDArray[np.float64]
 Bytes = npt.NDArray[np.uint8]
 Integers = npt.NDArray[np.int64]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
+from itertools import accumulate
 from typing import ClassVar, Protocol, runtime_checkable
 
 from baselines.parallelism.api import ParallelCard, ParallelismError
@@ -163,14 +163,6 @@ def check_stages(stages: Sequence[PlannedStage], num_layers: int, micro_batch_si
         place = stage.stop
     if place != num_layers:
         raise ParallelismError(f"stages end at layer {place} of {num_layers}; the last one must hold the rest")
-
-
-def even_stages(num_layers: int, num_stages: int) -> tuple[PlannedStage, ...]:
-    """Stages with as many layers as each other, give or take one. Raises: ParallelismError for more than layers."""
-    if not 1 <= num_stages <= num_layers:
-        raise ParallelismError(f"{num_stages} stages for {num_layers} layers; use 1 to {num_layers} stages")
-    bounds = [round(index * num_layers / num_stages) for index in range(num_stages + 1)]
-    return tuple(PlannedStage(first, stop) for first, stop in pairwise(bounds))
 
 
 def balanced_stages(layers: Sequence[PlannedLayer], counts: Sequence[int]) -> tuple[PlannedStage, ...]:

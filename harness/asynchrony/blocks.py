@@ -80,8 +80,3 @@ def descend(
         done.rounds.append(chosen)
         done.objectives.append(problem.objective(weights))
     return done
-
-
-def choose_at_random(changes: Tensor, couplings: Tensor, num_workers: int, generator: torch.Generator) -> list[int]:
-    """Shotgun's choice, without priority or dependency check: what the scheduler has to beat."""
-    return torch.randperm(len(changes), generator=generator)[:num_workers].tolist()

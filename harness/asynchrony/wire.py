@@ -22,7 +22,6 @@ from baselines.memory import blank
 
 HEADER = struct.Struct("!BIiQ")  # kind, worker, clock, bytes that follow
 TOKEN_BYTES = 16
-NO_CLOCK = -1
 # Of a host that ends without a word, such as one that lost its power, nothing would ever be heard: it is asked after so
 # many seconds of silence, so often, at intervals of so many.
 KEEPALIVE = {socket.TCP_KEEPIDLE: 30, socket.TCP_KEEPCNT: 6, socket.TCP_KEEPINTVL: 10}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -131,26 +131,6 @@ def run_lockstep(opened: PipelineRanks, data: Sequence[MicroBatch]) -> float:
         for worker in opened.workers:
             worker.next_step()
     return sum(loss for worker in opened.workers for loss in worker.losses.values())
-
-
-def train_lockstep(
-    job: PipelineJob, model: nn.Module, steps: Iterable[Sequence[MicroBatch]]
-) -> tuple[dict[str, Tensor], list[float]]:
-    """Train on the micro-batches of each step. Answer: the parameters by name, and losses: of each step, or, where
-    steps overlap, of each micro-batch."""
-    batches = [tuple(step) for step in steps]
-    if job.schedule.synchronous:
-        opened = open_ranks(job, model, batches[0])
-        return_losses = [run_lockstep(opened, step) for step in batches]
-        return opened.parameters(), return_losses
-    stream = [micro_batch for step in batches for micro_batch in step]
-    opened = open_ranks(job, model, stream)
-    run_lockstep(opened, stream)
-    losses: dict[int, float] = {}
-    for worker in opened.workers:
-        for micro_batch, loss in worker.losses.items():
-            losses[micro_batch] = losses.get(micro_batch, 0.0) + loss
-    return opened.parameters(), [losses[micro_batch] for micro_batch in range(len(stream))]
 
 
 def drive(runs: Sequence[RankRun], order: Callable[[int], Sequence[int]] | None = None) -> None:

@@ -31,7 +31,6 @@ HOROVOD = (
     "horovod(autotune=True, autotune_warmup=1, autotune_steps=1, autotune_samples=12)",
 )
 DEEPSPEED = "deepspeed(zero=0, bucket_mb=25)"
-SYSTEMS = (*DDP, *HOROVOD, DEEPSPEED, "local")
 ON_SOCKETS = (DEFAULT, fusion(), "mg-wfbp")
 SCENES = (
     Scene(

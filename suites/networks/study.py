@@ -20,7 +20,6 @@ from suites.networks.packets import NAME
 from suites.networks.places import FAMILIES, SIZES
 
 Steps = dict[tuple[str, int, str], StepRow]  # by workload, ranks, and network with transport and placement
-Asked = tuple[str, str, float | None, float | None, Iterator[CellValue]]
 ONCE = 1  # the virtual clock repeats exactly
 AT_MIDDLE = SIZES.index(128)
 PACKED, BESIDE = "Step over that of the packed placement", "Step over that on the fat-tree"

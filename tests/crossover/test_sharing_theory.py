@@ -4,6 +4,7 @@ from itertools import pairwise
 from random import Random
 
 import pytest
+from closed_forms import gain_with_overlap, gain_without_overlap
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from steady_period import steady_period_s
@@ -15,8 +16,6 @@ from crossover.theory import (
     JobCost,
     Limit,
     bound,
-    gain_with_overlap,
-    gain_without_overlap,
     predicted,
 )
 
@@ -151,10 +150,6 @@ def test_handover_and_interference_lower_what_is_predicted() -> None:
     assert predicted(bound_by_link, handover_s=1, interference=0.25) == bound(bound_by_link)
 
 
-def test_ratios_and_costs_that_cannot_be_are_refused() -> None:
+def test_costs_that_cannot_be_are_refused() -> None:
     with pytest.raises(Refused, match="handover_s and interference"):
         predicted([JobCost(1, 1, 2)], handover_s=-1)
-    with pytest.raises(Refused, match="ratio"):
-        gain_without_overlap(-1)
-    with pytest.raises(Refused, match="first_ready"):
-        gain_with_overlap(1, 2)

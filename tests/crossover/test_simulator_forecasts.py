@@ -1,13 +1,13 @@
 """Forecasts of the steady state, against the closed forms."""
 
 import pytest
+from closed_forms import gain_with_overlap, gain_without_overlap
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from crossover.errors import Refused
 from crossover.policies import Beat, Sharing
 from crossover.simulator import Arrival, Forecast, LinkSharing, StepShape, forecast
-from crossover.theory import gain_with_overlap, gain_without_overlap, jain_index
 
 EQUAL = StepShape.without_overlap(100, 100, forward_s=40)
 EXTRA = {Sharing.CASSINI: {"beats": (Beat(0, 200), Beat(100, 200))}, Sharing.MURI: {"groups": ((0, 1),)}}
@@ -118,11 +118,9 @@ def test_a_fair_link_is_an_option() -> None:
     assert fair > fifo
 
 
-def test_how_evenly_jobs_are_slowed_is_an_index() -> None:
-    assert jain_index(forecast([EQUAL] * 3, "crossover").slowdowns) == pytest.approx(1)
-    assert jain_index([1, 0, 0, 0]) == 0.25
-    with pytest.raises(Refused, match="Jain"):
-        jain_index([0, 0])
+def test_jobs_that_are_alike_are_slowed_alike() -> None:
+    first, *others = forecast([EQUAL] * 3, "crossover").slowdowns
+    assert others == pytest.approx([first] * 2)
 
 
 def test_what_does_not_fit_is_refused() -> None:

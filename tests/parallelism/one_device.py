@@ -1,13 +1,16 @@
-"""What a pipeline is held against: the same network on one device, and small networks whose staleness is followed."""
+"""What a pipeline is held against: the same network on one device; and how tests cut and run pipelines."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
 
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.optim import SGD, Optimizer
 
+from baselines.parallelism.plans import PlannedStage
+from harness.parallel.pipeline import PipelineJob, open_ranks, run_lockstep
 from harness.parallel.stages import IGNORED, MicroBatch, micro_batches_of
 from models.values import WorkloadSpec
 from models.workload import open_workload
@@ -50,6 +53,32 @@ def train_alone(
             loss_of(model, micro_batch).backward()
         optimizer.step()
     return {name: parameter.detach() for name, parameter in model.named_parameters()}
+
+
+def train_lockstep(
+    job: PipelineJob, model: nn.Module, steps: Iterable[Sequence[MicroBatch]]
+) -> tuple[dict[str, Tensor], list[float]]:
+    """Train on the micro-batches of each step. Answer: the parameters by name, and losses: of each step, or, where
+    steps overlap, of each micro-batch."""
+    batches = [tuple(step) for step in steps]
+    if job.schedule.synchronous:
+        opened = open_ranks(job, model, batches[0])
+        return_losses = [run_lockstep(opened, step) for step in batches]
+        return opened.parameters(), return_losses
+    stream = [micro_batch for step in batches for micro_batch in step]
+    opened = open_ranks(job, model, stream)
+    run_lockstep(opened, stream)
+    losses: dict[int, float] = {}
+    for worker in opened.workers:
+        for micro_batch, loss in worker.losses.items():
+            losses[micro_batch] = losses.get(micro_batch, 0.0) + loss
+    return opened.parameters(), [losses[micro_batch] for micro_batch in range(len(stream))]
+
+
+def even_stages(num_layers: int, num_stages: int) -> tuple[PlannedStage, ...]:
+    """Stages with as many layers as each other, give or take one."""
+    bounds = [round(index * num_layers / num_stages) for index in range(num_stages + 1)]
+    return tuple(PlannedStage(first, stop) for first, stop in pairwise(bounds))
 
 
 def loss_of(model: nn.Module, micro_batch: MicroBatch) -> Tensor:

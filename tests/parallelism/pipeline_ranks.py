@@ -11,14 +11,14 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from one_device import model_and_steps, sgd
+from one_device import even_stages, model_and_steps, sgd
 from torch import Tensor
 
 from baselines.parallelism.api import PipelineSchedule
 from baselines.parallelism.dapple import Dapple
 from baselines.parallelism.gpipe import GPipe
 from baselines.parallelism.interleaved import Interleaved
-from baselines.parallelism.plans import PlannedStage, even_stages
+from baselines.parallelism.plans import PlannedStage
 from baselines.strategy import parse_strategy
 from crossover import Alone
 from harness.parallel.meter import PipelineMeter

@@ -5,7 +5,7 @@ import torch
 
 from models.chain import apply_chain, chain_of, link_of, names_of_parameters
 from models.flops import meta_inputs
-from models.graph import Dimension, LayerGraph, why_unfit
+from models.graph import Dimension, LayerGraph
 from models.graph_building import graph_from_flops, graph_from_profile, graph_of, record_graph
 from models.layer_profile import Provenance, load_profile
 from models.networks import NETWORKS, Kind
@@ -74,22 +74,6 @@ def test_extents_are_what_all_operators_of_a_layer_share() -> None:
     assert layers["layer.0.attention"].extents[Dimension.CHANNEL_OUT] == 12  # heads
     assert layers["embeddings"].extents[Dimension.CHANNEL_IN] == 30_522  # words
     assert {layer.name: layer for layer in graph_from_flops("lstm_lm").layers}["layer.0"].extents == {}
-
-
-@pytest.mark.parametrize(
-    ("layer", "dimension", "degree", "says"),
-    [
-        (1, Dimension.CHANNEL_OUT, 5, "use one of 1, 2, 3, 4, 6, 12"),
-        (1, Dimension.SPATIAL, 2, "has no dimension 'spatial'"),
-        (1, Dimension.SAMPLE, 3, "sample has 8 parts"),
-    ],
-)
-def test_a_split_that_does_not_divide_is_refused_with_what_would(
-    layer: int, dimension: Dimension, degree: int, says: str
-) -> None:
-    reason = why_unfit(graph_from_flops("bert_base").layers[layer], dimension, degree, 8)
-    assert reason is not None
-    assert says in reason
 
 
 def test_bad_speeds_devices_and_networks_are_refused() -> None:

@@ -8,13 +8,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from one_device import NUM_LINKS, distance, model_and_steps, sgd, train_alone
+from one_device import NUM_LINKS, distance, even_stages, model_and_steps, sgd, train_alone, train_lockstep
 from patience import patience_s
 from torch import Tensor
 
 from baselines.parallelism.dapple import Dapple
-from baselines.parallelism.plans import even_stages
-from harness.parallel.pipeline import PipelineJob, train_lockstep
+from harness.parallel.pipeline import PipelineJob
 
 RANKS = Path(__file__).with_name("pipeline_ranks.py")
 ROOT = Path(__file__).parents[2]

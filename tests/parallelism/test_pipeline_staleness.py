@@ -5,15 +5,14 @@ from collections.abc import Sequence
 
 import pytest
 import torch
-from one_device import NUM_LINKS, distance, loss_of, model_and_steps, sgd
+from one_device import NUM_LINKS, distance, even_stages, loss_of, model_and_steps, sgd, train_lockstep
 from torch import Tensor, nn
 from torch.func import functional_call
 
 from baselines.parallelism.api import Action, Backward, Forward, Update
 from baselines.parallelism.pipedream import PipeDream
 from baselines.parallelism.pipemare import PipeMare
-from baselines.parallelism.plans import even_stages
-from harness.parallel.pipeline import PipelineJob, open_ranks, run_lockstep, train_lockstep
+from harness.parallel.pipeline import PipelineJob, open_ranks, run_lockstep
 from harness.parallel.stage_worker import StageWorker
 from harness.parallel.stages import MicroBatch, StageModule, cross_entropy_part
 from models.chain import chain_of, names_of_parameters

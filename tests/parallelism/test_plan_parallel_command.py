@@ -1,11 +1,12 @@
 import json
 
 import pytest
+from one_device import even_stages
 
 from baselines.parallelism.api import ParallelismError
 from baselines.parallelism.catalogue import planners, schedules
 from baselines.parallelism.dapple import Dapple
-from baselines.parallelism.plans import Machine, Workshare, even_stages
+from baselines.parallelism.plans import Machine, Workshare
 from harness.parallel.planning import choose, config_of, forecasts, pipeline_step
 from models.graph_building import graph_of
 from suites.cli import main

@@ -12,8 +12,6 @@ from fabric.simulated.engine.state import INFINIBAND
 from fabric.simulated.switches import FlowControl
 from fabric.simulated.transports.spec import Reliability, TransportSpec
 
-CREDIT_BLOCK_BYTES = 64
-
 SPEC = TransportSpec(
     "infiniband",
     INFINIBAND,
