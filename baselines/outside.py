@@ -85,8 +85,9 @@ def _installed() -> tuple[str, ...]:
 def _imported(name: str) -> ModuleType:
     try:
         return importlib.import_module(name)
-    except ImportError as error:
-        raise OutsideError(f"plug-ins in {_shown(name)} cannot be imported: {error}; mend the file") from error
+    except (Exception, SystemExit) as error:  # the file is not ours, and may do anything
+        reason = str(error) if isinstance(error, ImportError) else f"{type(error).__name__}: {error}"
+        raise OutsideError(f"plug-ins in {_shown(name)} cannot be imported: {reason}; mend the file") from error
 
 
 def _shown(name: str) -> str:

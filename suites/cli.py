@@ -7,6 +7,7 @@ value and the remedy in the message; 130 interrupted.
 from __future__ import annotations
 
 import argparse
+import os
 import signal
 import sys
 from collections.abc import Iterator, Sequence
@@ -66,6 +67,9 @@ def main(argv: Sequence[str] | None = None, *, parser: argparse.ArgumentParser |
         console.print("[red]crossover-bench:[/]", end=" ")
         console.print(str(error), soft_wrap=True, highlight=False, markup=False)
         return 2
+    except BrokenPipeError:  # whoever read our output has had enough, as `head` has
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
     except OSError as error:
         if (remedy := remedy_for(error)) is None:
             raise

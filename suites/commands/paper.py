@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import torch
 from rich.console import Console
@@ -58,7 +59,9 @@ def make_paper(arguments: argparse.Namespace, runs: Path, parse: Parse) -> int:
     """
     folder = arguments.out or runs / "paper"
     if arguments.archive:
-        return _archive(folder)
+        if arguments.only:
+            raise FolderError("--archive replaces the records of all suites; leave out --only")
+        return _archive(folder, is_dry=arguments.dry_run)
     planned = [_planned(suite, folder, arguments.budget) for suite in chosen(arguments.only)]
     _show(planned)
     if arguments.dry_run:
@@ -160,26 +163,44 @@ def _record_folders(folder: Path) -> list[Path]:
     return sorted(path for path in folder.iterdir() if path.is_dir() and any(path.glob("*.json")))
 
 
-def _archive(folder: Path) -> int:
+def _archive(folder: Path, *, is_dry: bool) -> int:
     """Old reference records into the archive, under the day on which the first of them was begun; new ones in.
 
-    Raises: FolderError where there are no new ones, or that day is in the archive already.
+    Nothing is moved before the new ones stand complete beside the old.
+    Raises: FolderError where there are no new ones, a suite would be without any, or the archive has that day already.
     """
     new = _record_folders(folder) if folder.is_dir() else []
     if not new:
         raise FolderError(f"no records in {folder}; run `crossover-bench paper` first, or name its folder with --out")
+    target = None
     if REFERENCE.is_dir():
+        lost = {path.name for path in _record_folders(REFERENCE)} - {path.name for path in new} - {CALIBRATION}
+        if lost:
+            missing = ", ".join(sorted(lost))
+            raise FolderError(f"{folder} has no records of {missing}; run `crossover-bench paper` to its end")
         target = ARCHIVE / _first_day(REFERENCE)
         if target.exists():
             raise FolderError(f"{target} is there already; move it to another name first")
-        target.parent.mkdir(parents=True, exist_ok=True)
-        REFERENCE.rename(target)
-        print(target)
-    for own in new:
-        for path in (*own.glob("*.json"), *(own / CALIBRATION).glob("*.json")):
-            kept = REFERENCE / path.relative_to(folder)
-            kept.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(path, kept)
+    num_new = sum(1 for _ in read_records(new))
+    if is_dry:
+        print(f"would move {REFERENCE} to {target}" if target else f"there is no {REFERENCE}")
+        print(f"would copy {num_new} records of {', '.join(path.name for path in new)}")
+        return 0
+    REFERENCE.parent.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(dir=REFERENCE.parent, prefix=".reference-") as whole:
+        for own in new:
+            for path in (*own.glob("*.json"), *(own / CALIBRATION).glob("*.json")):
+                kept = Path(whole, REFERENCE.name, path.relative_to(folder))
+                kept.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(path, kept)
+        kept_calibration = Path(whole, REFERENCE.name, CALIBRATION)
+        if (REFERENCE / CALIBRATION).is_dir() and not kept_calibration.exists():  # what `predict` reads by default
+            shutil.copytree(REFERENCE / CALIBRATION, kept_calibration)
+        if target is not None:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            REFERENCE.rename(target)
+            print(target)
+        Path(whole, REFERENCE.name).rename(REFERENCE)
     print(REFERENCE)
     return 0
 

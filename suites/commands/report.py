@@ -11,6 +11,7 @@ from pathlib import Path
 from rich.console import Console
 
 from analysis.compare import Change, compare
+from analysis.summary import NoRecordsError
 from analysis.tables import comparison_table, comparisons_as_json, render, rows_as_json, write_csv
 from analysis.targets.training import Baseline
 from analysis.terminal import output_console
@@ -72,6 +73,9 @@ def report_on(arguments: argparse.Namespace, runs: Path) -> int:
 def compare_folders(arguments: argparse.Namespace) -> int:
     """0 if nothing got slower beyond noise, else 1."""
     before, after = list(read_records([arguments.before])), list(read_records([arguments.after]))
+    for folder, records in ((arguments.before, before), (arguments.after, after)):
+        if not records:
+            raise NoRecordsError(f"no records in {folder}; name a folder of `crossover-bench run`")
     comparisons = compare(before, after, allow_different=arguments.allow_different)
     if arguments.json:
         json.dump(comparisons_as_json(comparisons), sys.stdout, indent=1)

@@ -38,6 +38,7 @@ from suites.repeats import parse_budget
 from suites.runner import Effort, RunResult, check_all, run_trials, select
 
 MOST_REPEATS, MOST_STEPS = 1_000, 1_000_000
+MOST_SEED = 2**31 - 1  # with repeats counted on it still fits every generator
 NUM_ATTEMPTS = 3  # at a trial in each repeat: load that lasts longer is better waited for
 
 
@@ -54,7 +55,7 @@ def run_suite(arguments: argparse.Namespace, runs: Path, *, reports: bool = True
     if placed is not None and placed.rank > 0:
         return 0 if arguments.dry_run else _follow(placed)
     need = check_all(trials, placed.num_local if placed else None)
-    foresees = suite.predicted is not None
+    effort, foresees = effort_from(arguments, suite), suite.predicted is not None
     if arguments.dry_run:
         _show_grid(trials, foresees=foresees, as_json=arguments.json)
         return 0
@@ -66,7 +67,6 @@ def run_suite(arguments: argparse.Namespace, runs: Path, *, reports: bool = True
         highlight=False,
         markup=False,
     )
-    effort = effort_from(arguments, suite)
     bench = _bench(placed, folder, foresees=foresees, judges=effort.num_attempts > 1)
     try:
         outcome = run_trials(trials, bench, folder, console, resume=arguments.resume, foresees=foresees, effort=effort)
@@ -150,6 +150,8 @@ def options_from(
             raise TrialError(f"--{name} is {value}; it must be at least 1")
         if value is not None and value > most:
             raise TrialError(f"--{name} is {value:,}; at most {most:,} are run, which takes days already")
+    if not 0 <= arguments.seed <= MOST_SEED:
+        raise TrialError(f"--seed is {arguments.seed}; choose one from 0 to {MOST_SEED:,}")
     given = _fabric_kind(arguments.fabric) if arguments.fabric is not None else None
     fabric = only_fabric or given
     if placed is not None:

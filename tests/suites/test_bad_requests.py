@@ -13,6 +13,7 @@ from own_data import make_images
 
 import harness.memory
 import suites.commands.run
+from baselines import outside
 
 QUICK = ("run", "quick")
 WRONG = {
@@ -29,6 +30,8 @@ WRONG = {
     "unknown fabric": ((*QUICK, "--fabric", "emulatd"), r"unknown fabric 'emulatd'; use one of: native, emulated"),
     "unknown device": ((*QUICK, "--device", "tpu"), r"unknown device 'tpu'; use cpu or cuda"),
     "no repeats": ((*QUICK, "--repeats", "0"), r"--repeats is 0; it must be at least 1"),
+    "a seed that no generator takes": ((*QUICK, "--seed", "9" * 23), r"--seed is 9{23}; choose one from 0 to"),
+    "a budget that is no time": ((*QUICK, "--dry-run", "--budget", "nan"), r"--budget 'nan' is no time"),
     "no steps": ((*QUICK, "--steps", "-3"), r"--steps is -3; it must be at least 1"),
     "no hosts": ((*QUICK, "--hosts", "0"), r"num_hosts=0 is out of range; choose 1 to 64"),
     "too many hosts": ((*QUICK, "--hosts", "65"), r"num_hosts=65 is out of range; choose 1 to 64"),
@@ -163,3 +166,23 @@ def test_a_gpu_that_cannot_be_used_is_refused(
     ended = command(*QUICK, "--device", "cuda", *words)
     assert ended.code == 2
     assert message in ended.words
+
+
+def test_folders_without_records_are_not_compared(command: Command, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    ended = command("compare", tmp_path / "empty", tmp_path / "empty")
+    assert (ended.code, "no records in" in ended.words) == (2, True)
+
+
+@pytest.mark.parametrize("text", ["raise RuntimeError('boom')", "def (", "raise SystemExit(3)"])
+def test_a_plug_in_that_cannot_be_imported_is_named(
+    command: Command, tmp_path: Path, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(outside.VARIABLE, "")  # what --plugins adds goes with the test
+    folder = tmp_path / "plugins_that_raise"
+    folder.mkdir()
+    (folder / "bad.py").write_text(text)
+    ended = command("--plugins", folder, "list")
+    assert ended.code == 2
+    assert "bad.py cannot be imported" in ended.words
+    assert "mend the file" in ended.words

@@ -112,7 +112,15 @@ def test_old_records_go_to_the_archive_under_their_day_and_new_ones_take_their_p
     write_record(record("old", "2026-11-21"), reference)
     write_record(record("new", "2026-12-01"), new)
     (new / "report.html").write_text("page")
+    write_record(record("gone", "2026-11-23"), reference.parent / "t")
+    lacking = command("paper", "--archive", "--out", "all")
+    assert (lacking.code, "has no records of t" in lacking.words) == (2, True)
+    (reference.parent / "t" / "gone.json").unlink()
+    assert "leave out --only" in command("paper", "--archive", "--only", "quick", "--out", "all").words
+    assert command("paper", "--archive", "--dry-run", "--out", "all").code == 0
+    assert {own.id for own in read_records([reference])} == {"old", "later"}
     assert command("paper", "--archive", "--out", "all").code == 0
+    assert not list(reference.parent.parent.glob(".reference-*"))
     archived = tmp_path / "results" / "archive" / "2026-11-21"
     assert {own.id for own in read_records([archived])} == {"old", "later"}
     assert [path.name for path in reference.iterdir()] == ["new.json"]
