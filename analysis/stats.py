@@ -149,6 +149,15 @@ def paired_ratio(a: Sequence[float], b: Sequence[float], *, level: float = LEVEL
     return median_interval(ratios.tolist(), level=level)
 
 
+def ratio_by_repeat(above: Mapping[int, float], below: Mapping[int, float]) -> Interval | None:
+    """The median of one over the other, repeat by repeat, of the repeats that both have; None where they share none.
+
+    What never ended (∞) makes a ratio of ∞ above and of 0 below.
+    """
+    ratios = [above[repeat] / below[repeat] for repeat in sorted(above.keys() & below.keys())]
+    return median_interval(ratios) if ratios else None
+
+
 def unpaired_ratio(a: Sequence[float], b: Sequence[float]) -> Interval:
     """median(a)/median(b) of runs that were not interleaved; each side is resampled by itself. `n` is the smaller side.
 

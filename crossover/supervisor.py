@@ -116,7 +116,7 @@ def _bury(pid: int) -> None:
 def supervise(command: list[str], *, control: bool, parent_pid: int | None) -> int:
     """Run `command` until it ends or is to end; its exit code as a shell would give it."""
     adopt_orphans()
-    wake_fd = _wake_on_signals()
+    wake_fd = wake_on(signal.SIGCHLD, signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     parent_fd = None if parent_pid is None else _open_parent(parent_pid)
     try:
         child = _start(command, apart=control)
@@ -125,6 +125,7 @@ def supervise(command: list[str], *, control: bool, parent_pid: int | None) -> i
         return NOT_FOUND
     watched = [wake_fd, *([0] if control else []), *([parent_fd] if parent_fd is not None else [])]
     code = None
+    # Ctrl-C and SIGHUP of a terminal reach the command as well, so they end nothing here.
     # nothing is polled: a child's end arrives as SIGCHLD on the wake-up descriptor
     while code is None:
         readable, _, _ = select.select(watched, [], [])
@@ -137,15 +138,15 @@ def supervise(command: list[str], *, control: bool, parent_pid: int | None) -> i
     return KILLED + signal.SIGKILL if code is None else code
 
 
-def _wake_on_signals() -> int:
-    """A descriptor on which the numbers of signals arrive as bytes.
+def wake_on(*names: signal.Signals) -> int:
+    """A descriptor on which the numbers of these signals arrive as bytes; they do nothing else any more.
 
-    SIGINT and SIGHUP of a terminal reach the command as well, so they end nothing here. What was ignored before, as
-    under nohup, stays so: the command inherits it.
+    A handler that raises could come just after a child was collected, and its exit code would be lost. What was ignored
+    before, as under nohup, stays so: a command inherits it.
     """
     wake_fd, signal_fd = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.set_wakeup_fd(signal_fd, warn_on_full_buffer=False)
-    for name in (signal.SIGCHLD, signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for name in names:
         if name is signal.SIGCHLD or signal.getsignal(name) is not signal.SIG_IGN:
             signal.signal(name, lambda *_: None)
     return wake_fd

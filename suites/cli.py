@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import argparse
 import os
+import select
 import signal
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
+from typing import TextIO
 
 from rich.console import Console
 
@@ -67,7 +69,9 @@ def main(argv: Sequence[str] | None = None, *, parser: argparse.ArgumentParser |
         console.print("[red]crossover-bench:[/]", end=" ")
         console.print(str(error), soft_wrap=True, highlight=False, markup=False)
         return 2
-    except BrokenPipeError:  # whoever read our output has had enough, as `head` has
+    except BrokenPipeError:
+        if _is_read(sys.stdout):
+            raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     except OSError as error:
@@ -81,6 +85,13 @@ def main(argv: Sequence[str] | None = None, *, parser: argparse.ArgumentParser |
     except KeyboardInterrupt:
         console.print("interrupted")
         return 130
+
+
+def _is_read(stream: TextIO) -> bool:
+    """Whether anybody holds the other end; `head` has had enough after some lines."""
+    poll = select.poll()
+    poll.register(stream, 0)  # an end that is gone is told unasked
+    return not poll.poll(0)
 
 
 @contextmanager

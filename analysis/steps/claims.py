@@ -18,7 +18,7 @@ from analysis.claims import (
     side,
     text_of,
 )
-from analysis.stats import FEWEST_FOR_LEVEL, Interval, median_interval
+from analysis.stats import FEWEST_FOR_LEVEL, Interval, ratio_by_repeat
 from analysis.steps.rows import ErrorRow, Setting, StepRow, on_fabric
 from analysis.wording import percent, plural
 
@@ -131,9 +131,7 @@ def by_place(rows: Iterable[StepRow]) -> dict[Setting, list[StepRow]]:
 
 def speedup(own: StepRow, other: StepRow) -> Interval | None:
     """The other's step over this one, repeat by repeat; None where no repeat is shared."""
-    theirs = dict(other.by_repeat)
-    ratios = [theirs[repeat] / step_s for repeat, step_s in own.by_repeat if repeat in theirs]
-    return median_interval(ratios) if ratios else None
+    return ratio_by_repeat(dict(other.by_repeat), dict(own.by_repeat))
 
 
 def fastest(rows: Iterable[StepRow]) -> StepRow | None:

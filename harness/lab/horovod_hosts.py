@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import partial
 
-from crossover.supervisor import KILLED, die_with_parent
+from crossover.supervisor import KILLED, die_with_parent, wake_on
 from fabric.api import FabricError
 from fabric.links import UPLINK
 from harness.hosted import addresses, on_host
@@ -132,18 +132,6 @@ def _wait(ranks: Sequence[subprocess.Popen[str]], stop_fd: int) -> int:
     return 0
 
 
-def _stop_descriptor() -> int:
-    """A descriptor on which the number of a signal arrives that ends this process.
-
-    A handler that raises could come just after a child was collected, and its exit code would be lost.
-    """
-    stop_fd, signal_fd = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-    signal.set_wakeup_fd(signal_fd, warn_on_full_buffer=False)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: None)
-    return stop_fd
-
-
 def _stopped(stop_fd: int) -> int:
     return KILLED + os.read(stop_fd, 1)[0]
 
@@ -157,7 +145,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not command:
         parser.error("name a command after --")
     try:
-        return run(command, _stop_descriptor())
+        return run(command, wake_on(signal.SIGTERM, signal.SIGINT))
     except FabricError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

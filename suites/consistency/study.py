@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from analysis.claims import CellValue, ClaimRow, Formula, Level, judge
-from analysis.stats import paired_ratio
+from analysis.stats import ratio_by_repeat
 from analysis.study import Evidence, Study
 from suites.consistency.grid import NAME
 
@@ -17,10 +17,8 @@ def _sooner(evidence: Evidence, policy: str, cluster: str) -> Iterator[CellValue
             continue
         dense = study.dense.times_s_by_repeat
         for row in study.rows:
-            own = row.times_s_by_repeat
-            both = sorted(own.keys() & dense.keys())
-            if _is(row.strategy, policy) and both:
-                ratio = paired_ratio([dense[repeat] for repeat in both], [own[repeat] for repeat in both])
+            ratio = ratio_by_repeat(dense, row.times_s_by_repeat)
+            if _is(row.strategy, policy) and ratio is not None:
                 ids = study.dense.record_ids, row.record_ids
                 yield CellValue(f"{row.strategy}, {study.title}", ratio, ids)
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from analysis.claims import CellValue, ClaimRow, Formula, Level, judge
 from analysis.pipelines.rows import PipelineRow
 from analysis.sharing.rows import CROSSOVER
-from analysis.stats import Interval, exactly, paired_ratio
+from analysis.stats import Interval, exactly, paired_ratio, ratio_by_repeat
 from analysis.study import Evidence, Study
 from suites.parallelism.cells import NAME
 from suites.parallelism.grid import DAPPLE, PIPEMARE
@@ -181,10 +181,8 @@ def _against_torch(rows: Rows) -> Iterator[CellValue]:
         rival = places.get((row.group, row.workload, row.facts.schedule))
         if row.system != "ours" or rival is None:
             continue
-        theirs = dict(zip(rival.repeats, rival.steps_s, strict=True))
-        both = [(s, theirs[r]) for r, s in zip(row.repeats, row.steps_s, strict=True) if r in theirs]
-        if both:
-            ratio = paired_ratio([own for own, _ in both], [other for _, other in both])
+        steps_s = [dict(zip(each.repeats, each.steps_s, strict=True)) for each in (row, rival)]
+        if (ratio := ratio_by_repeat(*steps_s)) is not None:
             yield CellValue(row.cell, ratio, (row.ids, rival.ids))
 
 
@@ -195,10 +193,8 @@ def _steps_to_target(evidence: Evidence, label: str) -> Iterator[CellValue]:
             continue
         dense = study.dense.steps_by_repeat
         for row in study.rows:
-            own = row.steps_by_repeat
-            both = sorted(own.keys() & dense.keys())
-            if row.strategy.startswith(f"{label}(rate_steps") and both:
-                ratio = paired_ratio([own[repeat] for repeat in both], [dense[repeat] for repeat in both])
+            ratio = ratio_by_repeat(row.steps_by_repeat, dense)
+            if row.strategy.startswith(f"{label}(rate_steps") and ratio is not None:
                 ids = row.record_ids, study.dense.record_ids
                 yield CellValue(f"{row.strategy}, {study.title}", ratio, ids)
 

@@ -15,6 +15,7 @@ from synthetic_steps import Cell, alone, measured, predicted
 
 from analysis.claims import Formula, Outcome
 from analysis.sheet import operand, sheet
+from analysis.stats import PREDICTION_ERROR
 from analysis.summary import every_claim
 from results.codec import to_jsonable
 from results.record import RankTimes, Record, read_records
@@ -147,3 +148,9 @@ def test_a_figure_that_the_script_does_not_know_is_a_difference(page: str) -> No
     unknown = changed.count("as foretold")
     assert unknown > 0
     assert len(list(differences(changed, raw_records(RECORDS)))) == unknown
+
+
+def test_the_error_that_predictions_are_allowed_is_no_less_than_the_one_on_the_page(page: str) -> None:
+    block = page.split("### Predicted step times, paced")[1]
+    (shown,) = re.findall(r"^\| 95th percentile \| ([\d.]+) \|", block.split("\n### ")[0], re.MULTILINE)
+    assert float(shown) / 100 <= PREDICTION_ERROR

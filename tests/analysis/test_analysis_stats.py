@@ -16,6 +16,7 @@ from analysis.stats import (
     paired_ratio,
     pairs_interval,
     quantile_interval,
+    ratio_by_repeat,
     unpaired_ratio,
 )
 
@@ -44,6 +45,16 @@ def test_scaling_the_values_scales_the_interval(values: list[float], scale: floa
 @given(samples)
 def test_a_sample_over_itself_is_exactly_one(values: list[float]) -> None:
     assert paired_ratio(values, values) == exactly(1.0, len(values))
+
+
+def test_ratios_join_on_the_repeat_whatever_the_order_and_what_never_ended_is_0_or_infinite() -> None:
+    found = ratio_by_repeat({3: 6.0, 1: 2.0, 0: 9.0}, {1: 1.0, 2: 5.0, 3: 3.0})
+    assert found is not None
+    assert found.sample == (2.0, 2.0)
+    assert ratio_by_repeat({0: 1.0}, {1: 1.0}) is None
+    never = ratio_by_repeat({0: 1.0, 1: math.inf}, {0: math.inf, 1: 1.0})
+    assert never is not None
+    assert never.sample == (0.0, math.inf)
 
 
 def test_pairing_cancels_drift_that_unpaired_division_keeps() -> None:

@@ -348,6 +348,8 @@ def test_a_worker_whose_host_is_gone_is_a_lost_worker() -> None:
 def test_a_connection_that_is_not_there_any_more_when_it_is_accepted_ends_no_server() -> None:
     server = server_of(Asp())
     server._accept()
+    assert not any(key.data for key in server._selector.get_map().values())
+    assert server.report.lost == []
     server.close()
 
 

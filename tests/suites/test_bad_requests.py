@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import subprocess
+import sys
 from collections import namedtuple
 from pathlib import Path
 
@@ -15,6 +18,7 @@ import harness.memory
 import suites.commands.run
 from baselines import outside
 
+ROOT = Path(__file__).resolve().parents[2]
 QUICK = ("run", "quick")
 WRONG = {
     "unknown suite": (("run", "quik"), r"unknown suite 'quik'; there are: .*quick"),
@@ -186,3 +190,12 @@ def test_a_plug_in_that_cannot_be_imported_is_named(
     assert ended.code == 2
     assert "bad.py cannot be imported" in ended.words
     assert "mend the file" in ended.words
+
+
+def test_a_reader_that_has_had_enough_ends_a_command_as_it_ends_others(tmp_path: Path) -> None:
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    words = [sys.executable, "-m", "suites", "predict", "--workload", "resnet50", "--alpha", "1e-5", "--json"]
+    with os.fdopen(write_end, "wb") as nobody:
+        ended = subprocess.run(words, cwd=ROOT, stdout=nobody, stderr=subprocess.PIPE, text=True, check=False)
+    assert (ended.returncode, ended.stderr) == (141, "")
