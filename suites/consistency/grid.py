@@ -1,7 +1,8 @@
 """The suite `consistency`: what waiting for each other costs, and what not waiting costs.
 
-Workers train on a virtual clock with real gradients (`harness/asynchrony`), so a run is exact, repeats by its seed, and
-no other process disturbs its times. A step takes a fast worker 0.1 s; servers are behind one link of 1 Gbit/s.
+Workers train on a virtual clock with real gradients (`harness/asynchrony`), so a run is exact, repeats by its seed on
+one machine, and no other process disturbs its times. A step takes a fast worker 0.1 s; servers are behind one link
+of 1 Gbit/s.
 """
 
 from __future__ import annotations
