@@ -25,7 +25,8 @@ from harness.predict.trial import Foretold, foretell, simulated_record
 from harness.simulated.trial import job_costs
 from harness.trial import Job, Trial
 from models.layer_profile import load_profile
-from models.workload import Device, WorkloadSpec
+from models.networks import NETWORKS, find_network
+from models.workload import Device, WorkloadError, WorkloadSpec
 from results.record import Environment, write_record
 from suites.api import Options
 from suites.catalogue import suite_of
@@ -78,6 +79,8 @@ def predict_command(arguments: argparse.Namespace) -> int:
     known = arguments.alpha is not None or network is not None
     calibration = Calibration() if known else read_calibration(arguments.calibration)
     cells = list(_suite_cells(arguments, calibration) if arguments.suite else _grid_cells(arguments, calibration))
+    if all(isinstance(cell.found, str) for cell in cells):
+        raise PredictError(f"{'; '.join(_not_predicted(cells))}; nothing is left to show, so ask for other cells")
     if arguments.out:
         environment = describe_environment()
         _write(cells, prepare_folder(arguments.out), environment)
@@ -151,9 +154,20 @@ def _grid_cells(arguments: argparse.Namespace, calibration: Calibration) -> Iter
 def _workload(arguments: argparse.Namespace) -> WorkloadSpec:
     """What is predicted; a profile alone says its network and batch itself. Raises: WorkloadError."""
     network, batch_size = arguments.workload, BATCH_SIZE
-    if network is None:
+    if arguments.profile:
         profile = load_profile(arguments.profile)
-        network, batch_size = profile.network, profile.batch_size
+        if network is None:
+            network, batch_size = profile.network, profile.batch_size
+        elif network != profile.network:
+            raise WorkloadError(
+                f"--profile {arguments.profile!r} is of {profile.network!r}, not of --workload {network!r}; give that "
+                "network's profile, or leave out --workload"
+            )
+    elif not find_network(network).profile:
+        raise WorkloadError(
+            f"--workload {network!r} has no profile of its own; record one with `python -m models.profile {network} "
+            f"--out FILE.json` and give --profile FILE.json, or use one of {', '.join(_with_profiles())}"
+        )
     return WorkloadSpec(
         network=network,
         device=Device.REPLAY,
@@ -161,6 +175,10 @@ def _workload(arguments: argparse.Namespace) -> WorkloadSpec:
         size_scale=arguments.size_scale,
         batch_size=batch_size if arguments.batch_size is None else arguments.batch_size,
     )
+
+
+def _with_profiles() -> list[str]:
+    return [name for name, network in NETWORKS.items() if network.profile]
 
 
 def _cell(
