@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from rich.console import Console
 from analysis.terminal import Column, output_console, table
 from harness.environment import describe_environment
 from harness.trial import Trial, TrialError
+from results.codec import CodecError
 from results.files import read_json, write_json
 from results.record import CALIBRATION, read_records
 from suites.api import Options, Suite
@@ -73,10 +75,17 @@ def make_paper(arguments: argparse.Namespace, runs: Path, parse: Parse) -> int:
         words += ["--budget", arguments.budget] if arguments.budget else []
         code = run_suite(parse(words), runs, reports=False)
         if code == INTERRUPTED:
+            Console(stderr=True).print(_how_to_go_on(arguments, folder), soft_wrap=True, highlight=False, markup=False)
             return code
         failed = failed or code != 0
     _conclude(folder)
     return 1 if failed else 0
+
+
+def _how_to_go_on(arguments: argparse.Namespace, folder: Path) -> str:
+    words = ["crossover-bench", "paper", *(word for name in arguments.only for word in ("--only", name))]
+    words += ["--out", str(folder), *(["--budget", arguments.budget] if arguments.budget else [])]
+    return f"go on with:     {shlex.join(words)}"
 
 
 def chosen(only: Sequence[str]) -> list[Suite]:
@@ -142,12 +151,26 @@ def _begin(folder: Path) -> None:
     if not note.exists():
         write_json(note, {"commit": now.commit, "dirty": now.dirty, "started_at": now.started_at})
         return
-    commit = read_json(note)["commit"]
+    commit = _commit_in(note)
     if commit != now.commit:
         raise FolderError(
             f"the records in {folder} are of commit {commit[:10]}, and this is {now.commit[:10]}; check that one out "
             "to go on, or begin anew in another folder with --out"
         )
+
+
+def _commit_in(note: Path) -> str:
+    """Raises: FolderError for a note that is damaged."""
+    try:
+        found = read_json(note)
+        if not isinstance(found, dict) or not isinstance(found.get("commit"), str):
+            raise CodecError("no commit")
+    except CodecError as error:
+        raise FolderError(
+            f"{note} does not say of which commit the records beside it are ({error}); delete it if they are of this "
+            "one, or begin anew in another folder with --out"
+        ) from error
+    return str(found["commit"])
 
 
 def _conclude(folder: Path) -> None:

@@ -118,7 +118,9 @@ def _conclude(outcome: RunResult, folder: Path, console: Console, *, as_json: bo
     """Report, or say how to go on; returns the exit code."""
     if outcome.interrupted:
         counts = f"interrupted after {len(outcome.records)} of {outcome.num_asked} trials"
-        console.print(f"{counts}\n{_how_to_go_on(folder)}", soft_wrap=True, highlight=False, markup=False)
+        # who runs several suites says himself how to go on with them
+        hint = f"\n{_how_to_go_on(folder)}" if reports else ""
+        console.print(f"{counts}{hint}", soft_wrap=True, highlight=False, markup=False)
         return 130
     for line in _what_does_not_count(outcome):
         console.print(line, soft_wrap=True, highlight=False, markup=False)

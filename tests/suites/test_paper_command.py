@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -78,6 +79,23 @@ def test_records_of_two_commits_do_not_meet_in_one_folder(
     write_json(tmp_path / "all" / STARTED, {"commit": describe_environment().commit, "dirty": False, "started_at": ""})
     command("paper", *TWO, "--out", "all")
     assert len(asked) == 2
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"commit": 1}', "\0"])
+def test_a_damaged_note_of_the_commit_is_named(
+    command: Command, asked: list[argparse.Namespace], tmp_path: Path, content: str
+) -> None:
+    (tmp_path / "all").mkdir()
+    (tmp_path / "all" / STARTED).write_text(content)
+    ended = command("paper", *TWO, "--out", "all")
+    assert (ended.code, asked) == (2, [])
+    assert re.search(r"all/paper\.json does not say of which commit.*--out", ended.words)
+
+
+def test_an_interrupted_run_says_how_it_goes_on(command: Command, asked: list[argparse.Namespace]) -> None:
+    ended = command("paper", *TWO, "--out", "all")
+    assert ended.code == 130
+    assert "crossover-bench paper --only consistency --only convergence --out all" in ended.words
 
 
 def test_an_unknown_suite_is_refused_with_those_there_are(command: Command) -> None:
