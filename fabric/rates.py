@@ -31,7 +31,7 @@ def parse_rate(text: str) -> float | None:
     if match is None:
         raise FabricError(f"{text!r} is no line rate; {_REMEDY}")
     rate_bps = float(match["number"]) * _BITS[match["unit"].lower()]
-    if rate_bps == 0 or math.isinf(rate_bps):
+    if math.isinf(rate_bps) or rate_bps == 0 or math.isinf(8 / rate_bps):
         raise FabricError(f"a line rate of {text!r} cannot carry a message; {_REMEDY}")
     return rate_bps
 
@@ -44,7 +44,10 @@ def parse_seconds(text: str) -> float:
     match = _TIME.fullmatch(stripped)
     if match is None:
         raise FabricError(f"{text!r} is no time; write one such as 20us or 1.5ms, or 0")
-    return float(match["number"]) * _SECONDS[match["unit"].lower()]
+    seconds = float(match["number"]) * _SECONDS[match["unit"].lower()]
+    if math.isinf(seconds):
+        raise FabricError(f"a time of {text[:40]!r} never ends; write one such as 20us or 1.5ms, or 0")
+    return seconds
 
 
 def format_rate(rate_bps: float | None) -> str:

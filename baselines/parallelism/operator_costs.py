@@ -15,6 +15,7 @@ configuration concerns that layer and its two borders alone.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -62,8 +63,8 @@ def fits(layer: PlannedLayer, config: OperatorConfig, work: Workshare) -> bool:
 def configs_of(layer: PlannedLayer, num_devices: int, work: Workshare) -> tuple[OperatorConfig, ...]:
     """All configurations that fit and whose number of devices divides `num_devices`, the most devices first."""
     divisors = [number for number in range(1, num_devices + 1) if num_devices % number == 0]
-    found = (OperatorConfig(*degrees) for degrees in itertools.product(divisors, repeat=4))
-    fitting = [config for config in found if num_devices % config.num_devices == 0 and fits(layer, config, work)]
+    dividing = (own for own in itertools.product(divisors, repeat=4) if num_devices % math.prod(own) == 0)
+    fitting = [config for own in dividing if fits(layer, config := OperatorConfig(*own), work)]
     return tuple(sorted(fitting, key=lambda config: (-config.num_devices, config.splits() != (), str(config))))
 
 

@@ -6,6 +6,7 @@ A plan cuts the layers into stages, gives each stage replicas, and each layer of
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -63,8 +64,9 @@ class Machine:
     memory_bytes: int = 0
 
     def __post_init__(self) -> None:
-        if self.num_devices < 1 or self.alpha_s < 0 or self.beta_s_per_byte < 0 or self.memory_bytes < 0:
-            raise ParallelismError(f"{self}: use at least one device, and times and bytes of 0 or more")
+        times_are_known = 0 <= self.alpha_s < math.inf and 0 <= self.beta_s_per_byte < math.inf
+        if self.num_devices < 1 or not times_are_known or self.memory_bytes < 0:
+            raise ParallelismError(f"{self}: use at least one device, and finite times and bytes of 0 or more")
 
     def message_s(self, num_bytes: float) -> float:
         """A message from one device to another."""

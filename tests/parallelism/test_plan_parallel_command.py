@@ -58,6 +58,13 @@ def test_json_holds_the_chosen_plan_and_all_others(capsys: pytest.CaptureFixture
         (["--hosts", "0"], "at least one device"),
         (["--workload", "alexnet"], "no network 'alexnet'"),
         (["--flops", "-1"], "flops_per_s is -1"),
+        (["--alpha", "nan"], "--alpha nan: give a finite"),
+        (["--alpha", "inf"], "--alpha inf: give a finite"),
+        (["--memory", "0.4B"], "write it as 16GB"),
+        (["--memory", ""], "write it as 16GB"),
+        (["--memory", "9" * 400 + "GB"], "write it as 16GB"),
+        (["--hosts", "1000000"], "up to 256"),
+        (["--batch-size", "100000", "--micro-batches", "50000"], "up to 256"),
     ],
 )
 def test_bad_requests_are_refused_with_value_and_remedy(

@@ -86,6 +86,12 @@ def test_dapples_search_equals_brute_force() -> None:
         assert DapplePlanner().plan(layers, machine, WORK).cost == pytest.approx(brute)
 
 
+def test_dapples_search_is_quick_on_many_devices() -> None:
+    machine = Machine(num_devices=64, alpha_s=50e-6, beta_s_per_byte=0.8e-9)
+    plan = DapplePlanner().plan(graph_of("bert_base").layers, machine, Workshare(batch_size=256, num_micro_batches=8))
+    assert 32 < plan.num_devices <= 64
+
+
 def test_dapples_latency_is_the_clocks_where_one_stage_is_the_slowest() -> None:
     # With equal stages and messages that cost nothing the formula is exact; the clock then runs the same schedule.
     layers = [ToyLayer(parameter_bytes=8 * place) for place in range(4)]
