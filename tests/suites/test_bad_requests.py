@@ -75,7 +75,10 @@ WRONG = {
         ("predict", "--workload", "vgg16", "--profile", "resnet50-v100", "--alpha", "0"),
         r"is of 'resnet50', not of --workload 'vgg16'",
     ),
-    "nothing that can be predicted": (("predict", "consistency"), r"15 cells: computes on cpu.*ask for other cells"),
+    "nothing that can be predicted": (
+        ("predict", "consistency", "--alpha", "0"),
+        r"15 cells: computes on cpu.*ask for other cells",
+    ),
     "a name beyond what file systems take": ((*QUICK, "--data", "a" * 300), r"File name too long; give a shorter"),
     "a full disk": (("run", "quick", "--smoke", "--out", "/dev/full/x"), r"cannot write to /dev/full/x"),
     "not a number": ((*QUICK, "--hosts", "two"), r"--hosts: invalid int value: 'two'"),

@@ -208,7 +208,9 @@ def latency_s(
 ) -> float:
     """L of a step."""
     parts = _parts_of(stages, layers, machine, work)
-    forward_s, backward_s, all_reduce_s, _ = zip(*parts, strict=True)
+    forward_s = [part.forward_s for part in parts]
+    backward_s = [part.backward_s for part in parts]
+    all_reduce_s = [part.sum_s for part in parts]
     pivot = _pivot([f + b for f, b in zip(forward_s, backward_s, strict=True)], work.num_micro_batches)
     tail_s = max(
         all_reduce_s[place] + sum(backward_s[place : pivot + 1]) - sum(backward_s[pivot + 1 : place])
