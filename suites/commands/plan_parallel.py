@@ -18,7 +18,7 @@ from models.graph import LayerGraph
 from models.graph_building import graph_from_flops, graph_of
 from results.codec import to_jsonable
 
-MOST_HOSTS, MOST_MICRO_BATCHES, MOST_SAMPLES = 256, 256, 1 << 16  # what is planned in a minute or so
+MOST_HOSTS, MOST_MICRO_BATCHES, MOST_SAMPLES = 256, 256, 1 << 16  # searches grow with each of them
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 
 
