@@ -173,7 +173,7 @@ def _add_run(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         default=OnLoss.STOP.value,
         help="of asynchronous workers on hosts: whether the others go on when one is lost (default stop)",
     )
-    run.add_argument("--smoke", action="store_true", help="a few short cells, under a minute")
+    run.add_argument("--smoke", action="store_true", help="a few short cells, under a minute unless --steps says more")
     run.add_argument("--dry-run", action="store_true", help="print the grid, memory and time; run nothing")
     run.add_argument("--trace", action="store_true", help="also write a Perfetto trace of every trial")
     run.add_argument("--resume", action="store_true", help="keep what the last run of the suite finished")

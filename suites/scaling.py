@@ -138,6 +138,6 @@ def distinct(cells: Iterable[Trial]) -> list[Trial]:
     return list({cell.id: cell for cell in reversed(list(cells))}.values())[::-1]
 
 
-def shortened(cell: Trial) -> Trial:
-    """The same cell with as few steps as show that it runs, after all of its warm-up."""
-    return replace(cell, num_steps=min(cell.num_steps, 3))
+def shortened(cell: Trial, options: Options) -> Trial:
+    """The same cell with as few steps as show that it runs, or as were asked for, after all of its warm-up."""
+    return replace(cell, num_steps=min(cell.num_steps, options.num_steps or 3))

@@ -277,8 +277,8 @@ def _smoke(options: Options) -> list[Trial]:
     rates = (
         cell for cell in _rates(replace(few, methods=few.methods[:3], systems=()), options) if cell.at in (1.0, None)
     )
-    cells = [*_courses(few, options), *map(shortened, rates), *map(shortened, scene.cells(options))]
-    return distinct(cells)
+    brief = (shortened(cell, options) for cell in (*rates, *scene.cells(options)))
+    return distinct([*_courses(few, options), *brief])
 
 
 SUITE = Suite(

@@ -113,7 +113,7 @@ def grid(options: Options) -> Sequence[Trial]:
     """What is measured, repeats interleaved; `--smoke` keeps one short repeat of a few cells."""
     if options.smoke:
         cells = [*_smoke().cells("fusion", options), *trained("fusion", RESNET20_LARGE, ("mg-wfbp",), (), options)]
-        return [shortened(cell) for cell in cells]
+        return [shortened(cell, options) for cell in cells]
     replayed = (cell for scene in SCENES for cell in scene.cells("fusion", options))
     return interleave(distinct([*replayed, *_real_cells(options)]), options.num_repeats())
 

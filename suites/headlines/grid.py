@@ -27,7 +27,7 @@ def grid(options: Options) -> Sequence[Trial]:
     """Every place that can be measured, repeats interleaved; `--smoke` keeps one short repeat of one place."""
     measured = [place for place in places() if not place.on_clock]
     if options.smoke:
-        return [shortened(cell) for cell in cells_of(measured[0], options)]
+        return [shortened(cell, options) for cell in cells_of(measured[0], options)]
     return interleave(_cells(measured, options), options.num_repeats())
 
 

@@ -184,7 +184,7 @@ def grid(options: Options) -> Sequence[Trial]:
             systems=("local",),
         )
         cells = [*smoke.cells("ordering", options), *trained("ordering", RESNET20_LARGE, REAL[3:4], (), options)]
-        return [shortened(cell) for cell in cells]
+        return [shortened(cell, options) for cell in cells]
     replayed = (cell for scene in SCENES for cell in scene.cells("ordering", options))
     return interleave(distinct([*replayed, *_real_cells(options)]), options.num_repeats())
 

@@ -64,7 +64,7 @@ def grid(options: Options) -> Sequence[Trial]:
     """All trials, repeats interleaved; `--smoke` keeps one short repeat of a few cells."""
     cells = [*_real(options), *_replay(options), *_sharing(options)]
     if options.smoke:
-        cells = [_shortened(cell) for cell in cells if _in_smoke(cell, options)]
+        cells = [_shortened(cell, options) for cell in cells if _in_smoke(cell, options)]
     return interleave(cells, options.num_repeats())
 
 
@@ -142,8 +142,10 @@ def _in_smoke(cell: Trial, options: Options) -> bool:
     return workload.startswith("vgg16-") and cell.jobs[0].system == "ours"
 
 
-def _shortened(cell: Trial) -> Trial:
-    return replace(cell, num_steps=min(cell.num_steps, 5), num_warmup=2, num_cost_steps=min(cell.num_cost_steps, 2))
+def _shortened(cell: Trial, options: Options) -> Trial:
+    """Briefly, except for a number of steps that was asked for."""
+    num_steps = options.num_steps or min(cell.num_steps, 5)
+    return replace(cell, num_steps=num_steps, num_warmup=2, num_cost_steps=min(cell.num_cost_steps, 2))
 
 
 SUITE = Suite(

@@ -91,6 +91,12 @@ def test_dry_run_as_json_gives_memory_and_time_of_every_cell(command: Command) -
     assert all(row["memory_gb"] > 0 and row["expected_s"] > 0 and row["hosts"] in (4, 8) for row in rows)
 
 
+def test_smoke_takes_as_many_steps_as_are_asked_for(command: Command) -> None:
+    for steps, shown in (((), {5}), (("--steps", "30"), {30}), (("--steps", "2"), {2})):
+        rows = json.loads(command("run", "quick", "--smoke", "--dry-run", "--json", *steps).out)
+        assert {row["steps"] for row in rows} == shown
+
+
 def test_only_keeps_the_cells_whose_name_contains_it(command: Command) -> None:
     rows = json.loads(command("run", "quick", "--dry-run", "--json", "--only", "replay-8-25/resnet50").out)
     assert {row["cell"].rpartition("/")[0] for row in rows} == {"replay-8-25/resnet50-replay"}

@@ -220,6 +220,10 @@ def test_smoke_is_one_short_repeat_on_two_hosts(suite: Suite) -> None:
     assert len(trials) < 25
 
 
+def test_smoke_takes_as_many_steps_as_are_asked_for(suite: Suite) -> None:
+    assert {trial.num_steps for trial in suite.grid(Options(smoke=True, num_steps=30))} == {30}
+
+
 def test_hosts_and_rates_of_the_command_line_leave_names_unique(suite: Suite) -> None:
     trials = suite.grid(Options(num_hosts=2, rate_bps=1e9, rate_given=True, repeats=1))
     assert {(trial.num_ranks, trial.fabric.rate_bps) for trial in trials} == {(2, 1e9)}
