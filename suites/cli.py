@@ -202,7 +202,11 @@ def _add_report(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     report = commands.add_parser("report", help="report on records", description=text)
     report.add_argument("folders", nargs="*", type=Path, metavar="DIR", help="records (default: the last runs)")
     report.add_argument("--figures", action="store_true", help="figures only")
-    report.add_argument("--baseline", default="torch-ddp", metavar="SYSTEM", help="what ratios are taken against")
+    report.add_argument(
+        "--baseline",
+        metavar="SYSTEM",
+        help="what ratios are taken against (default torch-ddp, and where it is not the fastest that sends all bytes)",
+    )
     report.add_argument("--out", type=Path, metavar="DIR", help="where to write (default: beside the records)")
     report.add_argument("--json", action="store_true", help="print the summary as JSON")
     report.add_argument("--csv", action="store_true", help="also every table as OUT/tables/*.csv")

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from analysis.cells import is_measured, is_shared
 from analysis.compare import Change, compare
 from analysis.summary import NoRecordsError
 from analysis.tables import comparison_table, comparisons_as_json, render, rows_as_json, write_csv
@@ -57,7 +58,7 @@ def report_on(arguments: argparse.Namespace, runs: Path) -> int:
     if not folders:
         raise RecordError(f"no records in {runs}; run a suite first, e.g. make bench-quick, or name a folder")
     records = list(read_records(folders))
-    baseline = Baseline(system=arguments.baseline)
+    baseline = BASELINE if arguments.baseline is None else _named(arguments.baseline, records)
     out = arguments.out or (folders[0] if len(folders) == 1 else runs)
     if arguments.figures:
         from analysis.figures import draw_all
@@ -68,6 +69,15 @@ def report_on(arguments: argparse.Namespace, runs: Path) -> int:
         return 0
     publish(records, out, Console(stderr=True), as_json=arguments.json, as_csv=arguments.csv, baseline=baseline)
     return 0
+
+
+def _named(system: str, records: Sequence[Record]) -> Baseline:
+    """The baseline that was asked for. Raises: RecordError if nothing that was measured is of that system."""
+    systems = {record.jobs[0].system for record in records if is_measured(record) and not is_shared(record)}
+    if system not in systems:
+        known = ", ".join(sorted(systems)) or "none"
+        raise RecordError(f"--baseline {system!r} is no system of these records; there are: {known}; or leave it out")
+    return Baseline(system=system)
 
 
 def compare_folders(arguments: argparse.Namespace) -> int:

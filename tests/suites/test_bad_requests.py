@@ -155,6 +155,14 @@ def copy_reference_record(folder: Path) -> None:
     (folder / "a.json").write_text(json.dumps({**record, "fabric": fabric}))
 
 
+def test_a_baseline_that_no_record_has_is_refused_with_those_there_are(command: Command, tmp_path: Path) -> None:
+    records = sorted((ROOT / "results" / "reference" / "parity").glob("*.r00.json"))[:4]
+    ended = command("report", *records, "--out", tmp_path / "page", "--baseline", "torch-dpp")
+    assert ended.code == 2
+    assert re.search(r"--baseline 'torch-dpp' is no system of these records; there are: .*ours", ended.words)
+    assert not (tmp_path / "page").exists()
+
+
 @pytest.mark.parametrize("version", [0, 3, "1", None])
 def test_a_record_of_another_schema_is_refused(command: Command, tmp_path: Path, version: object) -> None:
     (tmp_path / "a.json").write_text(json.dumps({"schema": version, "id": "a"}))
