@@ -27,17 +27,22 @@ class OutsideError(ValueError):
 
 def use(folders: tuple[Path, ...]) -> None:
     """Look for plug-ins in these folders too, in this process and in those that it starts. Raises: OutsideError."""
-    for folder in folders:
+    before = _named()
+    asked = [*((f"{VARIABLE}=", Path(own)) for own in before), *(("--plugins ", own) for own in folders)]
+    for option, folder in asked:
         if not folder.is_dir():
-            raise OutsideError(f"--plugins {folder}: no such folder; name one with files of plug-ins in it")
-    named = [*filter(None, os.environ.get(VARIABLE, "").split(os.pathsep)), *(str(own.resolve()) for own in folders)]
-    os.environ[VARIABLE] = os.pathsep.join(dict.fromkeys(named))
+            raise OutsideError(f"{option}{folder}: no such folder; name one with files of plug-ins in it")
+    os.environ[VARIABLE] = os.pathsep.join(dict.fromkeys([*before, *(str(own.resolve()) for own in folders)]))
 
 
 def sources() -> tuple[str, ...]:
     """The packages to look into: a name for each folder in use, then installed ones. Cheap enough to be asked often."""
-    folders = tuple(filter(None, os.environ.get(VARIABLE, "").split(os.pathsep)))
-    return (*(_package_of(folder) for folder in folders), *_installed())
+    return (*map(_package_of, _named()), *_installed())
+
+
+def _named() -> list[str]:
+    """The folders of the environment variable."""
+    return [folder for folder in os.environ.get(VARIABLE, "").split(os.pathsep) if folder]
 
 
 def plugin_modules(package: str) -> list[ModuleType]:

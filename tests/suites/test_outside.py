@@ -230,5 +230,14 @@ def test_a_folder_that_is_not_there_is_refused(command: Command) -> None:
     assert "/no/such/folder: no such folder" in ended.words
 
 
+def test_a_folder_of_the_environment_that_is_not_there_is_refused_too(
+    command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(outside.VARIABLE, "/no/such/folder")
+    ended = command("list")
+    assert ended.code == 2
+    assert "CROSSOVER_BENCH_PLUGINS=/no/such/folder: no such folder; name one" in ended.words
+
+
 def test_errors_of_plug_ins_and_suites_are_about_the_request() -> None:
     assert all(is_about_the_request(kind("x")) for kind in (outside.OutsideError, CatalogueError, SuiteError))
