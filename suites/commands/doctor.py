@@ -41,8 +41,9 @@ class LinkRow:
 
 def examine(arguments: argparse.Namespace) -> int:
     """Print findings, and line rates with `--fabric`."""
+    specs = _specs(arguments)
     findings = diagnose()
-    links = measure(arguments) if arguments.fabric else []
+    links = measure(specs)
     if arguments.json:
         json.dump(
             {"findings": [asdict(f) for f in findings], "links": [asdict(row) for row in links]}, sys.stdout, indent=1
@@ -69,17 +70,30 @@ def _findings_table(findings: Sequence[Finding]) -> Table:
     return table
 
 
-def measure(arguments: argparse.Namespace) -> list[LinkRow]:
-    """Time all-reduces on every fabric asked for. Raises: FabricError."""
+def _specs(arguments: argparse.Namespace) -> list[FabricSpec]:
+    """The fabrics to measure, none without `--fabric`. Raises: FabricError."""
+    if arguments.fabric is None:
+        for name in ("hosts", "rate"):
+            if (given := getattr(arguments, name)) is not None:
+                raise FabricError(f"--{name} {given[0]} says what to measure; add --fabric emulated or --fabric native")
+        return []
     if arguments.fabric not in (FabricKind.EMULATED, FabricKind.NATIVE):
         raise FabricError(f"fabric {arguments.fabric!r} has no links to measure; use emulated or native")
     kind = FabricKind(arguments.fabric)
+    if few := [hosts for hosts in arguments.hosts or () if hosts < 2]:
+        raise FabricError(f"--hosts {few[0]}: an all-reduce needs at least 2 hosts; ask for --hosts 2 or more")
     rates = arguments.rate or (["none"] if kind is FabricKind.NATIVE else list(RATES))
-    specs = [
+    return [
         FabricSpec(kind=kind, num_hosts=hosts, rate_bps=parse_rate(rate))
         for rate in rates
         for hosts in arguments.hosts or HOSTS
     ]
+
+
+def measure(specs: Sequence[FabricSpec]) -> list[LinkRow]:
+    """Time all-reduces on each fabric. Raises: FabricError."""
+    if not specs:
+        return []
     console = Console(stderr=True)
     rows = []
     with Bench() as bench:
@@ -90,8 +104,6 @@ def measure(arguments: argparse.Namespace) -> list[LinkRow]:
 
 
 def _measure(bench: Bench, spec: FabricSpec) -> LinkRow:
-    if spec.num_hosts < 2:
-        raise FabricError("an all-reduce needs at least 2 hosts; ask for --hosts 2 or more")
     question = LinkQuestion(fabric=spec, num_bytes=(*CALIBRATION_BYTES, LINE_RATE_BYTES), num_repeats=5)
     times_s = dict(bench.time_links(question))
     large_s = times_s.pop(LINE_RATE_BYTES)
