@@ -35,7 +35,7 @@ class Options:
     trace: bool = False
     seed: int = 1
     network: NetworkSpec | None = None
-    on_loss: OnLoss = OnLoss.STOP
+    on_loss: OnLoss | None = None
 
     def num_repeats(self, fewest: int = FEWEST) -> int:
         """How often every cell is run at first: as asked, once to show that it runs, else `fewest` times."""

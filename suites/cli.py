@@ -18,10 +18,11 @@ from types import FrameType
 from typing import TextIO
 
 from rich.console import Console
+from rich.text import Text
 
 from baselines import outside
 from harness.asynchrony.cluster import OnLoss
-from harness.lab.spmd import is_follower
+from harness.lab.spmd import is_spoken_for, rank_said
 from suites.commands.claims import add_claims
 from suites.commands.collectives import add_collectives
 from suites.commands.emulate import add_emulate
@@ -31,6 +32,7 @@ from suites.commands.paper_options import add_paper_options
 from suites.commands.plan_parallel_options import add_plan_parallel
 from suites.commands.predict_options import add_predict
 from suites.errors import is_about_the_request, remedy_for
+from suites.folders import named_path
 
 RUNS = Path("runs")
 EPILOG = """\
@@ -58,7 +60,6 @@ def main(argv: Sequence[str] | None = None, *, parser: argparse.ArgumentParser |
     if arguments.command is None:
         parser.print_help(sys.stderr)
         return 2
-    console = Console(stderr=True, quiet=is_follower())
     try:
         outside.use(tuple(arguments.plugins))
         with _interrupted_once():
@@ -66,8 +67,8 @@ def main(argv: Sequence[str] | None = None, *, parser: argparse.ArgumentParser |
     except ValueError as error:
         if not is_about_the_request(error):
             raise
-        console.print("[red]crossover-bench:[/]", end=" ")
-        console.print(str(error), soft_wrap=True, highlight=False, markup=False)
+        if not is_spoken_for():
+            _say(str(error))
         return 2
     except BrokenPipeError:
         if _is_read(sys.stdout):
@@ -78,13 +79,18 @@ def main(argv: Sequence[str] | None = None, *, parser: argparse.ArgumentParser |
         if (remedy := remedy_for(error)) is None:
             raise
         where = "" if error.filename is None else f"{error.filename!s:.200}: "
-        console.print(
-            f"crossover-bench: {where}{error.strerror}; {remedy}", soft_wrap=True, highlight=False, markup=False
-        )
+        _say(f"{where}{error.strerror}; {remedy}")  # of every rank: this may be its own alone
         return 2
     except KeyboardInterrupt:
-        console.print("interrupted")
+        if not is_spoken_for():
+            print("interrupted", file=sys.stderr)
         return 130
+
+
+def _say(error: str) -> None:
+    """What went wrong, on the standard error; of a launcher's ranks after the first, with the rank."""
+    text = Text.assemble(("crossover-bench:", "red"), f" {rank_said()}{error}")
+    Console(stderr=True).print(text, soft_wrap=True, highlight=False)
 
 
 def _is_read(stream: TextIO) -> bool:
@@ -125,7 +131,7 @@ def command_parser() -> argparse.ArgumentParser:
         "--plugins",
         action="append",
         default=[],
-        type=Path,
+        type=named_path,
         metavar="DIR",
         help="a folder with plug-ins (*.py) and suites (*/grid.py) of your own; also CROSSOVER_BENCH_PLUGINS",
     )
@@ -165,19 +171,18 @@ def _add_run(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     )
     run.add_argument("--steps", type=int, metavar="N", help="measured steps a trial")
     run.add_argument("--seed", type=int, default=1, metavar="N", help="seed of the first repeat, others count on")
-    run.add_argument("--data", default="", metavar="PATH", help="an ImageNet folder, or a text file or folder")
+    run.add_argument("--data", metavar="PATH", help="an ImageNet folder, or a text file or folder")
     run.add_argument("--device", default="cpu", metavar="D", help="of real training: cpu (default) or cuda")
     run.add_argument(
         "--on-loss",
         choices=[own.value for own in OnLoss],
-        default=OnLoss.STOP.value,
         help="of asynchronous workers on hosts: whether the others go on when one is lost (default stop)",
     )
     run.add_argument("--smoke", action="store_true", help="a few short cells, under a minute unless --steps says more")
     run.add_argument("--dry-run", action="store_true", help="print the grid, memory and time; run nothing")
     run.add_argument("--trace", action="store_true", help="also write a Perfetto trace of every trial")
     run.add_argument("--resume", action="store_true", help="keep what the last run of the suite finished")
-    run.add_argument("--out", type=Path, metavar="DIR", help="folder of records (default runs/SUITE/TIME)")
+    run.add_argument("--out", type=named_path, metavar="DIR", help="folder of records (default runs/SUITE/TIME)")
     run.add_argument("--json", action="store_true", help="print the summary as JSON")
     add_network_options(run)
     run.set_defaults(command=_run)
@@ -200,14 +205,14 @@ def _add_list(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
 def _add_report(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     text = "Tables, figures and report.html from records alone."
     report = commands.add_parser("report", help="report on records", description=text)
-    report.add_argument("folders", nargs="*", type=Path, metavar="DIR", help="records (default: the last runs)")
+    report.add_argument("folders", nargs="*", type=named_path, metavar="DIR", help="records (default: the last runs)")
     report.add_argument("--figures", action="store_true", help="figures only")
     report.add_argument(
         "--baseline",
         metavar="SYSTEM",
         help="what ratios are taken against (default torch-ddp, and where it is not the fastest that sends all bytes)",
     )
-    report.add_argument("--out", type=Path, metavar="DIR", help="where to write (default: beside the records)")
+    report.add_argument("--out", type=named_path, metavar="DIR", help="where to write (default: beside the records)")
     report.add_argument("--json", action="store_true", help="print the summary as JSON")
     report.add_argument("--csv", action="store_true", help="also every table as OUT/tables/*.csv")
     report.set_defaults(command=_report)
@@ -216,8 +221,8 @@ def _add_report(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
 def _add_compare(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     text = "Step-time ratios of two sets of records, cell by cell, with intervals. Exit code 1 if something got slower."
     compare = commands.add_parser("compare", help="compare two sets of records", description=text)
-    compare.add_argument("before", type=Path, metavar="BEFORE", help="folder of records")
-    compare.add_argument("after", type=Path, metavar="AFTER", help="folder of records")
+    compare.add_argument("before", type=named_path, metavar="BEFORE", help="folder of records")
+    compare.add_argument("after", type=named_path, metavar="AFTER", help="folder of records")
     compare.add_argument("--allow-different", action="store_true", help="although machine or fabric differ")
     compare.add_argument("--json", action="store_true", help="as JSON")
     compare.set_defaults(command=_compare)

@@ -2,14 +2,49 @@
 
 from __future__ import annotations
 
+import argparse
+import fcntl
 import itertools
+import os
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
+
+from results.files import replacing
 
 
 class FolderError(ValueError):
     """A folder that cannot be written; the message names it and the remedy."""
+
+
+def named_path(text: str) -> Path:
+    """The path in an option, for argparse; `Path` would read an empty text as the current folder."""
+    if not text:
+        raise argparse.ArgumentTypeError("'' names nothing; name a path, or . for the current folder")
+    return Path(text)
+
+
+@contextmanager
+def held(folder: Path) -> Iterator[None]:
+    """Keep other runs out of `folder` while the body runs; however the process ends, the kernel lets go of it.
+
+    Raises: FolderError if another run holds it.
+    """
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise FolderError(
+                f"another run writes to {folder} now; wait for its end, or name another folder with --out"
+            ) from None
+        except OSError:  # some network file systems lock no folders: then nobody can tell
+            pass
+        yield
+    finally:
+        os.close(fd)
 
 
 def prepare_folder(folder: Path) -> Path:
@@ -20,6 +55,16 @@ def prepare_folder(folder: Path) -> Path:
             return folder
     except OSError as error:
         raise FolderError(f"cannot write to {folder} ({error.strerror}); name another folder with --out") from error
+
+
+def write_page(path: Path, text: str) -> None:
+    """Write a page for others to read, whole or not at all. Raises: FolderError."""
+    try:
+        with replacing(path) as file:
+            file.write(text.encode())
+            os.fchmod(file.fileno(), 0o644)
+    except OSError as error:
+        raise FolderError(f"cannot write {path} ({error.strerror}); name another file with --out") from error
 
 
 def new_folder(runs: Path) -> Path:

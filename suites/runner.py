@@ -53,6 +53,8 @@ def select(trials: Sequence[Trial], only: Sequence[str]) -> list[Trial]:
     Raises: TrialError if a name matches nothing, with the labels there are.
     """
     for name in only:
+        if not name:
+            raise TrialError("--only '' names no cell; give a part of a cell's name, or leave it out for all")
         if not any(name in trial.cell for trial in trials):
             labels = sorted({part for trial in trials for part in trial.cell.split("/")})
             raise TrialError(f"--only {name!r} matches no cell; parts of cell names here: {', '.join(labels)}")

@@ -111,9 +111,17 @@ def placement(environment: Mapping[str, str]) -> Placement | None:
     return None
 
 
-def is_follower(environment: Mapping[str, str] = os.environ) -> bool:
-    """Whether a launcher started this process as another than rank 0, which speaks for all."""
-    return any(names.needed in environment and environment.get(names.rank, "0") != "0" for names in _LAUNCHERS)
+def is_spoken_for(environment: Mapping[str, str] = os.environ) -> bool:
+    """Whether the first rank of this machine says what is wrong with a request: all ranks there find the same."""
+    return bool(rank_said(environment)) and not any(
+        names.needed in environment and environment.get(names.local_rank) == "0" for names in _LAUNCHERS
+    )
+
+
+def rank_said(environment: Mapping[str, str] = os.environ) -> str:
+    """`rank 3: ` where a launcher started this process as another than rank 0, else empty."""
+    ranks = (environment.get(names.rank, "0") for names in _LAUNCHERS if names.needed in environment)
+    return next((f"rank {rank}: " for rank in ranks if rank != "0"), "")
 
 
 def _read(environment: Mapping[str, str], names: _Variables) -> Placement:

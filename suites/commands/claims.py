@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from results.record import read_records
-from suites.folders import prepare_folder
+from suites.folders import FolderError, named_path, write_page
 
 RECORDS, PAGE = Path("results", "reference"), Path("docs", "claims.md")
 
@@ -15,17 +15,17 @@ def add_claims(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     """`claims [DIR …] [--out FILE]`."""
     text = "Every hypothesis of every suite: met, missed, undecided, out of reach or not measured, with its records."
     claims = commands.add_parser("claims", help="the sheet of all claims", description=text)
-    claims.add_argument("folders", nargs="*", type=Path, metavar="DIR", help=f"records (default: {RECORDS})")
-    claims.add_argument("--out", type=Path, default=PAGE, metavar="FILE", help=f"the page (default: {PAGE})")
+    claims.add_argument("folders", nargs="*", type=named_path, metavar="DIR", help=f"records (default: {RECORDS})")
+    claims.add_argument("--out", type=named_path, default=PAGE, metavar="FILE", help=f"the page (default: {PAGE})")
     claims.set_defaults(command=write_sheet)
 
 
 def write_sheet(arguments: argparse.Namespace) -> int:
-    """Write the page and print where it is; answer: exit status."""
+    """Write the page and print where it is; answer: exit status. Raises: FolderError, RecordError."""
     from suites.reports import sheet_of
 
-    page = sheet_of(read_records(list(arguments.folders) or [RECORDS]))
-    prepare_folder(arguments.out.parent)
-    arguments.out.write_text(page, encoding="utf-8")
+    if not arguments.out.parent.is_dir():
+        raise FolderError(f"--out {arguments.out}: there is no folder {arguments.out.parent}; make it, or name another")
+    write_page(arguments.out, sheet_of(read_records(list(arguments.folders) or [RECORDS])))
     print(arguments.out)
     return 0

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
+
+from suites.folders import named_path
 
 
 def add_collectives(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -17,7 +18,7 @@ def add_collectives(commands: argparse._SubParsersAction[argparse.ArgumentParser
     parser.add_argument("--rate", default="200mbit", metavar="RATE", help="of every host's link (default 200mbit)")
     parser.add_argument("--library", action="append", metavar="NAME", help="gloo, mpi, horovod (default: all)")
     parser.add_argument("--seconds", type=float, default=15.0, metavar="S", help="leave out sizes that take longer")
-    parser.add_argument("--out", type=Path, metavar="DIR", help="also write a record of each to this folder")
+    parser.add_argument("--out", type=named_path, metavar="DIR", help="also write a record of each to this folder")
     parser.set_defaults(command=measure_collectives)
 
 

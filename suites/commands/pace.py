@@ -12,6 +12,7 @@ from pathlib import Path
 
 from fabric.cluster import FabricError
 from harness.paced.settings import VARIABLE, parse_pace
+from suites.folders import named_path
 
 AUTOLOAD = Path(__file__).resolve().parents[2] / "harness" / "paced" / "autoload"
 TEXT = (
@@ -27,7 +28,7 @@ def add_pace(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     pace.add_argument("--hosts", type=int, default=8, metavar="N", help="ranks, this one and virtual ones (default 8)")
     pace.add_argument("--rate", default="10gbit", metavar="RATE", help="of a host's link, e.g. 25gbit; none: no limit")
     pace.add_argument("--alpha", default="20us", metavar="TIME", help="of a round beside its bytes (default 20us)")
-    pace.add_argument("--out", type=Path, metavar="FILE", help="also write what was measured as JSON")
+    pace.add_argument("--out", type=named_path, metavar="FILE", help="also write what was measured as JSON")
     pace.add_argument("script", nargs=argparse.REMAINDER, metavar="-- COMMAND")
     pace.set_defaults(command=pace_script)
 

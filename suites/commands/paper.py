@@ -32,7 +32,7 @@ from suites.commands.claims import PAGE
 from suites.commands.report import publish
 from suites.commands.run import run_suite
 from suites.expected import expected_each_s
-from suites.folders import FolderError, prepare_folder
+from suites.folders import FolderError, held, prepare_folder, write_page
 from suites.repeats import parse_budget
 from suites.reports import sheet_of
 
@@ -68,17 +68,20 @@ def make_paper(arguments: argparse.Namespace, runs: Path, parse: Parse) -> int:
     _show(planned)
     if arguments.dry_run:
         return 0
-    _begin(folder)
-    failed = False
-    for own in planned:
-        words = ["run", own.suite.name, "--resume", "--out", str(folder / own.suite.name)]
-        words += ["--budget", arguments.budget] if arguments.budget else []
-        code = run_suite(parse(words), runs, reports=False)
-        if code == INTERRUPTED:
-            Console(stderr=True).print(_how_to_go_on(arguments, folder), soft_wrap=True, highlight=False, markup=False)
-            return code
-        failed = failed or code != 0
-    _conclude(folder)
+    prepare_folder(folder)
+    with held(folder):
+        _begin(folder)
+        failed = False
+        for own in planned:
+            words = ["run", own.suite.name, "--resume", "--out", str(folder / own.suite.name)]
+            words += ["--budget", arguments.budget] if arguments.budget is not None else []
+            code = run_suite(parse(words), runs, reports=False)
+            if code == INTERRUPTED:
+                console = Console(stderr=True)
+                console.print(_how_to_go_on(arguments, folder), soft_wrap=True, highlight=False, markup=False)
+                return code
+            failed = failed or code != 0
+        _conclude(folder)
     return 1 if failed else 0
 
 
@@ -107,7 +110,7 @@ def _planned(suite: Suite, folder: Path, budget: str | None) -> PlannedSuite:
         suite=suite,
         num_trials=len(trials),
         expected_s=expected_run_s(trials, foresees=suite.predicted is not None),
-        budget_s=parse_budget(budget) if budget else suite.budget_s,
+        budget_s=parse_budget(budget) if budget is not None else suite.budget_s,
         num_recorded=len(list((folder / suite.name).glob("*.json"))),
     )
 
@@ -146,7 +149,6 @@ def _show(planned: Sequence[PlannedSuite]) -> None:
 
 def _begin(folder: Path) -> None:
     """Note the commit, or compare it with that of the records that are there. Raises: FolderError."""
-    prepare_folder(folder)
     note, now = folder / STARTED, describe_environment()
     if not note.exists():
         write_json(note, {"commit": now.commit, "dirty": now.dirty, "started_at": now.started_at})
@@ -178,7 +180,7 @@ def _conclude(folder: Path) -> None:
     records = list(read_records(_record_folders(folder)))
     publish(records, folder, Console(stderr=True), as_json=False)
     page = folder / PAGE.name
-    page.write_text(sheet_of(records), encoding="utf-8")
+    write_page(page, sheet_of(records))
     Console(stderr=True).print(f"claims: {page}", highlight=False, markup=False)
 
 

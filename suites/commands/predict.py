@@ -72,7 +72,7 @@ def predict_command(arguments: argparse.Namespace) -> int:
     if arguments.beta is not None and arguments.alpha is None:
         raise PredictError(f"--beta {arguments.beta:g} without --alpha; give both, or a calibration")
     network = network_from(arguments)
-    if network is not None and (arguments.alpha is not None or arguments.rates):
+    if network is not None and (arguments.alpha is not None or arguments.rates is not None):
         raise PredictError(
             "--network has links with rates and delays of its own; leave out --alpha, --beta and --rates"
         )
@@ -94,11 +94,11 @@ def predict_command(arguments: argparse.Namespace) -> int:
 
 def _calibrate(arguments: argparse.Namespace) -> int:
     kind = _measured_kind(arguments.fabric)
-    rates = [None] if kind is FabricKind.NATIVE else _rates(arguments.rates or CALIBRATED_RATES)
+    rates = [None] if kind is FabricKind.NATIVE else _rates(_given(arguments.rates, CALIBRATED_RATES))
     fabrics = [
         FabricSpec(kind=kind, num_hosts=hosts, rate_bps=rate)
         for rate in rates
-        for hosts in _hosts(arguments.hosts or CALIBRATED_HOSTS)
+        for hosts in _hosts(_given(arguments.hosts, CALIBRATED_HOSTS))
         if hosts > 1
     ]
     console = Console(stderr=True)
@@ -137,9 +137,9 @@ def _suite_cells(arguments: argparse.Namespace, calibration: Calibration) -> Ite
 def _grid_cells(arguments: argparse.Namespace, calibration: Calibration) -> Iterator[Cell]:
     workload = _workload(arguments)
     network = network_from(arguments)
-    for rate in [None] if network is not None else _rates(arguments.rates or RATES):
+    for rate in [None] if network is not None else _rates(_given(arguments.rates, RATES)):
         for strategy in arguments.strategies or STRATEGIES:
-            for world in _hosts(arguments.hosts or HOSTS):
+            for world in _hosts(_given(arguments.hosts, HOSTS)):
                 job = Job(name="job", workload=workload, strategy=strategy)
                 job.resolve()
                 imagined = FabricSpec(kind=FabricKind.PACED, num_hosts=1, rate_bps=rate)
@@ -206,11 +206,16 @@ def _costs_on(trial: Trial, world: int) -> LinkCosts:
     return job_costs(replace(trial, fabric=fabric), placed, 0)
 
 
+def _given(text: str | None, default: str) -> str:
+    """What an option says; an empty text is not left out, and refused by whoever reads it."""
+    return default if text is None else text
+
+
 def _measured_kind(text: str | None) -> FabricKind:
     """The fabric whose costs are looked up or measured."""
-    kind = text or FabricKind.EMULATED
+    kind = _given(text, FabricKind.EMULATED)
     if kind not in (FabricKind.EMULATED, FabricKind.NATIVE):
-        raise PredictError(f"--fabric {kind}: costs are measured on the emulated or the native fabric")
+        raise PredictError(f"--fabric {str(kind)!r}: costs are measured on the emulated or the native fabric")
     return FabricKind(kind)
 
 
@@ -225,7 +230,7 @@ def _hosts(text: str) -> list[int]:
     parts = text.split(",")
     if not all(part.strip().isdecimal() and 1 <= int(part) <= MOST_HOSTS for part in parts):
         raise PredictError(
-            f"--hosts {text}: give whole numbers from 1 to {MOST_HOSTS} with commas between, e.g. {HOSTS}"
+            f"--hosts {text!r}: give whole numbers from 1 to {MOST_HOSTS} with commas between, e.g. {HOSTS}"
         )
     return [int(part) for part in parts]
 

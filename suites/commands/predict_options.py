@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
 from suites.commands.network_options import add_network_options
 from suites.commands.predict_defaults import BATCH_SIZE, CALIBRATION, HOSTS, RATES, STRATEGIES
+from suites.folders import named_path
 
 
 def add_predict(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -43,7 +43,7 @@ def add_predict(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         metavar="F",
         help="whose costs: emulated (a workload's default), native, or for a SUITE paced (default: of each cell's own)",
     )
-    predict.add_argument("--calibration", type=Path, default=CALIBRATION, metavar="FILE", help="measured costs")
+    predict.add_argument("--calibration", type=named_path, default=CALIBRATION, metavar="FILE", help="measured costs")
     predict.add_argument("--calibrate", action="store_true", help="measure --hosts at --rates and write --calibration")
     predict.add_argument("--refit", action="store_true", help="fit the costs of --calibration anew from its own rows")
     predict.add_argument(
@@ -53,7 +53,7 @@ def add_predict(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         "--beta", type=float, metavar="S", help="with --alpha: seconds a byte (default: from the rate)"
     )
     predict.add_argument("--slowdown", type=float, default=0.0, metavar="X", help="of computation beside messages")
-    predict.add_argument("--out", type=Path, metavar="DIR", help="also write records, labelled simulated")
+    predict.add_argument("--out", type=named_path, metavar="DIR", help="also write records, labelled simulated")
     predict.add_argument("--json", action="store_true", help="as JSON")
     add_network_options(predict)
     predict.set_defaults(command=_predict)

@@ -32,7 +32,7 @@ from suites.catalogue import suite_of
 from suites.commands.network_options import network_from
 from suites.commands.report import publish
 from suites.expected import expected_each_s, expected_s
-from suites.folders import new_folder, prepare_folder, set_latest
+from suites.folders import FolderError, held, new_folder, prepare_folder, set_latest
 from suites.order import in_random_order
 from suites.repeats import parse_budget
 from suites.runner import Effort, RunResult, check_all, run_trials, select
@@ -61,21 +61,26 @@ def run_suite(arguments: argparse.Namespace, runs: Path, *, reports: bool = True
         return 0
     folder = _folder(arguments, runs / suite.name)
     console = Console(stderr=True)
-    console.print(Text.assemble((suite.name, "bold"), f": {suite.question}"))
-    console.print(
-        f"{len(trials)} trials, up to {need / 1e9:.1f} GB, about {_minutes(trials, foresees)}; records in {folder}",
-        highlight=False,
-        markup=False,
-    )
-    bench = _bench(placed, folder, foresees=foresees, judges=effort.num_attempts > 1)
-    try:
-        outcome = run_trials(trials, bench, folder, console, resume=arguments.resume, foresees=foresees, effort=effort)
-    except RanksLost as error:
-        console.print(f"{error}\n{_how_to_go_on(folder)}", soft_wrap=True, highlight=False, markup=False)
-        return 1
-    if bench.calibration.entries:
-        write_calibration(bench.calibration, folder / CALIBRATION / "measured.json")
-    return _conclude(outcome, folder, console, as_json=arguments.json, reports=reports)
+    with held(folder):
+        if not arguments.resume:
+            _check_without_records(folder)
+        console.print(Text.assemble((suite.name, "bold"), f": {suite.question}"))
+        console.print(
+            f"{len(trials)} trials, up to {need / 1e9:.1f} GB, about {_minutes(trials, foresees)}; records in {folder}",
+            highlight=False,
+            markup=False,
+        )
+        bench = _bench(placed, folder, foresees=foresees, judges=effort.num_attempts > 1)
+        try:
+            outcome = run_trials(
+                trials, bench, folder, console, resume=arguments.resume, foresees=foresees, effort=effort
+            )
+        except RanksLost as error:
+            console.print(f"{error}\n{_how_to_go_on(folder)}", soft_wrap=True, highlight=False, markup=False)
+            return 1
+        if bench.calibration.entries:
+            write_calibration(bench.calibration, folder / CALIBRATION / "measured.json")
+        return _conclude(outcome, folder, console, as_json=arguments.json, reports=reports)
 
 
 def _follow(placed: Placement) -> int:
@@ -152,6 +157,8 @@ def options_from(
             raise TrialError(f"--{name} is {value}; it must be at least 1")
         if value is not None and value > most:
             raise TrialError(f"--{name} is {value:,}; at most {most:,} are run, which takes days already")
+    if arguments.data == "":
+        raise TrialError("--data '' names nothing; give an ImageNet folder, a text file or folder, or leave it out")
     if not 0 <= arguments.seed <= MOST_SEED:
         raise TrialError(f"--seed is {arguments.seed}; choose one from 0 to {MOST_SEED:,}")
     given = _fabric_kind(arguments.fabric) if arguments.fabric is not None else None
@@ -166,13 +173,13 @@ def options_from(
         repeats=arguments.repeats,
         num_steps=arguments.steps,
         strategies=tuple(arguments.strategy),
-        data_path=arguments.data,
+        data_path=arguments.data or "",
         device=_device(arguments.device),
         smoke=arguments.smoke,
         trace=arguments.trace,
         seed=arguments.seed,
         network=network_from(arguments),
-        on_loss=OnLoss(arguments.on_loss),
+        on_loss=None if arguments.on_loss is None else OnLoss(arguments.on_loss),
     )
 
 
@@ -225,6 +232,12 @@ def check_used(options: Options, trials: Sequence[Trial], num_local: int | None 
             "--device cuda on the emulated fabric: NCCL goes around the emulated links, through the machine's memory; "
             "add --fabric native, or use --device cpu"
         )
+    on_hosts = any(trial.cluster is not None and trial.fabric.kind.has_processes for trial in trials)
+    if options.on_loss is not None and not on_hosts:
+        raise TrialError(
+            f"--on-loss {options.on_loss}, but none of these cells has asynchronous workers on hosts; run "
+            "consistency-hosts, or leave it out"
+        )
     num_ranks = max((num_local or trial.num_processes for trial in on_gpu), default=0)
     if 0 < (num_gpus := torch.cuda.device_count()) < num_ranks:  # without any, each trial says so
         raise TrialError(f"{num_ranks} ranks here want a GPU each and there are {num_gpus}; use fewer hosts")
@@ -242,6 +255,14 @@ def _folder(arguments: argparse.Namespace, runs: Path) -> Path:
     folder = new_folder(runs)
     set_latest(folder)
     return folder
+
+
+def _check_without_records(folder: Path) -> None:
+    """Raises: FolderError, since records of two runs would be one in every report."""
+    if any(folder.glob("*.json")):
+        raise FolderError(
+            f"{folder} holds records already; go on with them with --resume, or name another folder with --out"
+        )
 
 
 def _minutes(trials: Sequence[Trial], foresees: bool) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from fabric.api import FabricKind
+from harness.asynchrony.cluster import OnLoss
 from harness.trial import Trial
 from results.facts import Role
 from suites.api import Options, Suite, interleave
@@ -46,7 +47,7 @@ def _trial(name: str, policy: str, options: Options) -> Trial:
         jobs=(job,),
         fabric=spec,
         cluster=cluster,
-        on_loss=options.on_loss,
+        on_loss=options.on_loss or OnLoss.STOP,
         num_warmup=2,
         num_steps=options.num_steps or (4 if options.smoke else NUM_STEPS),
         evaluate_every=1,

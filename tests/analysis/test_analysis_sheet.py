@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import errno
+import os
 import re
 from collections.abc import Iterator
 from dataclasses import replace
@@ -22,6 +24,7 @@ from results.record import RankTimes, Record, read_records
 from scripts.recompute_claims import differences, main, read_page
 from scripts.recompute_claims import read_records as raw_records
 from suites.catalogue import all_studies
+from suites.folders import FolderError, write_page
 from suites.reports import sheet_of
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -35,6 +38,20 @@ def page() -> str:
 
 def test_the_committed_page_is_what_the_command_writes(page: str) -> None:
     assert sheet_of(read_records([RECORDS])) == page, "run crossover-bench claims"
+
+
+def test_the_page_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "page.md"
+    write_page(path, "old")
+    assert path.stat().st_mode & 0o777 == 0o644
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(FolderError, match=r"cannot write .*page\.md \(No space left"):
+        write_page(path, "new")
+    assert [own.read_text() for own in tmp_path.iterdir()] == ["old"]
+
+
+def full(fd: int) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def test_the_readme_quotes_the_overview_of_the_page() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import re
 import socket
 from contextlib import suppress
@@ -16,9 +18,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from patience import patience_s
 
+import suites.commands.run
 from harness.lab.launched import merge, own_host
 from harness.lab.messages import Answer, Ending, LinkTimes, answer_from, to_line
-from harness.lab.spmd import LaunchError, Placement, first_host, is_follower, placement
+from harness.lab.spmd import LaunchError, Placement, first_host, is_spoken_for, placement, rank_said
 from results.record import Status, read_records
 
 MEETING = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29511"}
@@ -149,11 +152,10 @@ def test_rank_0_serves_the_store_where_the_launcher_does_not(serves: bool, envir
     assert placed.serves_store is serves
 
 
-def test_only_ranks_after_the_first_are_followers() -> None:
-    assert not is_follower({})
-    assert not is_follower({**TORCHRUN, "RANK": "0"})
-    assert is_follower(TORCHRUN)
-    assert not is_follower({"RANK": "1"})
+def test_the_first_rank_of_a_machine_speaks_for_the_others_there() -> None:
+    alone, first, second = {"RANK": "1"}, {**TORCHRUN, "RANK": "0"}, {**TORCHRUN, "RANK": "2", "LOCAL_RANK": "0"}
+    assert [is_spoken_for(own) for own in ({}, alone, first, second, TORCHRUN)] == [False, False, False, False, True]
+    assert [rank_said(own) for own in ({}, alone, first, second, TORCHRUN)] == ["", "", "", "rank 2: ", "rank 1: "]
 
 
 def test_a_host_is_the_address_that_leads_to_rank_0() -> None:
@@ -222,6 +224,26 @@ def test_a_request_that_does_not_fit_the_ranks_is_refused_and_said_once(
     assert (first.code, second.code) == (2, 2)
     assert re.search(message, first.words)
     assert not second.err
+
+
+def test_what_is_wrong_on_one_rank_alone_is_said_with_its_rank(
+    command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(name: str) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "scratch")
+
+    monkeypatch.setattr(suites.commands.run, "suite_of", fail)
+    set_torchrun(monkeypatch, rank=1)
+    ended = command("run", "quick", "--fabric", "native")
+    assert ended.code == 2
+    assert ended.words.startswith("crossover-bench: rank 1: scratch: No space left on device; free some space")
+
+
+def test_another_machine_says_what_is_wrong_there(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    set_torchrun(monkeypatch, rank=1)
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    ended = command("run", "quick", "--fabric", "native", "--data", "/only/there")
+    assert ended.words.startswith("crossover-bench: rank 1: --data '/only/there' does not exist")
 
 
 def test_dry_run_under_a_launcher_shows_its_ranks(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,6 +27,7 @@ from results.codec import from_jsonable
 from results.record import Environment, Record, Status, read_records, write_record
 from suites.api import Options
 from suites.catalogue import suite_of
+from suites.folders import held
 from suites.runner import finished_before, run_trials
 
 DIGITS = ("--only", "real/resnet20-digits/fixed-buckets")
@@ -93,6 +94,23 @@ def test_resume_skips_what_is_finished(command: Command, finished: Path) -> None
     assert path.stat().st_mtime_ns == before
 
 
+def test_records_of_two_runs_do_not_meet_in_one_folder(command: Command, tmp_path: Path) -> None:
+    (tmp_path / "other.json").write_text("{}")
+    ended = command(*ONE_TRIAL, *DIGITS, "--out", tmp_path)
+    assert ended.code == 2
+    assert "holds records already; go on with them with --resume, or name another folder" in ended.words
+
+
+@pytest.mark.parametrize("words", [(*ONE_TRIAL, *DIGITS, "--resume"), ("paper", "--only", "parity")])
+def test_two_runs_do_not_write_to_one_folder_at_once(command: Command, tmp_path: Path, words: tuple[str, ...]) -> None:
+    with held(tmp_path):
+        ended = command(*words, "--out", tmp_path)
+    assert ended.code == 2
+    assert f"another run writes to {tmp_path} now; wait for its end" in ended.words
+    with held(tmp_path):  # it was let go of
+        assert not list(tmp_path.iterdir())
+
+
 def test_resume_runs_again_what_was_asked_otherwise(command: Command, finished: Path) -> None:
     ended = command(*ONE_TRIAL, *DIGITS, "--seed", "2", "--resume", "--out", finished)
     assert ended.code == 0
@@ -145,9 +163,9 @@ def test_images_and_text_of_the_users_own_are_trained_on(command: Command, image
         (images, "real/resnet20-imagefolder/fixed", "resnet20-imagefolder"),
         (corpus, "real/bert_tiny-textfile/fixed", "bert_tiny-textfile"),
     ):
-        ended = command(*ONE_TRIAL, "--only", cell, "--data", data, "--out", "records")
+        ended = command(*ONE_TRIAL, "--only", cell, "--data", data, "--out", label)
         assert ended.code == 0, ended.err
-        assert label in {record.jobs[0].workload for record in records_in(Path("records"))}
+        assert {record.jobs[0].workload for record in records_in(Path(label))} == {label}
 
 
 class Failing(Bench):
