@@ -50,7 +50,8 @@ class ColumnOf(Generic[Row]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listing:
-    """A table as values. `heading` is that of the labels; `styles` are of rows, for the terminal alone."""
+    """A table as values. `heading` is that of the labels; `styles` are of rows, for the terminal alone, and `ran` for
+    CSV alone: what each row ran to the letter, where labels round sizes."""
 
     title: str
     heading: str
@@ -58,6 +59,7 @@ class Listing:
     columns: tuple[Column, ...]
     notes: tuple[str, ...] = ()
     styles: tuple[str, ...] = ()
+    ran: tuple[str, ...] = ()
 
     def shown(self, width: int) -> Group:
         """The title, as many columns as fit, the notes."""
@@ -66,10 +68,11 @@ class Listing:
 
     def csv_rows(self) -> Iterator[list[str]]:
         """Headings on one line and every column; empty where nothing is known."""
-        yield [self.heading, *(column.heading.replace("\n", " ") for column in self.columns)]
+        ran = ("as run",) if self.ran else ()
+        yield [self.heading, *ran, *(column.heading.replace("\n", " ") for column in self.columns)]
         for place, label in enumerate(self.labels):
             texts = (column.cells[place].replace("\n", "; ") for column in self.columns)
-            yield [label, *("" if text == NOT_KNOWN else text for text in texts)]
+            yield [label, *self.ran[place : place + 1], *("" if text == NOT_KNOWN else text for text in texts)]
 
 
 def columns_of(specs: Sequence[ColumnOf[Row]], rows: Sequence[Row]) -> tuple[Column, ...]:

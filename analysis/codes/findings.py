@@ -51,7 +51,8 @@ def _rows(groups: Iterable[Sequence[Record]], suites: Container[str]) -> tuple[M
 def _row(records: Sequence[Record]) -> MethodRow:
     first = records[0]
     job = first.jobs[0]
-    method = method_of(job).in_real_sizes(first.fabric.size_scale)
+    ran = method_of(job)
+    method = ran.in_real_sizes(first.fabric.size_scale)
     place, code = place_of(first), job.code or CodeFacts(bits_per_element=None)
     share = code.sent_share(place.num_workers)
     told = [r.prediction.step_time_s for r in records if r.prediction and r.prediction.step_time_s is not None]
@@ -77,6 +78,7 @@ def _row(records: Sequence[Record]) -> MethodRow:
         charge=job.charge,
         warm_up_steps=max(code.dense_steps, code.ramp_steps),
         ids=tuple(record.id for record in records),
+        ran=str(ran),
     )
 
 

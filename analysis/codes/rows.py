@@ -17,11 +17,11 @@ from results.record import Phases
 class MethodRow:
     """One method in one place.
 
-    `name` is the suite's, `method` its label in real sizes. `bits` are sent by a rank for each parameter and step,
-    counted by the engine, or by the interface where the system is not ours; those of steps that a warm-up sends as
-    they are do not count, but DGC's rising density does (`bits_with_warm_up`), and `mean_bits` are of all steps.
-    `share` is how many times its code a rank sends, `theory_bits` the code by its paper times that; None where nobody
-    says. `role` is what its suite says that it is for, `charge` what compressing it costs in replay.
+    `name` is the suite's, `method` its label in real sizes, `ran` what ran to the letter. `bits` are sent by a rank for
+    each parameter and step, counted by the engine, or by the interface where the system is not ours; those of steps
+    that a warm-up sends as they are do not count, but DGC's rising density does (`bits_with_warm_up`), and `mean_bits`
+    are of all steps. `share` is how many times its code a rank sends, `theory_bits` the code by its paper times that;
+    None where nobody says. `role` is what its suite says that it is for, `charge` what compressing it costs in replay.
     """
 
     place: Setting
@@ -42,6 +42,7 @@ class MethodRow:
     charge: ChargeFacts | None = None
     warm_up_steps: int = 0
     ids: tuple[str, ...] = ()
+    ran: str = ""
 
     @property
     def ratio(self) -> float | None:

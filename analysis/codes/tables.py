@@ -60,6 +60,7 @@ def compression_tables(study: CompressionStudy) -> Iterator[Listing]:
                 title=f"compression: {place.describe()} ({rows[0].evidence})",
                 heading="method",
                 labels=tuple(row.name for row in rows),
+                ran=tuple(row.ran for row in rows),
                 columns=columns_of(COLUMNS, rows),
                 notes=tuple(_notes(rows)),
             )

@@ -23,9 +23,11 @@ class AdaptedRow:
     from 0 with the warm-up, and `num_rebound` how often at most a repeat was bound again. `num_tried` settings a
     repeat were tried. `written_s` is the step of the first of them, which is as written, `kept_s` that of the kept
     ones, both as they were tried; `kept` are these in real sizes, with the number of repeats that kept them.
+    `name` is short, `ran` what ran to the letter.
     """
 
     name: str
+    ran: str
     where: str
     evidence: str
     num_repeats: int
@@ -72,6 +74,7 @@ def _row(records: Sequence[Record], place: int) -> AdaptedRow:
     kept = [_settings(own[-1], method, scale) for own in chosen if own]
     return AdaptedRow(
         name=str(method),
+        ran=str(method),
         where=f"{first.jobs[place].workload} · {fabric_key(first.fabric).describe()}",
         evidence=first.fabric.label,
         num_repeats=len(records),

@@ -32,8 +32,8 @@ class Setting:
 class StepRow:
     """One method in one place.
 
-    `method` is its label with the sizes that it stands for, `strategy` the same as plug-ins, `name` a short one,
-    `fabric` the kind that it ran on.
+    `method` is its label with the sizes that it stands for, to three figures, `strategy` the same as plug-ins, `name` a
+    short one, `ran` what ran to the letter, `fabric` the kind that it ran on.
     `by_repeat` holds the mean step time of each repeat, `step_time_s` their median. `predicted_s` comes from a virtual
     clock. `single_s` is the step of one worker alone, of the records `single_ids`, `bound_s` what no order of messages
     can beat: the longer of computation and of one message with all gradients, α + β·bytes. `ids` are records of both
@@ -57,6 +57,7 @@ class StepRow:
     num_messages: float | None = None
     num_control_rounds: float | None = None
     ids: tuple[str, ...] = ()
+    ran: str = ""
 
     @property
     def error(self) -> float | None:

@@ -64,6 +64,7 @@ def step_tables(
                 title=f"{study.suite}: {study.title}",
                 heading="method",
                 labels=tuple(row.name for row in study.measured),
+                ran=tuple(row.ran for row in study.measured),
                 columns=columns_of(COLUMNS, study.measured),
                 notes=(note,),
             )
@@ -85,6 +86,7 @@ def step_tables(
             title="Chosen while training",
             heading="method",
             labels=tuple(f"{row.name} · {row.where}" for row in adapted),
+            ran=tuple(row.ran for row in adapted),
             columns=columns_of(ADAPTED, adapted),
             notes=(note,),
         )

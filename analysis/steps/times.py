@@ -84,7 +84,8 @@ def place_of(record: Record) -> Setting:
 def _row(records: Sequence[Record]) -> StepRow:
     first = records[0]
     job = first.jobs[0]
-    method = naming.method_of(job).in_real_sizes(first.fabric.size_scale)
+    ran = naming.method_of(job)
+    method = ran.in_real_sizes(first.fabric.size_scale)
     row = StepRow(
         place=place_of(first),
         method=str(method),
@@ -97,6 +98,7 @@ def _row(records: Sequence[Record]) -> StepRow:
         num_messages=job.num_messages,
         num_control_rounds=job.num_control_rounds,
         ids=tuple(record.id for record in records),
+        ran=str(ran),
     )
     predictions = [predicted for record in records if (predicted := _predicted_s(record)) is not None]
     if first.fabric.label == SIMULATED:

@@ -43,6 +43,7 @@ def target_tables(studies: Sequence[TargetStudy]) -> Iterator[Listing]:
             title=f"{study.suite}: {study.title} ({study.evidence})",
             heading="method",
             labels=tuple(row.name for row in study.rows),
+            ran=tuple(row.strategy for row in study.rows),
             columns=columns_of(COLUMNS, study.rows),
             notes=(f"Target: {study.rule}. Time: {study.clock}. Bytes: of one rank.", *short),
         )

@@ -8,9 +8,10 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
 from synthetic_records import quick_suite
+from synthetic_steps import Cell, measured
 
 from analysis.rows import Summary
-from analysis.tables import listings, render, write_csv
+from analysis.tables import listings, render, rows_as_json, write_csv
 from analysis.terminal import Column, ColumnOf, columns_of, fit, output_console, paragraph, table
 from suites.reports import summary_of
 
@@ -117,9 +118,27 @@ def test_terminal_and_csv_are_made_of_the_same_columns(summary: Summary, tmp_pat
         with path.open(encoding="utf-8", newline="") as file:
             heading, *rows = csv.reader(file)
         assert [row[0] for row in rows] == list(listing.labels)
-        assert len(heading) == 1 + len(listing.columns)
-        for place, column in enumerate(listing.columns, start=1):
+        assert heading[1:2] == ["as run"] or not listing.ran
+        assert [row[1] for row in rows] == list(listing.ran) or not listing.ran
+        first = 2 if listing.ran else 1
+        assert len(heading) == first + len(listing.columns)
+        for place, column in enumerate(listing.columns, start=first):
             assert [row[place] for row in rows] == ["" if text == "–" else text for text in column.cells]
+
+
+def test_what_ran_stands_to_the_letter_in_json_and_csv(tmp_path: Path) -> None:
+    written = "fixed-buckets(bucket_bytes=524288, first_bucket_bytes=20972)"
+    cell = Cell("fusion", "resnet50", "fixed-buckets(bucket_bytes=26214400, first_bucket_bytes=1048576)", 4, 25.0)
+    records = list(measured(cell))
+    assert {record.jobs[0].strategy for record in records} == {written}
+    found = summary_of(records)
+    told = rows_as_json(found)
+    assert told["settings"][0]["cells"][0]["strategy"] == told["studies"][0]["rows"][0]["ran"] == written
+    for path in write_csv(found, tmp_path):
+        with path.open(encoding="utf-8", newline="") as file:
+            rows = list(csv.DictReader(file))
+        assert all(row["as run"] == written for row in rows if "as run" in row)
+    assert "as run" in (tmp_path / min(path.name for path in tmp_path.iterdir())).read_text()
 
 
 def test_a_column_that_no_row_fills_is_left_out() -> None:
