@@ -2,11 +2,13 @@
 
     python supervisor.py --control COMMAND…      a job of `crossover run`
     python supervisor.py --parent=PID COMMAND…   what must end with process PID, which starts this
+    python supervisor.py --grace=S COMMAND…      what may tidy up for S seconds after a SIGTERM
     python supervisor.py COMMAND…                process 1 of a process namespace
 
 With `--control` standard input is a pipe that only the one who asked holds. A byte on it is a signal for the command's
 process group; its end, however it came, is SIGKILL for every process the command has left. With `--parent` the end of
-that process is, and so is a SIGTERM.
+that process is, and so is a SIGTERM. With `--grace` the first SIGTERM is passed on to every process below instead, and
+SIGKILL comes S seconds later, or with a second one.
 
 Every process below is a descendant, because the supervisor adopts orphans (launchers start ranks in sessions of their
 own), and so none gets away. If the supervisor itself is killed, the kernel kills the command with it, and the orphans
@@ -41,6 +43,11 @@ def supervised(*options: str) -> list[str]:
 def ending_with_me() -> str:
     """The option by which a supervisor that this process starts ends with it."""
     return f"--parent={os.getpid()}"
+
+
+def granting(grace_s: float) -> str:
+    """The option by which a supervisor that gets SIGTERM leaves its command so many seconds to tidy up."""
+    return f"--grace={grace_s}"
 
 
 def die_with_parent(parent_pid: int) -> None:
@@ -94,7 +101,7 @@ def end_descendants(patience_s: float = 0.0, spared: Collection[int] = ()) -> No
             return
         for pid in rest:
             if waited_s >= patience_s:
-                _kill(pid)
+                _send(pid, signal.SIGKILL)
             _bury(pid)
         time.sleep(0.01)
 
@@ -113,7 +120,7 @@ def _bury(pid: int) -> None:
         return
 
 
-def supervise(command: list[str], *, control: bool, parent_pid: int | None) -> int:
+def supervise(command: list[str], *, control: bool, parent_pid: int | None, grace_s: float = 0.0) -> int:
     """Run `command` until it ends or is to end; its exit code as a shell would give it."""
     adopt_orphans()
     wake_fd = wake_on(signal.SIGCHLD, signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -124,15 +131,21 @@ def supervise(command: list[str], *, control: bool, parent_pid: int | None) -> i
         print(f"{command[0]}: {error.strerror}", file=sys.stderr, flush=True)
         return NOT_FOUND
     watched = [wake_fd, *([0] if control else []), *([parent_fd] if parent_fd is not None else [])]
-    code = None
+    code = deadline_s = None
     # Ctrl-C and SIGHUP of a terminal reach the command as well, so they end nothing here.
     # nothing is polled: a child's end arrives as SIGCHLD on the wake-up descriptor
     while code is None:
-        readable, _, _ = select.select(watched, [], [])
-        if parent_fd in readable or (control and 0 in readable and not _pass_on(child)):
+        left_s = None if deadline_s is None else max(0.0, deadline_s - time.monotonic())
+        readable, _, _ = select.select(watched, [], [], left_s)
+        if not readable or parent_fd in readable or (control and 0 in readable and not _pass_on(child)):
             break
         if wake_fd in readable and signal.SIGTERM in os.read(wake_fd, 4096) and not control:
-            break
+            if not grace_s or deadline_s is not None:
+                break
+            deadline_s = time.monotonic() + grace_s
+            # not the command alone: unshare blocks SIGTERM, and a shell lets its own command run on
+            for pid in descendants(os.getpid()):
+                _send(pid, signal.SIGTERM)
         code = _reap(child)
     end_descendants(LAST_WORDS_S if code is not None else 0.0)
     return KILLED + signal.SIGKILL if code is None else code
@@ -225,9 +238,9 @@ def _ended() -> list[tuple[int, int]]:
         ended.append((pid, status))
 
 
-def _kill(pid: int) -> None:
+def _send(pid: int, number: signal.Signals) -> None:
     try:
-        os.kill(pid, signal.SIGKILL)
+        os.kill(pid, number)
     except (ProcessLookupError, PermissionError):  # gone, or another user's by its own will
         return
 
@@ -264,8 +277,11 @@ def main(words: list[str]) -> int:
     """The command line of the module's docstring."""
     cut = words.index("--")
     options, command = words[:cut], words[cut + 1 :]
-    parents = [int(option.partition("=")[2]) for option in options if option.startswith("--parent=")]
-    return supervise(command, control="--control" in options, parent_pid=next(iter(parents), None))
+    given = dict(option.split("=") for option in options if "=" in option)
+    parent_pid = int(given["--parent"]) if "--parent" in given else None
+    return supervise(
+        command, control="--control" in options, parent_pid=parent_pid, grace_s=float(given.get("--grace", "0"))
+    )
 
 
 if __name__ == "__main__":

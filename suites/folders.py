@@ -67,6 +67,18 @@ def write_page(path: Path, text: str) -> None:
         raise FolderError(f"cannot write {path} ({error.strerror}); name another file with --out") from error
 
 
+def prepare_file(path: Path) -> Path:
+    """Make the folder of `path`, prove that a file can be put there, and return the path with its links followed.
+
+    What is there stays. Raises: FolderError.
+    """
+    place = path.resolve()  # a link's target is replaced, not the link
+    prepare_folder(place.parent)
+    if place.exists() and not place.is_file():
+        raise FolderError(f"{path} is no regular file; name another file with --out")
+    return place
+
+
 def new_folder(runs: Path) -> Path:
     """A folder of its own for a run that begins now, named by the time: two runs in one second get two.
 

@@ -1,19 +1,26 @@
-"""A paced link in a process of its own: `python -m harness.paced.link_server SOCKET`; it ends with its parent."""
+"""A paced link in a process of its own: `python -m harness.paced.link_server SOCKET PARENT`.
+
+It ends with process PARENT, which must be the one that starts it, and takes along its socket and, if nothing else is
+in it, the folder: a script that is killed cannot.
+"""
 
 from __future__ import annotations
 
-import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 from models.device_server import serve
 from models.fluid import FluidDevice
 
 if __name__ == "__main__":
+    socket = Path(sys.argv[1])
     number = serve(
-        Path(sys.argv[1]),
-        parent=os.getppid(),
+        socket,
+        parent=int(sys.argv[2]),  # asked for here, it could be another's already, and this would never end
         on_ready=lambda: print("ready", flush=True),
         fluid=FluidDevice(linger_s=0),
     )
+    with suppress(OSError):
+        socket.parent.rmdir()
     sys.exit(128 + number)

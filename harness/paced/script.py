@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import atexit
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -112,9 +111,8 @@ def install(pace: ScriptPace) -> None:
 def _start_link() -> Path:
     folder = Path(tempfile.mkdtemp(prefix="crossover-bench-pace-"))
     socket = folder / "link"
-    command = [sys.executable, "-P", "-m", "harness.paced.link_server", str(socket)]
+    command = [sys.executable, "-P", "-m", "harness.paced.link_server", str(socket), str(os.getpid())]
     server = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": str(ROOT)}, stdout=subprocess.PIPE)
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
     atexit.register(server.terminate)
     assert server.stdout is not None
     # Connecting before the socket is bound would fail, and polling for it would guess at a time.

@@ -7,7 +7,6 @@ what computation hides is not in it, whatever hides it.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Hashable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ from fabric.cluster import FabricSpec
 from fabric.rates import format_rate
 from harness.paced.link_client import Carrier, Paid
 from harness.paced.pacing import PacedTraffic
+from results.files import write_json
 
 NUM_WARMUP = 3  # DDP makes new buckets after its first step
 FREE_EVERY = 4
@@ -114,8 +114,8 @@ class StepReport:
         return "\n  ".join([head, *lines])
 
     def write(self, path: Path) -> None:
-        """As JSON."""
-        path.write_text(json.dumps(asdict(self), indent=1) + "\n")
+        """As JSON, whole or not at all. Raises: OSError where it cannot be written."""
+        write_json(path, asdict(self))
 
 
 def report_of(spec: FabricSpec, steps: list[PacedStep]) -> StepReport:

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from crossover.supervisor import ending_with_me, granting, supervised
 from fabric.cluster import FabricError
 from harness.paced.settings import VARIABLE, parse_pace
-from suites.folders import named_path
+from results.files import replacing
+from suites.folders import named_path, prepare_file
 
 AUTOLOAD = Path(__file__).resolve().parents[2] / "harness" / "paced" / "autoload"
+GRACE_S = 2.0  # for the script to end after a SIGTERM
 TEXT = (
     "Run a script, unmodified, as rank 0 of N ranks of which the others are virtual: its collectives take the time of "
     "a link with the rate and the α given, and have the answers that equal peers would give. Prints step time, exposed "
@@ -38,15 +42,22 @@ def pace_script(arguments: argparse.Namespace) -> int:
     command = arguments.script[1:] if arguments.script[:1] == ["--"] else arguments.script
     if not command:
         raise FabricError("nothing to pace; name a command after --, e.g. -- python train.py")
+    if shutil.which(command[0]) is None:
+        raise FabricError(f"cannot start {command[0]}; is it in PATH, and may it be executed?")
+    settings = f"hosts={arguments.hosts},rate={arguments.rate},alpha={arguments.alpha}"
+    parse_pace(settings)
+    out = None if arguments.out is None else prepare_file(arguments.out)
     with tempfile.TemporaryDirectory(prefix="crossover-bench-") as folder:
-        report = (arguments.out or Path(folder) / "report.json").absolute()
-        report.unlink(missing_ok=True)
-        settings = f"hosts={arguments.hosts},rate={arguments.rate},alpha={arguments.alpha},report={report}"
-        parse_pace(settings)
+        report = Path(folder) / "report.json"
+        environment = paced_environment(f"{settings},report={report}", arguments.hosts)
         try:
-            code = subprocess.run(command, env=paced_environment(settings, arguments.hosts), check=False).returncode
-        except OSError as error:
-            raise FabricError(f"cannot start {command[0]} ({error.strerror}); is it in PATH?") from error
+            code = run_to_its_end(command, environment)
+        finally:
+            # A script that Ctrl-C has ended has reported too. The user's file is never the script's to write, so that
+            # an earlier report stays until there is a new one, and its name may hold what ends a setting.
+            if out is not None and report.exists():
+                with replacing(out) as file:
+                    file.write(report.read_bytes())
         if not report.exists():
             print(
                 "crossover-bench pace: nothing was paced: no process of the command called "
@@ -55,6 +66,18 @@ def pace_script(arguments: argparse.Namespace) -> int:
             )
             return code or 1
     return code
+
+
+def run_to_its_end(command: Sequence[str], environment: Mapping[str, str]) -> int:
+    """Run the command; its exit code as a shell would give it. Nothing of it goes on after this, or after this
+    process."""
+    line = [*supervised(ending_with_me(), granting(GRACE_S)), *command]
+    with subprocess.Popen(line, env=environment) as process:
+        try:
+            return process.wait()
+        finally:
+            process.terminate()
+            process.wait()
 
 
 def paced_environment(settings: str, num_ranks: int, base: Mapping[str, str] = os.environ) -> dict[str, str]:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from commands import Started
 from patience import patience_s
 
 from fabric.cluster import FabricError
 from harness.paced.pacing import PacedTraffic
-from harness.paced.settings import parse_pace
+from harness.paced.settings import VARIABLE, parse_pace
 from harness.paced.steps import FREE_EVERY, NUM_WARMUP, StepMeter, report_of
 from suites.cli import main
 
@@ -89,6 +92,66 @@ def test_what_cannot_be_paced_is_refused_with_the_reason(script: str, said: str,
 def test_a_wrong_request_is_refused(options: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["pace", *options, *([] if not options else ["--", "true"])]) == 2
     assert said in capsys.readouterr().err.replace("\n", " ")
+
+
+def test_a_command_that_is_not_there_is_refused_with_its_name(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["pace", "--", "no-such-command"]) == 2
+    assert "cannot start no-such-command" in capsys.readouterr().err
+
+
+def test_an_earlier_report_stays_until_there_is_a_new_one(tmp_path: Path) -> None:
+    out = tmp_path / "told.json"
+    out.write_text("earlier")
+    assert main(["pace", "--rate", "fast", "--out", str(out), "--", "true"]) == 2
+    assert main(["pace", "--out", str(out), "--", "true"]) == 1  # nothing was paced
+    assert out.read_text() == "earlier"
+
+
+def test_a_report_that_cannot_be_written_is_refused_before_anything_starts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    for out in (tmp_path / "file" / "told.json", tmp_path):
+        assert main(["pace", "--out", str(out), "--", "touch", str(tmp_path / "began")]) == 2
+        assert "name another" in " ".join(capsys.readouterr().err.split())
+    assert not (tmp_path / "began").exists()
+
+
+def test_the_name_of_a_report_may_hold_what_ends_a_setting(tmp_path: Path) -> None:
+    out = tmp_path / "hosts=2,rate=none.json"
+    reporting = f"import os; open(os.environ['{VARIABLE}'].partition('report=')[2], 'w').write('new')"
+    assert main(["pace", "--out", str(out), "--", sys.executable, "-c", reporting]) == 0
+    assert out.read_text() == "new"
+
+
+def test_a_report_takes_an_earlier_ones_place_whole(tmp_path: Path) -> None:
+    path = tmp_path / "told.json"
+    path.write_text("earlier")
+    with path.open() as held:
+        report_of(parse_pace("hosts=8").spec, []).write(path)
+        assert held.read() == "earlier"
+    assert json.loads(path.read_text())["num_ranks"] == 8
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_whatever_ends_the_command_ends_all_of_the_script(number: signal.Signals) -> None:
+    script = f"sleep {patience_s(60):.0f} & echo begun; wait"
+    started = Started(("-m", "suites", "pace", "--", "sh", "-c", script))
+    assert started.process.stdout is not None
+    assert started.process.stdout.readline() == "begun\n"
+    started.process.send_signal(number)
+    assert started.left() == []
+    assert "Traceback" not in started.ended().err
+
+
+def test_a_link_whose_script_was_killed_before_it_served_ends_and_leaves_nothing(tmp_path: Path) -> None:
+    """Whoever has become its parent is not the script."""
+    folder = tmp_path / "link"
+    folder.mkdir(0o700)
+    words = ["-P", "-m", "harness.paced.link_server", str(folder / "link"), str(os.getppid())]
+    done = subprocess.run([sys.executable, *words], capture_output=True, timeout=patience_s(60), check=False)
+    assert done.returncode == 128 + signal.SIGTERM
+    assert not folder.exists()
 
 
 def test_the_variable_names_what_is_wrong_in_it() -> None:
