@@ -19,13 +19,14 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
-from crossover.supervisor import end_descendants, supervised
+from crossover.supervisor import end_descendants, granting, supervised
 from fabric.api import FabricError, FabricKind, FabricSpec, build, command_prefix, parse_rate
 from fabric.cluster import Cluster
 
 VARIABLE = "CROSSOVER_BENCH_HOSTS"
 ADDRESSES = "CROSSOVER_BENCH_ADDRESSES"
-GRACE_S = 2.0  # for ranks to end after SIGTERM, once another one has ended badly
+GRACE_S = 2.0  # for ranks to end after a signal, or once another one has ended badly
+INTERRUPTED = 130
 MASTER_PORT = "29500"  # free: the namespaces are the cluster's own
 _INSIDE = "CROSSOVER_BENCH_INSIDE"
 _READY = b"\0"  # what a keeper says when it lives on its host
@@ -58,20 +59,33 @@ def on_host(name: str, command: Sequence[str]) -> list[str]:
 def run_everywhere(spec: FabricSpec, command: Sequence[str]) -> int:
     """Build the cluster, run the command on every host as a rank of one job, and return the first bad exit code, or 0.
 
-    When one rank ends badly the others are ended. Call it inside `command_prefix(spec)`.
+    When one rank ends badly the others are ended. Ctrl-C and SIGTERM reach the ranks as well, which then have the same
+    grace; the code is 130. Call it inside `command_prefix(spec)`.
     """
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     with build(spec) as cluster:
-        ranks = [_start_rank(cluster, host.index, command) for host in cluster.hosts]
-        code = 0
-        while ranks and code == 0:
-            pid, status = os.wait()
-            if pid in ranks:  # and no orphan of theirs, which process 1 collects
-                code = os.waitstatus_to_exitcode(status)
-                ranks.remove(pid)
-        for pid in ranks:
-            os.kill(pid, signal.SIGTERM)
+        try:
+            ranks = [_start_rank(cluster, host.index, command) for host in cluster.hosts]
+            code = _first_bad_end(ranks)
+            for pid in ranks:
+                os.kill(pid, signal.SIGTERM)
+        except KeyboardInterrupt:
+            code = INTERRUPTED
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_IGN)
         end_descendants(GRACE_S)
     return code if code >= 0 else 128 - code
+
+
+def _first_bad_end(ranks: list[int]) -> int:
+    """Wait until a rank has ended badly, or all well; `ranks` keeps those that live."""
+    code = 0
+    while ranks and code == 0:
+        pid, status = os.wait()
+        if pid in ranks:  # and no orphan of theirs, which process 1 collects
+            code = os.waitstatus_to_exitcode(status)
+            ranks.remove(pid)
+    return code
 
 
 def _start_rank(cluster: Cluster, rank: int, command: Sequence[str]) -> int:
@@ -128,8 +142,9 @@ def _keeper(cluster: Cluster, host: int) -> int:
     ready, told = os.pipe()
     pid = os.fork()
     if pid == 0:
-        # A terminal sends it to the command as well, which may want to tidy up on the hosts.
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        # The command gets them as well, and may want to tidy up on the hosts.
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_IGN)
         try:
             cluster.enter(host)
             os.write(told, _READY)
@@ -166,11 +181,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # A supervisor takes this process' place: unshare itself blocks SIGTERM, and outlives whoever started it.
         # Process 1 of a container has no parent that could end.
         until = [f"--parent={os.getppid()}"] if os.getppid() else []
-        line = [*supervised(*until), *command_prefix(spec), *again]
+        # Twice the grace of ranks: theirs ends within it, and the cluster is then gone before the supervisor kills.
+        line = [*supervised(*until, granting(2 * GRACE_S)), *command_prefix(spec), *again]
         os.execvpe(line[0], line, {**os.environ, _INSIDE: "1"})
     except FabricError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        return INTERRUPTED
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -1,5 +1,6 @@
 """Any command inside an emulated cluster: it sees its hosts, its exit code comes back, and nothing stays."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -93,6 +94,28 @@ def test_without_a_cluster_around_it_says_how_to_get_one() -> None:
 @pytest.mark.parametrize("arguments", [["--hosts", "2"], ["--rate", "fast", "--", "true"]])
 def test_a_bad_request_is_refused_before_anything_starts(arguments: list[str]) -> None:
     assert run(*arguments).returncode == 2
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_ranks_may_tidy_up_after_a_signal(number: signal.Signals) -> None:
+    """SIGTERM reaches the launcher alone, Ctrl-C every process of the terminal."""
+    script = f"trap 'echo tidied; exit 0' INT TERM; echo begun; while :; do sleep {patience_s(0.05):.2f}; done"
+    process = subprocess.Popen(
+        [*HOSTED, "--everywhere", "--", "sh", "-c", script],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert process.stdout is not None
+    assert [process.stdout.readline() for _ in range(2)] == ["begun\n"] * 2
+    if number is signal.SIGTERM:
+        process.send_signal(number)
+    else:
+        os.killpg(process.pid, number)
+    out, err = process.communicate(timeout=patience_s(30))
+    assert (process.returncode, out) == (130, "tidied\n" * 2)
+    assert "Traceback" not in err
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
