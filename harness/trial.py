@@ -301,6 +301,8 @@ def _check_collective(trial: Trial, asked: TimedCollective) -> None:
         raise TrialError(f"{trial.cell}: library {asked.library!r} on the fabric {trial.fabric.kind}; use {known}")
     if trial.fabric.num_hosts < 2:
         raise TrialError(f"{trial.cell}: a collective among {trial.fabric.num_hosts} hosts; use 2 or more")
+    if not 0 < asked.most_s < math.inf:  # NaN too
+        raise TrialError(f"{trial.cell}: rows of at most {asked.most_s:g} s; give seconds above 0, e.g. 15")
 
 
 def _check_skipping(trial: Trial, job: Job) -> None:

@@ -40,6 +40,8 @@ def measure_collectives(arguments: argparse.Namespace) -> int:
     trials = list(cells(options, arguments.seconds, tuple(arguments.library or ())))
     for trial in trials:
         check(trial)
+    if arguments.out:
+        prepare_folder(arguments.out)
     console = output_console()
     with Bench() as bench:
         records = [bench.run(trial) for trial in trials]
@@ -49,5 +51,5 @@ def measure_collectives(arguments: argparse.Namespace) -> int:
         console.print(listing.shown(console.width))
     if arguments.out:
         for record in records:
-            write_record(record, prepare_folder(arguments.out))
+            write_record(record, arguments.out)
     return 0 if any(record.status is Status.OK for record in records) else 1

@@ -249,3 +249,18 @@ def test_the_figure_has_a_line_for_each_library_and_the_page_a_row(records: Sequ
 def test_an_unknown_library_is_refused_by_the_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["collectives", "--library", "ucc"]) == 2
     assert "use gloo, mpi, horovod" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("seconds", ["nan", "-1", "0", "inf"])
+def test_seconds_that_no_row_can_take_are_refused(seconds: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["collectives", f"--seconds={seconds}"]) == 2
+    assert "give seconds above 0" in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_folder_that_cannot_be_written_is_refused_before_anything_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(Bench, "run", lambda *_: pytest.fail("it was measured"))
+    assert main(["collectives", "--out", str(tmp_path / "file" / "records")]) == 2
+    assert "name another folder with --out" in " ".join(capsys.readouterr().err.split())
