@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, TemporaryFile
 
 from crossover.commands.job_group import JobGroup
 from crossover.commands.launching import JobCommand, job_environment
@@ -144,6 +144,7 @@ def profile_jobs(
 ) -> int:
     """Run each job by itself and write its profile; the exit code of the first that failed, 1 where only the profile
     could not be taken."""
+    _check_folder(arguments.profile)
     # nobody to wait for, and none of the settings that belong to other jobs
     alone = replace(settings, sharing=Sharing.NAIVE, lead_rounds=0, shares=(), groups=(), beats=())
     socket_path = str(arguments.socket.absolute()) if arguments.socket else None
@@ -167,6 +168,16 @@ def profile_jobs(
         if end.code and arguments.fail_fast:
             break
     return worst
+
+
+def _check_folder(folder: Path) -> None:
+    """Make the folder, and prove that it can be written before a job has run for it. Raises `Refused`."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with TemporaryFile(dir=folder):
+            return
+    except OSError as error:
+        raise Refused(f"profiles cannot be written to {folder} ({error.strerror}): name another --profile") from error
 
 
 def _write(observer: Observer, folder: Path, report: WorkerReport | None) -> int:

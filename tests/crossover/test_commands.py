@@ -191,7 +191,17 @@ def test_a_job_without_turns_has_no_profile(
 ) -> None:
     assert main(["run", "--profile", str(tmp_path / "p"), "a=true"]) == 1
     assert "took too few turns" in capsys.readouterr().out
-    assert not (tmp_path / "p").exists()
+    assert not list((tmp_path / "p").iterdir())
+
+
+def test_a_folder_for_profiles_that_cannot_be_written_is_refused_before_a_job_runs(
+    socket_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    folder = tmp_path / "file" / "profiles"
+    assert main(["run", "--profile", str(folder), f"a=touch {tmp_path / 'began'}"]) == 2
+    assert f"profiles cannot be written to {folder} (Not a directory)" in capsys.readouterr().err
+    assert not (tmp_path / "began").exists()
 
 
 def test_settings_of_a_file_give_the_order_and_the_command_line_goes_on_top(
