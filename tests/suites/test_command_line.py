@@ -19,6 +19,7 @@ from harness.precision import Precision
 from results.codec import CodecError
 from suites.errors import is_about_the_request
 
+ROOT = Path(suites.__path__[0]).parent
 PACKAGES = ("suites", "harness", "baselines", "crossover", "fabric", "models", "results", "analysis")
 # A request reaches the command line as another error of ours, or as a trial's reason; so these are defects there.
 DEFECTS = {ArbiterAbsent, CodecError, Refused, StatsError}
@@ -52,8 +53,7 @@ def test_every_command_has_help(command: Command, words: tuple[str, ...]) -> Non
 
 def test_help_does_not_load_torch() -> None:
     code = "import sys; import suites.cli; sys.exit('torch' in sys.modules)"
-    root = Path(suites.__path__[0]).parent
-    assert subprocess.run([sys.executable, "-c", code], cwd=root, check=False).returncode == 0
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0
 
 
 def test_list_shows_every_kind_of_entry(command: Command) -> None:
@@ -117,6 +117,22 @@ def test_ctrl_c_outside_a_run_ends_with_130(command: Command, monkeypatch: pytes
     ended = command("list")
     assert (ended.code, ended.err) == (130, "interrupted\n")
     assert signal.getsignal(signal.SIGINT) is before
+
+
+@pytest.mark.parametrize("module", ["suites.cli", "crossover.commands.main"])
+def test_ctrl_c_during_the_imports_ends_with_130(module: str) -> None:
+    package = module.partition(".")[0]
+    program = f"""
+import runpy, signal, sys
+class Interrupting:
+    def find_spec(self, name, *_):
+        if name == {module!r}:
+            signal.raise_signal(signal.SIGINT)
+sys.meta_path.insert(0, Interrupting())
+runpy.run_module({package!r}, run_name="__main__")
+"""
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (130, "interrupted\n")
 
 
 def test_every_value_error_of_ours_is_known_as_the_users_or_as_a_defect() -> None:
