@@ -21,10 +21,11 @@ from pathlib import Path
 from typing import Any
 
 import deepspeed
-import sklearn.datasets  # noqa: F401  for the example: once, before the fork
+import deepspeed.compile.inductor  # noqa: F401  what an engine imports late: once, before the fork
+import sklearn.datasets  # noqa: F401  for the example
 import torch
 import torch.distributed as dist
-from attach_ranks import JOBS, NUM_RANKS, fingerprint, fork
+from attach_ranks import JOBS, NUM_RANKS, fingerprint, fork, import_the_rest
 from torch import nn
 
 from crossover import Sharing, start
@@ -184,6 +185,8 @@ def is_free(port: int) -> bool:
 
 def main(folder: Path) -> int:
     """The exit code is that of the worst rank."""
+    torch.set_num_threads(1)
+    import_the_rest()
     actions: list[Callable[[], None]] = []
     with ExitStack() as arbiters:
         paths = [folder / f"{place}" / "host.sock" for place in range(len(SCENARIOS))]

@@ -91,8 +91,12 @@ def train(what: str, rank: int, world: int, out: Path) -> None:
 
 def main(out: Path, runs: list[str]) -> int:
     torch.set_num_threads(1)
-    model, _ = model_and_steps("lstm_lm", num_steps=1, num_micro_batches=1)
-    sgd(model.parameters())  # torch imports the rest of itself with the first optimizer
+    # What ranks would each import again: networks, the rest of torch with the first optimizer, plug-ins and systems.
+    for network in ("lstm_lm", "bert_tiny"):
+        model, _ = model_and_steps(network, num_steps=1, num_micro_batches=1)
+    sgd(model.parameters())
+    parse_strategy("unfused")
+    system_of("torch-pipelining")
     for what, _, world in (run.partition(":") for run in runs):
         ranks = [
             get_context("fork").Process(target=train, args=(what, rank, int(world), out), daemon=True)
