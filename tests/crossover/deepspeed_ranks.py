@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import deepspeed
-import deepspeed.compile.inductor  # noqa: F401  what an engine imports late: once, before the fork
+import deepspeed.compile.inductor  # what an engine imports late: once, before the fork
 import sklearn.datasets  # noqa: F401  for the example
 import torch
 import torch.distributed as dist
