@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
@@ -89,6 +89,7 @@ def combinations() -> Iterator[tuple[Parts, Strategy]]:
         yield (*parts, point), Strategy(text=text, tuning=tuning, consistency=consistency, update_point=point, **own)
 
 
+@cache
 def legal_and_illegal() -> tuple[dict[Parts, Strategy], dict[str, str]]:
     legal, illegal = {}, {}
     for parts, strategy in combinations():
@@ -103,8 +104,10 @@ def pairs_of(parts: Parts) -> set[Parts]:
     return set(itertools.combinations(parts, 2))
 
 
-def covering(legal: Mapping[Parts, Strategy]) -> dict[str, Strategy]:
-    """Few of these strategies that hold every pair: of a few at random always the one with the most new pairs."""
+@cache
+def covering() -> dict[str, Strategy]:
+    """Few legal strategies that hold every pair: of a few at random always the one with the most new pairs."""
+    legal, _ = legal_and_illegal()
     dice, chosen = random.Random(5), dict[str, Strategy]()
     holding: dict[Parts, list[Parts]] = {}
     for parts in legal:
@@ -119,8 +122,6 @@ def covering(legal: Mapping[Parts, Strategy]) -> dict[str, Strategy]:
     return chosen
 
 
-ALL_LEGAL, ILLEGAL = legal_and_illegal()
-LEGAL = covering(ALL_LEGAL)
 CHAINS = chains()
 
 
@@ -143,7 +144,7 @@ def plain_bsp(strategy: Strategy, world: int) -> list[torch.Tensor]:
 @pytest.mark.parametrize("packing", names(Slot.PACKING))
 def test_replicas_stay_identical_and_lossless_strategies_equal_plain_averaging(packing: str, world: int) -> None:
     plain: dict[OptimizerSpec, list[torch.Tensor]] = {}
-    for text, strategy in LEGAL.items():
+    for text, strategy in covering().items():
         if strategy.packing.card.name != packing:
             continue
         first, *others = train(strategy, world, shuffled=True).models
@@ -170,7 +171,7 @@ def assert_equal_weights(text: str, own: list[torch.Tensor], plain: list[torch.T
 
 @pytest.mark.parametrize("packing", names(Slot.PACKING))
 def test_weights_do_not_depend_on_when_gradients_become_ready(packing: str) -> None:
-    for text, strategy in LEGAL.items():
+    for text, strategy in covering().items():
         if strategy.packing.card.name == packing and not strategy.compression.lossy:
             calm, shuffled = (train(strategy, 2, shuffled=s).models[0] for s in (False, True))
             for one, other in zip(calm.parameters(), shuffled.parameters(), strict=True):
@@ -199,26 +200,29 @@ def with_what_it_needs(compression: str) -> Strategy | None:
 
 
 def test_every_plugin_takes_part_in_a_legal_combination() -> None:
-    used = {read_call(part)[0] for text in LEGAL for part in split_parts(text)}
+    used = {read_call(part)[0] for text in covering() for part in split_parts(text)}
     assert {name for name, kind in plugins().items() if kind.card.slot not in (Slot.TUNING, Slot.CONSISTENCY)} <= used
 
 
 def test_what_is_trained_holds_every_pair_that_is_legal() -> None:
-    trained = set[Parts]().union(*(pairs_of(parts) for parts in ALL_LEGAL if "+".join(parts) in LEGAL))
-    assert trained == set[Parts]().union(*map(pairs_of, ALL_LEGAL))
-    assert len(LEGAL) < len(ALL_LEGAL) / 20
+    (legal, _), chosen = legal_and_illegal(), covering()
+    trained = set[Parts]().union(*(pairs_of(parts) for parts in legal if "+".join(parts) in chosen))
+    assert trained == set[Parts]().union(*map(pairs_of, legal))
+    assert len(chosen) < len(legal) / 20
 
 
 def test_reading_a_text_says_the_same_of_what_goes_together() -> None:
     """The combinations here are put together by hand: their texts are read for one in a thousand of them."""
-    for text in list(LEGAL)[::10]:
-        assert parse_strategy(text).compression == LEGAL[text].compression
-    for text in list(ILLEGAL)[::1000]:
+    chosen, (_, illegal) = covering(), legal_and_illegal()
+    for text in list(chosen)[::10]:
+        assert parse_strategy(text).compression == chosen[text].compression
+    for text in list(illegal)[::1000]:
         with pytest.raises(TextError) as refused:
             parse_strategy(text)
-        assert ILLEGAL[text] in str(refused.value)
+        assert illegal[text] in str(refused.value)
 
 
 def test_what_is_illegal_says_why() -> None:
-    assert ILLEGAL
-    assert set(ILLEGAL.values()) <= {reason for _, reason in RULES}
+    _, illegal = legal_and_illegal()
+    assert illegal
+    assert set(illegal.values()) <= {reason for _, reason in RULES}
