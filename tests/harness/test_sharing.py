@@ -82,10 +82,9 @@ def test_torch_ddp_shares_in_turns_too(solo_digest: str, bench: Bench) -> None:
     assert digests(bench.run(two_jobs(Sharing.CROSSOVER, system="torch-ddp"))) == {solo_digest}
 
 
-def test_costs_of_the_exclusive_trial_predict_the_others() -> None:
-    with Bench() as bench:
-        exclusive = bench.run(two_jobs(Sharing.EXCLUSIVE, num_cost_steps=2))
-        crossover = bench.run(two_jobs(Sharing.CROSSOVER))
+def test_costs_of_the_exclusive_trial_predict_the_others(bench: Bench) -> None:
+    exclusive = bench.run(two_jobs(Sharing.EXCLUSIVE, num_cost_steps=2))
+    crossover = bench.run(two_jobs(Sharing.CROSSOVER))
     assert exclusive.prediction is not None
     assert crossover.prediction is not None
     assert crossover.prediction.period_s == exclusive.prediction.period_s
