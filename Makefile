@@ -31,7 +31,7 @@ doctor: $(READY) ## what this machine can do, and what to do about what it canno
 	$(BENCH) doctor $(ARGS)
 
 test: $(READY)   ## all tests, in two processes
-	$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 faults: $(READY) ## every signal on every kind of process, full disks; about half an hour
 	$(BIN)/python -m pytest tests/faults $(ARGS)

@@ -27,7 +27,11 @@ OPTIONAL_CAPABILITIES = {"namespaces without root", "congestion control reno"}
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """The limits of pytest-timeout are bounds against hanging too, so they follow the machine."""
+    """The limits of pytest-timeout are bounds against hanging too, so they follow the machine. Of several processes
+    none shall work on a slow file alone at the end, so slow files come first."""
+    if hasattr(config, "workerinput"):
+        slow = {item.path for item in items if item.get_closest_marker("slow")}
+        items.sort(key=lambda item: item.path not in slow)
     usual_s = float(config.getoption("timeout", None) or config.getini("timeout"))
     for item in items:
         marker = item.get_closest_marker("timeout")
