@@ -273,7 +273,7 @@ _TIME = "Time to the target, float32 over the method"
 CLAIMS: tuple[CompressionClaim, ...] = (
     CompressionClaim(
         claim="DGC's paper: 270 to 600 times fewer bits, here with every tensor sparse",
-        quantity="Float32 over the code, indices included, without warm-up, with every tensor sparse; the authors' code "
+        quantity="Float32 over the code, indices included, without warm-up, every tensor sparse; the authors' code "
         "sends vectors dense, which makes 244 on ResNet-50 (not built)",
         select=_ratios("DGC", "resnet50"),
         formula=Formula.BITS,
