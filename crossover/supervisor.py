@@ -131,7 +131,8 @@ def supervise(command: list[str], *, control: bool, parent_pid: int | None, grac
         print(f"{command[0]}: {error.strerror}", file=sys.stderr, flush=True)
         return NOT_FOUND
     watched = [wake_fd, *([0] if control else []), *([parent_fd] if parent_fd is not None else [])]
-    code = deadline_s = None
+    code: int | None = None
+    deadline_s: float | None = None
     # Ctrl-C and SIGHUP of a terminal reach the command as well, so they end nothing here.
     # nothing is polled: a child's end arrives as SIGCHLD on the wake-up descriptor
     while code is None:
