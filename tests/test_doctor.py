@@ -104,8 +104,9 @@ def test_the_horovod_that_set_up_compiles_has_gloo() -> None:
 def test_deepspeed_is_looked_up_without_importing_it(monkeypatch: pytest.MonkeyPatch, file: str, said: str) -> None:
     package = SimpleNamespace(version="0.19.8", files=[Path("deepspeed") / file])
     monkeypatch.setattr(importlib.metadata, "distribution", lambda name: package)
+    # None makes any import of it fail, whether or not an earlier test imported it.
+    monkeypatch.setitem(sys.modules, "deepspeed", None)
     assert only(doctor.check_deepspeed) == Finding("deepspeed", True, f"0.19.8, {said}")
-    assert "deepspeed" not in sys.modules
 
 
 def test_absent_deepspeed_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
