@@ -50,9 +50,10 @@ class CellRow:
     baseline's step time over this one's, repeat by repeat: above 1 is faster. `samples_per_s`
     counts all workers; the line `local`, of one, is multiplied by the setting's workers.
     `num_control_rounds` are those of a step in which ranks agreed on messages.
-    `time_to_target_s` holds ∞ for repeats that did not get there. `phases` are medians over
-    repeats. `repeat_samples_per_s` has one value a repeat, `steps_s` every step of the slowest
-    rank of all repeats. `training` is the loss on the batches trained on (a trailing mean),
+    `time_to_target_s` holds ∞ for repeats that did not get there; `target_speedup` is the baseline's over this one's,
+    repeat by repeat, 0 where this one did not get there. `phases` are medians over repeats. `repeat_samples_per_s` has
+    one value a repeat, `steps_s` every step of the slowest rank of all repeats. `training` is the loss on the batches
+    trained on (a trailing mean),
     `held_out` what evaluation found; `final_loss` and `final_accuracy` are held-out ones.
     """
 
@@ -79,6 +80,7 @@ class CellRow:
     final_loss: Interval | None = None
     final_accuracy: Interval | None = None
     time_to_target_s: Interval | None = None
+    target_speedup: Interval | None = None
     repeat_samples_per_s: tuple[float, ...] = ()
     steps_s: tuple[float, ...] = ()
     training: CurveRow | None = None

@@ -31,14 +31,15 @@ def setting_verdict(setting: SettingRow) -> VerdictRow:
     """Which cell of a setting beats the baseline, by how much, and what it costs.
 
     A cell that misses the baseline's target loss or reaches it later, or whose held-out loss ends above where training
-    began, cannot win, however fast its steps are.
+    began, cannot win, however fast its steps are. To pay it must reach the target surely as soon: a cell that some
+    repeats take there and others do not would win in one run and be left out of the next.
     """
     base = next(row for row in setting.cells if row.is_baseline)
     rivals = [row for row in setting.competitors if row.speedup is not None and not _is_base(row, base)]
     learning = _fewest_bytes_first([row for row in rivals if _learns(row)])
     able = [row for row in learning if not _is_later(row, base)]
     # Levels are shared among all that learn: time to target, which excludes some of them, depends on their speed.
-    sure = [row for row in _faster(learning) if not _is_later(row, base)]
+    sure = [row for row in _faster(learning) if _is_surely_as_soon(row)]
     best = max(sure or able, key=_speed, default=None)
     if best is None or best.speedup is None:
         headline = "No other system reached the target as soon." if rivals else NOTHING_TO_COMPARE
@@ -91,6 +92,11 @@ def _is_later(row: CellRow, base: CellRow) -> bool:
     return own is not None and other is not None and own.median > other.median
 
 
+def _is_surely_as_soon(row: CellRow) -> bool:
+    """Whether the whole interval says that it reaches the target no later than the baseline."""
+    return row.target_speedup is None or side(row.target_speedup, low=1) is Outcome.MET
+
+
 def _faster(rows: Sequence[CellRow]) -> list[CellRow]:
     """The rows that are surely faster than the baseline, of as many as are compared."""
     measured = [row for row in rows if row.speedup is not None]
@@ -126,6 +132,10 @@ def _left_out(rivals: Iterable[CellRow], base: CellRow, best: CellRow | None) ->
             own, other = duration(row.time_to_target_s.median), duration(base.time_to_target_s.median)
             late = f"it reaches the target in {own}, {base.name} in {other}"
             yield f"Left out: {row.name} ({factor(row.speedup)}); {late}."
+        elif not _is_surely_as_soon(row) and _speed(row) > ahead:
+            missed = sum(ratio == 0 for ratio in row.target_speedup.sample) if row.target_speedup else 0
+            how = f", {missed} of {plural(row.num_repeats, 'repeat')} not at all" if missed else ""
+            yield f"Left out: {row.name} ({factor(row.speedup)}); it does not surely reach the target as soon{how}."
 
 
 def _speed(row: CellRow) -> float:

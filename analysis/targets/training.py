@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -27,7 +28,7 @@ from analysis.cells import (
 from analysis.rows import CellRow, SettingRow
 from analysis.stats import Interval, median_interval, paired_ratio
 from analysis.targets import convergence
-from results.record import JobResult, Phases, Record
+from results.record import JobResult, Phases, Record, Status
 
 FULL_SIZE_SHARE = 0.75
 Cells = Sequence[Sequence[Record]]
@@ -101,6 +102,7 @@ def _setting(key: SettingKey, competitors: Cells, ideals: Cells, baseline: Basel
             is_baseline=number == place,
             speedup=_speedup(_measured(cells[place]), _measured(records)),
             time_to_target_s=_time_to_target(records, target),
+            target_speedup=_target_speedup(_measured(cells[place]), records, target),
         )
         for number, (row, records) in enumerate(zip(rows, cells, strict=True))
     ]
@@ -217,6 +219,16 @@ def _speedup(base: Sequence[Record], own: Sequence[Record]) -> Interval | None:
 def _time_to_target(records: Sequence[Record], target: float | None) -> Interval | None:
     times = convergence.times_to_loss_s(records, target) if target is not None else []
     return median_interval(times) if times else None
+
+
+def _target_speedup(base: Sequence[Record], own: Sequence[Record], target: float | None) -> Interval | None:
+    """The baseline's time to target over this one's, repeat by repeat: 0 where this one did not get there."""
+    pairs = shared_repeats(base, _measured(own)) if target is not None else []
+    if target is None or not pairs:
+        return None
+    before, after = (convergence.times_to_loss_s(records, target) for records in zip(*pairs, strict=True))
+    ratios = [a / b if math.isfinite(b) else 0.0 for a, b in zip(before, after, strict=True)]
+    return median_interval(ratios + [0.0] * sum(record.status is Status.DIVERGED for record in own))
 
 
 def visible_phases(job: JobResult) -> Phases:
