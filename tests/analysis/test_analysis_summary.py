@@ -161,14 +161,14 @@ def test_a_cell_that_some_repeats_take_to_the_target_and_others_do_not_cannot_wi
     base = [with_curve(record, 2.0, 1.0, 0.5) for record in cells("torch-ddp", num_repeats=9)]
     good = [with_curve(record, 2.0, 0.9, 0.4) for record in cells("fixed-buckets", num_repeats=9)]
     for reached in (4, 5, 9):
-        last = [0.2 if number < reached else 1.8 for number in range(9)]
-        near = zip(cells(HALF, num_repeats=9), last, strict=True)
-        tried = [with_steps(with_curve(record, 2.0, 0.4, loss), *[(0.01,) * 3] * 2) for record, loss in near]
+        losses = [(2.0, 0.4, 0.2) if number < reached else (2.0, 1.9, 1.8) for number in range(9)]
+        near = zip(cells(HALF, num_repeats=9), losses, strict=True)
+        tried = [with_steps(with_curve(record, *curve), *[(0.01,) * 3] * 2) for record, curve in near]
         slow = [with_steps(record, (0.2,) * 3, (0.2,) * 3) for record in base]
         fine = [with_steps(record, (0.1,) * 3, (0.1,) * 3) for record in good]
         (verdict,) = summary_of(slow + fine + tried).verdicts
         assert verdict.tone is Tone.PAYS, reached
-        assert (("tensor-fusion+half" in verdict.headline) is (reached == 9)), verdict.headline
+        assert ("tensor-fusion+half" in verdict.headline) is (reached == 9), verdict.headline
 
 
 def test_a_cell_that_reaches_the_target_later_cannot_win() -> None:
