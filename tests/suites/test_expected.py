@@ -51,8 +51,9 @@ def test_steps_of_reference_records_are_expected_within_a_factor_and_without_bia
         ratios[cell] = step_parts(trial.jobs[0], trial.fabric, trial.num_ranks).step_s / step_s
     assert len(ratios) > 30
     # Unfused real networks come out short: how many tensors they have is not known unbuilt.
-    # Records are of several days, on which one machine's unshaped steps took 23 ms and 42.
-    assert all(0.25 < ratio < 2.0 for ratio in ratios.values()), ratios
+    # Records are of several days, on which one machine's unshaped steps took 23 ms and 42; the line without
+    # communication took 12 ms idle and 27 beside other work.
+    assert all(0.25 < ratio < 2.5 for ratio in ratios.values()), ratios
     # Short on the whole: half of the cells have four samples per step, which an engine's own time is a good part of.
     assert 0.7 < statistics.median(ratios.values()) < 1.15
 
