@@ -53,8 +53,7 @@ class CellRow:
     `time_to_target_s` holds ∞ for repeats that did not get there; `target_speedup` is the baseline's over this one's,
     repeat by repeat, 0 where this one did not get there. `phases` are medians over repeats. `repeat_samples_per_s` has
     one value a repeat, `steps_s` every step of the slowest rank of all repeats. `training` is the loss on the batches
-    trained on (a trailing mean),
-    `held_out` what evaluation found; `final_loss` and `final_accuracy` are held-out ones.
+    trained on (a trailing mean), `held_out` what evaluation found; `final_loss` and `final_accuracy` are held-out ones.
     """
 
     cell: str

@@ -132,9 +132,9 @@ def _left_out(rivals: Iterable[CellRow], base: CellRow, best: CellRow | None) ->
             own, other = duration(row.time_to_target_s.median), duration(base.time_to_target_s.median)
             late = f"it reaches the target in {own}, {base.name} in {other}"
             yield f"Left out: {row.name} ({factor(row.speedup)}); {late}."
-        elif not _is_surely_as_soon(row) and _speed(row) > ahead:
-            missed = sum(ratio == 0 for ratio in row.target_speedup.sample) if row.target_speedup else 0
-            how = f", {missed} of {plural(row.num_repeats, 'repeat')} not at all" if missed else ""
+        elif row.target_speedup and not _is_surely_as_soon(row) and _speed(row) > ahead:
+            missed = row.target_speedup.sample.count(0.0)
+            how = f", {missed} of {plural(row.target_speedup.n, 'repeat')} not at all" if missed else ""
             yield f"Left out: {row.name} ({factor(row.speedup)}); it does not surely reach the target as soon{how}."
 
 
@@ -189,7 +189,7 @@ def _reach(share: float) -> str:
 
 
 def _overlap(a: Interval | None, b: Interval | None) -> bool:
-    return a is not None and b is not None and a.has_bounds and b.has_bounds and a.high >= b.low
+    return a is not None and b is not None and a.has_bounds and b.has_bounds and a.high >= b.low and b.high >= a.low
 
 
 def _quality(best: CellRow, base: CellRow, target: float | None) -> Iterator[str]:
