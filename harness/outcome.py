@@ -227,6 +227,7 @@ def _job_result(
         phases=slowest.phases,
         num_messages=ranks[0].num_messages,
         num_control_rounds=ranks[0].num_control_rounds,
+        num_rounds=ranks[0].num_rounds,
         # The rank that sends most sets the pace, a server too.
         wire_bytes=max((rank.wire_bytes for rank in (*ranks, *servers)), key=lambda sent: sum(sent.values())),
         num_servers=len(servers),

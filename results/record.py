@@ -135,16 +135,17 @@ class JobResult:
     included (None where the fabric has no counters). A step is `accumulate` micro-batches of `batch_size`. `notes`
     are what the system said of itself, `adaptation` how our engine changed the strategy while it trained, in order,
     `num_control_rounds` in how many rounds a step, warm-up included, ranks agreed on what to send (None where nobody
-    counts). `ranks` train; `num_servers` more only serve. Where ranks send unequally, `wire_bytes` are those of the
-    one that sent most, servers included. `precision` is what layers computed in where the job says so; with a loss
-    scale, `num_skipped_steps` of all steps, warm-up included, were not applied because gradients overflowed, and
-    `loss_scale` is the last one. `clock` says what the curve's times are: measured, virtual, predicted (a number of
-    steps times the predicted one) or none. `plugins` are the strategy as values, those of its text first and in its
-    order; `role` is what the job is for beside others, `code` what its gradients travel in, `charge` what
-    compressing them cost in replay (None: not in replay), `tuned` the settings that a tuner chose, by slot and name,
-    `consistency` how old parameters were on the virtual clock, `pipeline` how it went through its stages, if it has
-    any; a step is then `accumulate` micro-batches of `batch_size` over all ranks together; `split` how its operators
-    were spread, where each rank had a part of them."""
+    counts), `num_rounds` how many rounds of flows a step's collectives took one after the other, by the table of
+    collectives (None where nobody counts). `ranks` train; `num_servers` more only serve. Where ranks send unequally,
+    `wire_bytes` are those of the one that sent most, servers included. `precision` is what layers computed in where
+    the job says so; with a loss scale, `num_skipped_steps` of all steps, warm-up included, were not applied because
+    gradients overflowed, and `loss_scale` is the last one. `clock` says what the curve's times are: measured,
+    virtual, predicted (a number of steps times the predicted one) or none. `plugins` are the strategy as values,
+    those of its text first and in its order; `role` is what the job is for beside others, `code` what its gradients
+    travel in, `charge` what compressing them cost in replay (None: not in replay), `tuned` the settings that a tuner
+    chose, by slot and name, `consistency` how old parameters were on the virtual clock, `pipeline` how it went
+    through its stages, if it has any; a step is then `accumulate` micro-batches of `batch_size` over all ranks
+    together; `split` how its operators were spread, where each rank had a part of them."""
 
     name: str
     workload: str
@@ -172,6 +173,7 @@ class JobResult:
     notes: Mapping[str, str] = field(default_factory=dict)
     adaptation: tuple[Adapted, ...] = ()
     num_control_rounds: float | None = None
+    num_rounds: float | None = None
     precision: str = "float32"
     num_skipped_steps: int = 0
     loss_scale: float | None = None

@@ -233,13 +233,24 @@ def _shares(alone: Json, here: Json, key: str) -> list[float]:
     return [solo["costs"][key] / steady_s(here, job) for solo, job in zip(alone["jobs"], here["jobs"], strict=True)]
 
 
+def on_link_s(fabric: Json, job: Json) -> float:
+    """A step's bytes at the line's rate. A modelled link frames nothing, and no bytes pass while a round starts."""
+    per_byte = 8 / fabric["rate_bps"] if fabric["rate_bps"] else 0.0
+    if fabric["kind"] != "paced":
+        return float(per_byte * wire_bytes(job))
+    ranks = fabric["num_hosts"] * fabric["ranks_per_host"] + fabric["num_virtual"]
+    per_round = fabric["alpha_s"] / (2 * ranks - 2) if ranks > 1 else 0.0
+    payload = wire_bytes(job) - job["wire_bytes"].get("framing", 0.0)
+    return float(per_byte * payload + per_round * (job.get("num_rounds") or 0.0))
+
+
 def limit(alone: Json, here: Json) -> float | None:
     """How busy the tightest of device, link and chains is; None where costs were not measured."""
     apart = str(here["fabric"].get("placement", "")).endswith("own hosts")  # a device each, and no one line
     if apart or any(job.get("costs") is None for job in alone["jobs"]):
         return None
-    rate, device = here["fabric"]["rate_bps"], _shares(alone, here, "compute_s")
-    link = [8 * wire_bytes(job) / rate / steady_s(here, job) if rate else 0.0 for job in here["jobs"]]
+    device = _shares(alone, here, "compute_s")
+    link = [on_link_s(here["fabric"], job) / steady_s(here, job) for job in here["jobs"]]
     alike = zip(device, link, here["jobs"], strict=True)
     # jobs that compute at once overlap the host's part of what a turn takes
     in_turns = here["sharing"] not in ("naive", "mps", "cassini", "tick-tock")

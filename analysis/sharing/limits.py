@@ -1,9 +1,11 @@
 """What sharing cannot pass, from the costs of the same repeat: how busy the tightest resource is.
 
 While job i makes a step in Tᵢ seconds, the device works Σ cᵢ/Tᵢ of the time and the link needs at least Σ wᵢ/Tᵢ of it,
-where wᵢ is what its bytes take at the rate of the line. No step ends before its longest chain does: the computation and
-then, where one message holds everything, that message. None of these can pass 1 where jobs compute in turns. With equal
-steps T the largest of them is max(Σc, Σw, longest chain)/T, the hard limit over the period.
+where wᵢ is what its bytes take at the rate of the line. The model of a paced link carries payload alone and is held for
+a start-up time in every round, whoever else has bytes to send, so that there wᵢ holds these starts and no framing. No
+step ends before its longest chain does: the computation and then, where one message holds everything, that message.
+None of these can pass 1 where jobs compute in turns. With equal steps T the largest of them is max(Σc, Σw, longest
+chain)/T, the hard limit over the period.
 
 c is all that a turn takes, and part of that is the host's: hooks, the update's Python, the start of messages. Jobs
 that compute at once (`AT_ONCE`) overlap one's host with the other's device: link and chains bind them, Σc does not.
@@ -21,10 +23,11 @@ from analysis.cells import FabricKey, Work, fabric_key, is_measured, is_shared, 
 from analysis.sharing.rows import AT_ONCE, EXCLUSIVE, PHASE
 from analysis.sharing.steady import time_here_s
 from analysis.stats import NOISE
-from analysis.steps.wire_bytes import counted_a_step
+from analysis.steps.wire_bytes import FRAMING, counted_a_step
 from analysis.wording import percent
-from results.record import JobCosts, JobResult, Record, Status
+from results.record import FabricFacts, JobCosts, JobResult, Record, Status
 
+PACED = "paced"
 OWN_HOSTS = "own hosts"  # how a record's placement ends where jobs share links alone
 Pair = tuple[FabricKey, str, Work, str, float | None]
 
@@ -44,7 +47,7 @@ def limit_share(solo: Record, here: Record) -> float | None:
     if costs is None or len(costs) != len(here.jobs):
         return None
     times_s = [time_here_s(here, job) for job in here.jobs]
-    wire_s = [_wire_s(here, job) for job in here.jobs]
+    wire_s = [link_s(here, job) for job in here.jobs]
     chains = [c.compute_s + w * (job.num_messages == 1) for c, w, job in zip(costs, wire_s, here.jobs, strict=True)]
     in_turns = here.sharing not in AT_ONCE
     device = sum(own.compute_s / time_s for own, time_s in zip(costs, times_s, strict=True)) if in_turns else 0.0
@@ -71,9 +74,20 @@ def _costs(solo: Record) -> Sequence[JobCosts] | None:
     return known if len(known) == len(solo.jobs) else None
 
 
-def _wire_s(record: Record, job: JobResult) -> float:
-    rate_bps = record.fabric.rate_bps
-    return 8 * (counted_a_step(job) or 0.0) / rate_bps if rate_bps else 0.0
+def link_s(record: Record, job: JobResult) -> float:
+    """Seconds for which a step of `job` has its host's link, at the least."""
+    fabric, num_bytes = record.fabric, counted_a_step(job) or 0.0
+    starts_s = 0.0
+    if fabric.kind == PACED:
+        num_bytes -= job.wire_bytes.get(FRAMING, 0.0)
+        starts_s = start_s(fabric) * (job.num_rounds or 0.0)
+    return starts_s + (8 * num_bytes / fabric.rate_bps if fabric.rate_bps else 0.0)
+
+
+def start_s(fabric: FabricFacts) -> float:
+    """Of one round on a paced link, whose record tells that of an all-reduce, 2(P − 1) rounds among P ranks."""
+    num_ranks = fabric.num_hosts * fabric.ranks_per_host + fabric.num_virtual
+    return (fabric.alpha_s or 0.0) / (2 * (num_ranks - 1)) if num_ranks > 1 else 0.0
 
 
 def without_impossible(records: Iterable[Record]) -> list[Record]:

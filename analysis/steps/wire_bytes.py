@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from results.record import JobResult
 
 PROBE = "probe"
+FRAMING = "framing"  # what a library adds to payload
 
 
 def bytes_a_step(wire_bytes: Mapping[str, float], interface_bytes: float | None = None) -> float | None:

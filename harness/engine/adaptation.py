@@ -39,6 +39,7 @@ from baselines.api import (
 from baselines.strategy import Strategy
 from harness.calibrate import fit_link
 from harness.engine.layer_graph import ModuleGraph
+from harness.engine.traffic import PROBE
 from harness.engine.transport import CONTROL
 from results.record import Adapted
 
@@ -295,7 +296,7 @@ def _exchanges(
 ) -> Generator[Asked, tuple[Payload, ...], None]:
     """The same exchange on every lane, in step."""
     lanes = range(strategy.ordering.depth)
-    sums = [Aggregate((torch.zeros(nbytes // 4, device=device),), How.SUM, "probe") for _ in lanes]
+    sums = [Aggregate((torch.zeros(nbytes // 4, device=device),), How.SUM, PROBE) for _ in lanes]
     runs = [strategy.exchange.run(own, rank, world) for own in sums]
     try:
         primitives = [next(run) for run in runs]

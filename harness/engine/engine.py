@@ -38,7 +38,7 @@ from harness.engine.negotiate import Negotiation
 from harness.engine.reduction import Reduces, Tagged
 from harness.engine.straight import NUM_QUEUED, StraightSums
 from harness.engine.streams import streams_for
-from harness.engine.traffic import Traffic
+from harness.engine.traffic import PROBE, Traffic
 from harness.engine.transport import CONTROL, QueuesSums, Transport
 from harness.precision import Guard
 from harness.trace import Recorder
@@ -357,7 +357,7 @@ class Engine:
         try:
             asked = next(talk)
             while True:
-                asked = talk.send(self._carry_out(asked, "probe"))
+                asked = talk.send(self._carry_out(asked, PROBE))
         except StopIteration as end:
             strategy: Strategy = end.value
         if strategy is not self.strategy:

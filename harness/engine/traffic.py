@@ -15,6 +15,7 @@ from baselines.api import AllGather, AllReduce, AllToAll, Broadcast, Gather, Pri
 from fabric.collectives import Collective, load_of
 
 FRAMING = "framing"  # its tag
+PROBE = "probe"  # of what planners send to learn costs: no part of a step
 FRAMING_BYTES = 3 * 48  # of one send of gloo's
 
 
@@ -29,10 +30,12 @@ class Planned:
 @dataclass(slots=True)
 class Traffic:
     """What a rank has sent so far: messages, rounds in which ranks agreed on their order, and bytes by tag: payload by
-    what it is for, and gloo's framing of all of it."""
+    what it is for, and gloo's framing of all of it. `num_rounds` are those of the table of collectives, of messages and
+    of agreements; a planned primitive tells none."""
 
     num_messages: int = 0
     num_control_rounds: int = 0
+    num_rounds: int = 0
     wire_bytes: dict[str, float] = field(default_factory=dict)
 
     def count(self, tag: str, nbytes: float) -> None:
@@ -48,6 +51,8 @@ class Traffic:
             return
         self.count(tag, bytes_sent(primitive, world))
         self.count(FRAMING, framing_sent(primitive, world))
+        if tag != PROBE and tensor_bytes(primitive):
+            self.num_rounds += load_of(collective_of(primitive), world).num_rounds
 
 
 def bytes_sent(primitive: Primitive, world: int) -> float:

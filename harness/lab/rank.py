@@ -92,6 +92,7 @@ class RankResult:
     serves: bool = False
     sent_bytes: tuple[float, ...] = ()
     num_control_rounds: float | None = None
+    num_rounds: float | None = None
     consistency: ConsistencyFacts | None = None
     pipeline: PipelineRankFacts | None = None
     distance: float | None = None
@@ -220,6 +221,7 @@ def _summary(
         phases=_phases(run, recorder, trial.num_steps_of(place.job), session=session),
         num_messages=traffic.num_messages / len(times_s) if traffic else None,
         num_control_rounds=traffic.num_control_rounds / len(times_s) if traffic else None,
+        num_rounds=traffic.num_rounds / len(times_s) if traffic else None,
         wire_bytes={t: n / len(times_s) for t, n in traffic.wire_bytes.items()} if traffic else {},
         weights_digest=weights_digest(model),
         num_parameters=sum(p.numel() for p in model.parameters()),

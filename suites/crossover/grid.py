@@ -27,6 +27,7 @@ RHOS = (0.25, 0.5, 1.0, 2.0, 4.0)
 NUM_REPEATS = 8  # claims that compare five points at once are decided by no fewer
 WORKERS = (2, 4, 8, 16, 64)
 ALPHAS_S = (5e-6, 100e-6, 300e-6, 1e-3)  # beside a network card's 20 µs, up to that of emulated hosts
+NUM_SETTLING = 30  # a link that is busier than the device by 1 % makes its jobs wait only after tens of steps
 NUM_WORKERS = 8  # unless a group asks for others
 COMPUTE_S = 2.725e-3  # of ResNet-50, forward and backward, an image
 LINE_S = 25_557_032 * 32 / RATE_BPS  # of all its gradients, once
@@ -49,6 +50,7 @@ class Group:
     axis: str = ""
     at: float | None = None
     num_steps: int = 8
+    num_settling: int = 2  # steps before those that count
     num_cost_steps: int = 5
     rivals: Ways = ()
     phases: Sequence[float] = ()
@@ -70,7 +72,7 @@ class Group:
             fabric,
             options,
             num_steps=self.num_steps,
-            num_warmup=2,
+            num_warmup=self.num_settling,
             sharing=Sharing.EXCLUSIVE,
             num_cost_steps=self.num_cost_steps,
             axis=self.axis,
@@ -162,14 +164,30 @@ def more_workers() -> Iterator[Group]:
     for number in WORKERS:
         after, during = (named(*[at_rho(1.0, text, number)] * 2) for text in (AFTER_BACKWARD, DURING_BACKWARD))
         for name, jobs in (("hosts-no-overlap", after), ("hosts", during), ("hosts-mixed", VGG)):
-            yield Group(name=name, jobs=jobs, ways=(FIFO,), num_workers=number, axis="hosts", at=number)
+            yield Group(
+                name=name,
+                jobs=jobs,
+                ways=(FIFO,),
+                num_workers=number,
+                axis="hosts",
+                at=number,
+                num_settling=NUM_SETTLING,
+            )
 
 
 def start_up_times() -> Iterator[Group]:
     """The same jobs while a step of a collective takes from 5 µs to 1 ms."""
     for alpha_s in ALPHAS_S:
         jobs = named(*[at_rho(1.0, DURING_BACKWARD)] * 2)
-        yield Group(name="alpha", jobs=jobs, ways=(FIFO,), alpha_s=alpha_s, axis=ALPHA, at=1e6 * alpha_s)
+        yield Group(
+            name="alpha",
+            jobs=jobs,
+            ways=(FIFO,),
+            alpha_s=alpha_s,
+            axis=ALPHA,
+            at=1e6 * alpha_s,
+            num_settling=NUM_SETTLING,
+        )
 
 
 def validation() -> Iterator[Group]:

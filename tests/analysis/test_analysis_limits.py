@@ -55,6 +55,18 @@ def test_the_share_is_the_busiest_resource_s() -> None:
     assert fifo_share(SOLO, one(CROSSOVER, (0.1, 0.1))) == pytest.approx(0.09 / 0.1)
 
 
+def test_a_paced_link_is_held_by_payload_and_starts_and_carries_no_framing() -> None:
+    here = one(CROSSOVER, (0.1, 0.1), wire_s=(0.04, 0.045))
+    framed = tuple(
+        replace(job, wire_bytes={**job.wire_bytes, "framing": 0.01 * RATE_BPS / 8}, num_rounds=7.0) for job in here.jobs
+    )
+    there = replace(here.fabric, alpha_s=14e-3, num_hosts=1, num_virtual=7)  # 14 rounds of 1 ms among 8 ranks
+    paced = replace(here, jobs=framed, fabric=replace(there, kind="paced"))
+    sockets = replace(here, jobs=framed, fabric=replace(there, kind="emulated"))
+    assert limit_share(SOLO, paced) == pytest.approx((0.04 + 0.045 + 2 * 0.007) / 0.1)
+    assert limit_share(SOLO, sockets) == pytest.approx((0.05 + 0.055) / 0.1)
+
+
 def test_t_star_can_be_passed_where_the_limit_is_not() -> None:
     slow_start = tuple(replace(cost, communication_s=2 * cost.communication_s) for cost in COSTS)
     solo = one("exclusive", (0.06, 0.09), costs=slow_start)
