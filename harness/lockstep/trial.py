@@ -131,6 +131,7 @@ def _results(
             evaluated=evaluated if rank == 0 else (),
             phases=Phases(),
             num_messages=traffic.num_messages / num_steps,
+            num_rounds=traffic.num_rounds / num_steps,
             wire_bytes={tag: count / num_steps for tag, count in traffic.wire_bytes.items()},
             weights_digest=weights_digest(model),
             num_parameters=sum(p.numel() for p in model.parameters()),

@@ -48,10 +48,14 @@ def test_updating_parameter_by_parameter_equals_updating_after_all(packing: str,
         assert torch.equal(one, other)
 
 
-@pytest.mark.parametrize(("text", "share"), [("unfused", 1.5), ("unfused+half", 0.75), ("unfused+all-gather", 3.0)])
-def test_bytes_are_those_of_the_algorithm(text: str, share: float) -> None:
+@pytest.mark.parametrize(
+    ("text", "share", "rounds"), [("unfused", 1.5, 6), ("unfused+half", 0.75, 6), ("unfused+all-gather", 3.0, 3)]
+)
+def test_bytes_and_rounds_are_those_of_the_algorithm(text: str, share: float, rounds: int) -> None:
     ranks = trained(text, world=4, num_steps=2)
     assert ranks.traffic.wire_bytes["gradient"] == pytest.approx(2 * share * 4 * NUM_ELEMENTS)
+    layout = 2  # its broadcast among four, once
+    assert ranks.traffic.num_rounds == rounds * ranks.traffic.num_messages + layout
 
 
 def test_a_single_rank_sends_nothing() -> None:
