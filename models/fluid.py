@@ -3,11 +3,13 @@
 n processes with work on the device progress at 1/n each, whatever their work is made of. A process
 that has finished a piece of work usually submits the next one at once, as a GPU's queue would hold it
 already. So it stays resident for `linger_s`: its share accrues as credit against its next piece. If none
-comes, it leaves and the credit goes to the others, so that no device time is lost.
+comes, it leaves and the credit goes to the others, so that no device time is lost. What it submits while it has work
+waits behind that and follows it at once, however late the caller looks.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass, field
 
 Client = int
@@ -17,6 +19,7 @@ Client = int
 class _Member:
     remaining_s: float  # device seconds; negative: credit of a lingering member
     finished_at_s: float | None = None  # set while lingering
+    queued_s: deque[float] = field(default_factory=deque)  # work behind that, in order
 
 
 @dataclass(slots=True)
@@ -28,14 +31,16 @@ class FluidDevice:
     _members: dict[Client, _Member] = field(default_factory=dict)
 
     def submit(self, client: Client, work_s: float, *, follows: bool, now_s: float) -> None:
-        """Give `client`, which must have no work under way, `work_s` seconds of device time to do.
+        """Give `client` `work_s` seconds of device time to do, behind what it has to do already.
 
         `follows` says that the process was ready when its last work ended: then it may use the credit
         that it accrued since.
         """
         self.advance(now_s)
         member = self._members.get(client)
-        assert member is None or member.finished_at_s is not None, f"client {client} has work under way"
+        if member is not None and member.finished_at_s is None:
+            member.queued_s.append(work_s)
+            return
         if member is not None and not follows:
             self.leave(client, now_s=now_s)
             member = None
@@ -60,13 +65,16 @@ class FluidDevice:
         self._now_s = now_s
 
     def collect_finished(self, now_s: float) -> list[Client]:
-        """Clients whose work has ended since the last call, in order of arrival; they linger from now on."""
+        """Clients whose work has ended since the last call, once per work; those without more linger from now on."""
         self.advance(now_s)
         done = []
         for client, member in self._members.items():
-            if member.finished_at_s is None and member.remaining_s <= 1e-9:
-                member.finished_at_s = now_s
+            while member.finished_at_s is None and member.remaining_s <= 1e-9:
                 done.append(client)
+                if member.queued_s:
+                    member.remaining_s += member.queued_s.popleft()
+                else:
+                    member.finished_at_s = now_s
         for client in [c for c, m in self._members.items() if self._has_lingered(m)]:
             self.leave(client, now_s=now_s)
         return done

@@ -46,7 +46,7 @@ class LinkClient:
         self._wake, woken = socket.socketpair()
         self._selector.register(woken, selectors.EVENT_READ)
         self._sockets: dict[Hashable, socket.socket] = {}
-        self._queues: dict[Hashable, deque[tuple[float, Paid]]] = {}
+        self._queues: dict[Hashable, deque[Paid]] = {}
         self._lost: FabricError | None = None
         self._threads: list[threading.Thread] = []
         self._num_free = 0
@@ -85,23 +85,21 @@ class LinkClient:
             queue = self._queue_of(flow)
         except FabricError as error:
             return error
-        # The server takes one request per connection at a time, so only the first of a queue is asked for.
-        queue.append((work_s, paid))
-        lost = self._ask(flow) if len(queue) == 1 else None
-        if lost is not None:
-            queue.popleft()  # the caller tells it
+        # Asked for at once: the link goes from one operation of a flow to the next without this process.
+        lost = self._ask(flow, work_s)
+        if lost is None:
+            queue.append(paid)
         return lost
 
-    def _queue_of(self, flow: Hashable) -> deque[tuple[float, Paid]]:
+    def _queue_of(self, flow: Hashable) -> deque[Paid]:
         if flow not in self._queues:
             connection, self._unused = self._unused or self._connect(), None
             self._queues[flow], self._sockets[flow] = deque(), connection
             self._selector.register(connection, selectors.EVENT_READ, (flow,))
         return self._queues[flow]
 
-    def _ask(self, flow: Hashable) -> FabricError | None:
-        """Send the first request of a flow's queue, which stays there; on failure say why."""
-        work_s, _ = self._queues[flow][0]
+    def _ask(self, flow: Hashable, work_s: float) -> FabricError | None:
+        """Send a request of a flow; on failure say why."""
         try:
             self._sockets[flow].sendall(REQUEST.pack(work_s, False))
         except OSError:
@@ -145,19 +143,17 @@ class LinkClient:
             served = self._sockets[flow].recv(1) == DONE
         except OSError:
             served = False
-        told: News = []
         with self._lock:
-            queue = self._queues[flow]
             # Another connection may have ended just before, and then everybody has been told.
-            if served and self._lost is None:
-                told.append((queue.popleft()[1], None))
-                served = not queue or self._ask(flow) is None
-            if not served:
-                self._lost = lost = self._gone()
-                # Everybody who waits hears of the loss once; nobody would answer them any more.
-                told += [(paid, lost) for waiting in self._queues.values() for _, paid in waiting]
-                self._queues = {flow: deque() for flow in self._queues}
-        return told
+            if self._lost is not None:
+                return []
+            if served:
+                return [(self._queues[flow].popleft(), None)]
+            self._lost = lost = self._gone()
+            # Everybody who waits hears of the loss once; nobody would answer them any more.
+            waiting = [paid for queue in self._queues.values() for paid in queue]
+            self._queues = {flow: deque() for flow in self._queues}
+            return [(paid, lost) for paid in waiting]
 
     def _gone(self) -> FabricError:
         return FabricError(f"the paced link at {self._path} has ended; run the trial again")

@@ -19,7 +19,7 @@ from models.fluid import FluidDevice
 LINK = PacedLink(num_ranks=8, alpha_s=1e-4, rate_bps=1e9)
 
 
-Queues = dict[int, deque[tuple[float, Paid]]]
+Queues = dict[int, deque[Paid]]
 
 
 class ClockedLink:
@@ -38,21 +38,15 @@ class ClockedLink:
 
     def submit(self, flow: int, work_s: float, paid: Paid) -> None:
         """A flow's operations follow each other."""
-        queue = self._queues.setdefault(flow, deque())
-        queue.append((work_s, paid))
-        if len(queue) == 1:
-            self._fluid.submit(flow, work_s, follows=False, now_s=self.now_s)
+        self._queues.setdefault(flow, deque()).append(paid)
+        self._fluid.submit(flow, work_s, follows=False, now_s=self.now_s)
 
     def run(self) -> None:
         """Let time pass until nothing is under way."""
         while (event_s := self._fluid.next_event_s()) is not None:
             self.now_s = event_s
             for flow in self._fluid.collect_finished(event_s):
-                queue = self._queues[flow]
-                _, paid = queue.popleft()
-                if queue:
-                    self._fluid.submit(flow, queue[0][0], follows=False, now_s=self.now_s)
-                paid(None)
+                self._queues[flow].popleft()(None)
 
 
 class ClockedCarrier:

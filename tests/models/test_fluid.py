@@ -72,8 +72,11 @@ def test_device_time_is_conserved(jobs: dict[int, list[float]], linger_s: float)
         assert ended[client] <= sum(pieces) * len(jobs) + linger_s + 1e-6
 
 
-def test_work_on_top_of_work_is_a_mistake_of_the_caller() -> None:
-    device = FluidDevice()
-    device.submit(1, 0.1, follows=False, now_s=0.0)
-    with pytest.raises(AssertionError, match="client 1 has work under way"):
-        device.submit(1, 0.1, follows=False, now_s=0.05)
+def test_work_behind_work_follows_it_at_once_however_late_one_looks() -> None:
+    device = FluidDevice(linger_s=0.0)
+    for work_s in (0.1, 0.2, 0.3):
+        device.submit(1, work_s, follows=False, now_s=0.0)
+    assert device.collect_finished(0.15) == [1]
+    assert device.next_event_s() == pytest.approx(0.3)
+    assert device.collect_finished(0.7) == [1, 1]
+    assert device.next_event_s() is None
