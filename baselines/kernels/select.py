@@ -48,13 +48,6 @@ def top_k(values: Tensor, k: int) -> Tensor:
     return found
 
 
-def kth_magnitude(values: Tensor, k: int) -> float:
-    """Magnitude of the k-th largest |v|, counted from 1; NaN if that is one."""
-    bits, key_bits = _as_bits(values)
-    _check_k(k, bits.numel(), least=1)
-    return _magnitude(_kth(bits, k, key_bits), values.dtype)
-
-
 def sampled_threshold(values: Tensor, density: float, share: float, generator: torch.Generator) -> float:
     """The magnitude that a share `density` of the elements reaches, estimated on a random `share` of them.
 
@@ -116,9 +109,9 @@ def _as_bits(values: Tensor) -> tuple[Tensor, int]:
     return values.detach().reshape(-1).contiguous().view(integer), key_bits
 
 
-def _check_k(k: int, numel: int, least: int = 0) -> None:
-    if not least <= k <= numel:
-        raise ValueError(f"k is {k} for a tensor of {numel} elements; use a number from {least} to {numel}")
+def _check_k(k: int, numel: int) -> None:
+    if not 0 <= k <= numel:
+        raise ValueError(f"k is {k} for a tensor of {numel} elements; use a number from 0 to {numel}")
 
 
 def _check_share(name: str, value: float) -> None:

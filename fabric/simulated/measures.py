@@ -1,64 +1,20 @@
-"""What a network is like: diameter in edges and in server hops, cuts, disjoint paths. For facts and for tests."""
+"""How far hosts are from each other."""
 
 from __future__ import annotations
 
 import numpy as np
 from scipy.sparse import coo_array
-from scipy.sparse.csgraph import dijkstra, maximum_flow
+from scipy.sparse.csgraph import dijkstra
 
-from fabric.simulated.graph import Bools, Floats, Ints, NetworkGraph
-
-HALF_HOP = 0.5  # through a switch, two cables make one hop from server to server
-
-
-def diameter(graph: NetworkGraph) -> int:
-    """Edges of the longest shortest path between hosts; −1 if hosts are parted."""
-    longest = edge_distances(graph).max()
-    return int(longest) if np.isfinite(longest) else -1
+from fabric.simulated.graph import Floats, NetworkGraph
 
 
 def edge_distances(graph: NetworkGraph) -> Floats:
     """Edges of the shortest path from each host to each other one [hosts, hosts]; ∞ if they are parted."""
-    return _distances(graph, np.ones(graph.num_cables))
+    return distances(graph, np.ones(graph.num_cables))
 
 
-def server_hops(graph: NetworkGraph) -> int:
-    """The same in hops from server to server, as server-centric networks count them; −1 if hosts are parted."""
-    between_servers = (graph.ends < graph.num_hosts).all(axis=1)
-    longest = _distances(graph, np.where(between_servers, 1.0, HALF_HOP)).max()
-    return round(float(longest)) if np.isfinite(longest) else -1
-
-
-def cut_bps(graph: NetworkGraph, half: Bools) -> float:
-    """Rate of the smallest cut that parts the hosts in `half` [num_hosts] from the others, bit/s one way."""
-    source, sink = graph.num_nodes, graph.num_nodes + 1
-    hosts = np.arange(graph.num_hosts)
-    mbit = np.concatenate([np.repeat(np.where(graph.up, graph.rate_bps, 0.0), 2) / 1e6, _feeds(graph)])
-    tails = np.concatenate([graph.ends.reshape(-1), np.where(half, source, hosts)])
-    heads = np.concatenate([graph.heads, np.where(half, hosts, sink)])
-    shape = (graph.num_nodes + 2, graph.num_nodes + 2)
-    capacities = coo_array((np.rint(mbit).astype(np.int32), (tails, heads)), shape=shape).tocsr()
-    return float(maximum_flow(capacities, source, sink).flow_value) * 1e6
-
-
-def lower_half(graph: NetworkGraph) -> Bools:
-    """The first half of the hosts: where hosts are numbered by their place, the cut that splits the network's top."""
-    return np.arange(graph.num_hosts) < graph.num_hosts // 2
-
-
-def path_nodes(graph: NetworkGraph, source: int, links: Ints) -> list[int]:
-    """Nodes of a path, ends included."""
-    return [source, *(int(node) for node in graph.heads[links])]
-
-
-def _feeds(graph: NetworkGraph) -> Floats:
-    """What each host can send at all, Mbit/s: never the smallest cut by itself."""
-    total = np.zeros(graph.num_nodes)
-    np.add.at(total, graph.ends.reshape(-1), np.repeat(graph.rate_bps, 2) / 1e6)
-    return total[: graph.num_hosts] + 1.0
-
-
-def _distances(graph: NetworkGraph, weights: Floats) -> Floats:
+def distances(graph: NetworkGraph, weights: Floats) -> Floats:
     """Weighted distances [hosts, hosts] over cables that are up."""
     kept = graph.ends[graph.up]
     shape = (graph.num_nodes, graph.num_nodes)

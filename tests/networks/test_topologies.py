@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from measures import cut_bps, diameter, lower_half, path_nodes, server_hops
 from patience import cpu_limit_s
 
 from fabric.simulated.graph import NetworkError, NetworkGraph
-from fabric.simulated.measures import cut_bps, diameter, lower_half, path_nodes, server_hops
 from fabric.simulated.routing import route
 from fabric.simulated.topologies import (
     BCube,
