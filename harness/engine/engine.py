@@ -86,8 +86,7 @@ class Engine:
             recorder=recorder,
         )
         # Link turns hold a message back before it starts, which a sum in the library's queue cannot be.
-        on_gpu = any(parameter.is_cuda for parameter in self.parameters.values())
-        straight = _straight(strategy, transport) if link is None and not on_gpu else None
+        straight = _straight(strategy, transport) if link is None else None
         self._core = Core(
             opens=self._messages.open,
             world=transport.world,

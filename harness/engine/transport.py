@@ -65,7 +65,7 @@ class QueuesSums(Protocol):
     """A transport that takes sums before those ahead of them are complete, and is asked for their ends."""
 
     def queues(self, depth: int) -> bool:
-        """Whether it carries them out in the order of their starts, at most `depth` of them side by side."""
+        """Whether it carries out `depth` of them side by side, in the order of their starts."""
         ...
 
     def queue(self, tensor: torch.Tensor) -> HeldByLibrary:
@@ -109,9 +109,9 @@ class ProcessGroupTransport:
         return group
 
     def queues(self, depth: int) -> bool:
-        """On gloo, whose threads carry out two operations of a group at once, and on a paced link, which has no more
-        of one group under way and leaves no pause between them; other backends and depths go by lanes."""
-        return depth == GLOO_AT_ONCE and dist.get_backend(self._groups[0]) in (dist.Backend.GLOO, PACED)
+        """On gloo alone, whose threads carry out two operations of a group at once; other backends and depths go by
+        lanes."""
+        return depth == GLOO_AT_ONCE and dist.get_backend(self._groups[0]) == dist.Backend.GLOO
 
     def queue(self, tensor: torch.Tensor) -> HeldByLibrary:
         """All queued sums share lane 0's group, which keeps their order over ranks."""
