@@ -72,4 +72,5 @@ took_s = time.monotonic() - began_s
 if rank == 0:
     weights = b"".join(value.numpy().tobytes() for value in network.state_dict().values())
     print(f"loss {loss.item():.6f}\nsteps/s {args.steps / took_s:.1f}\nsha256 {hashlib.sha256(weights).hexdigest()}")
+dist.barrier()  # a rank that leaves at once may abort: gloo's thread still lets go of the last sum's tensors
 dist.destroy_process_group()
