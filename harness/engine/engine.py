@@ -36,7 +36,7 @@ from harness.engine.link_turns import LinkTurns
 from harness.engine.messages import RankMessages
 from harness.engine.negotiate import Negotiation
 from harness.engine.reduction import Reduces, Tagged
-from harness.engine.straight import NUM_QUEUED, StraightSums
+from harness.engine.straight import NUM_QUEUED, StraightSums, may_queue
 from harness.engine.streams import streams_for
 from harness.engine.traffic import PROBE, Traffic
 from harness.engine.transport import CONTROL, QueuesSums, Transport
@@ -86,7 +86,8 @@ class Engine:
             recorder=recorder,
         )
         # Link turns hold a message back before it starts, which a sum in the library's queue cannot be.
-        straight = _straight(strategy, transport) if link is None else None
+        on_gpu = any(parameter.is_cuda for parameter in self.parameters.values())
+        straight = _straight(strategy, transport) if link is None and not on_gpu else None
         self._core = Core(
             opens=self._messages.open,
             world=transport.world,
@@ -378,7 +379,7 @@ def _look(graph: ModuleGraph, own: Sequence[str], _: nn.Module, __: object, outp
 
 
 def _straight(strategy: Strategy, transport: object) -> QueuesSums | None:
-    """`transport` where each message is one sum in an order known beforehand, and sums may queue up in it."""
-    if not (strategy.sums_in_known_order and isinstance(transport, QueuesSums)):
+    """`transport` where messages may queue up in it."""
+    if not (may_queue(strategy) and isinstance(transport, QueuesSums)):
         return None
-    return transport if transport.queues(strategy.ordering.depth) else None
+    return transport if transport.queues_sums else None

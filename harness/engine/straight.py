@@ -16,13 +16,20 @@ from time import perf_counter
 from torch import Tensor
 
 from baselines.api import AllReduce
+from baselines.strategy import Strategy
 from harness.engine.core import Action, Core, Landed, Start
 from harness.engine.dispatch import StaticDispatch
 from harness.engine.negotiate import Negotiation
-from harness.engine.transport import HeldByLibrary, QueuesSums
+from harness.engine.transport import GLOO_AT_ONCE, HeldByLibrary, QueuesSums
 from harness.trace import Recorder
 
 NUM_QUEUED = 64  # messages that the library holds at most; more would only keep their buffers
+
+
+def may_queue(strategy: Strategy) -> bool:
+    """Whether its messages can wait in a library: one sum each, in an order known beforehand, as many side by side as
+    gloo has."""
+    return strategy.sums_in_known_order and strategy.ordering.depth == GLOO_AT_ONCE
 
 
 class StraightSums:

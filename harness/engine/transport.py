@@ -64,8 +64,9 @@ class HeldByLibrary(Protocol):
 class QueuesSums(Protocol):
     """A transport that takes sums before those ahead of them are complete, and is asked for their ends."""
 
-    def queues(self, depth: int) -> bool:
-        """Whether it carries out `depth` of them side by side, in the order of their starts."""
+    @property
+    def queues_sums(self) -> bool:
+        """Whether its library carries them out in the order of their starts, a few of them side by side at most."""
         ...
 
     def queue(self, tensor: torch.Tensor) -> HeldByLibrary:
@@ -108,10 +109,11 @@ class ProcessGroupTransport:
         group: dist.ProcessGroup = dist.new_group(given, timeout, backend, use_local_synchronization=alone)
         return group
 
-    def queues(self, depth: int) -> bool:
-        """On gloo alone, whose threads carry out two operations of a group at once; other backends and depths go by
-        lanes."""
-        return depth == GLOO_AT_ONCE and dist.get_backend(self._groups[0]) == dist.Backend.GLOO
+    @property
+    def queues_sums(self) -> bool:
+        """On gloo, whose threads carry out two operations of a group at once, and on a paced link, which carries out
+        one and leaves no pause behind it; on other backends they go by lanes."""
+        return dist.get_backend(self._groups[0]) in (dist.Backend.GLOO, PACED)
 
     def queue(self, tensor: torch.Tensor) -> HeldByLibrary:
         """All queued sums share lane 0's group, which keeps their order over ranks."""

@@ -5,6 +5,7 @@ Alone, a primitive of n bytes takes α + β·n seconds. Two parts of that are li
 waiting, which messages in flight do side by side; of it the share `overlap` is spread over the message, so that another
 one's bytes fill it, and what is left comes first. Before each primitive there is a further `gap_s`, as long for one
 primitive as for another, in which it takes no link: what a machine needs to hand a message over and to hear of its end.
+Sums that queue up in the library have none.
 
 Around the primitives the engine's one thread works `message_s + message_s_per_byte · n` on every message, and
 `wake_s` goes by between a gradient's readiness and that thread's work, and between a landing and the loop's going on.

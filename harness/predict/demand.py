@@ -35,6 +35,7 @@ from baselines.api import (
     servers_of,
 )
 from baselines.strategy import Strategy
+from harness.engine.straight import may_queue
 from harness.engine.traffic import Planned, bytes_sent, framing_sent, tensor_bytes
 from harness.predict.costs import LinkCosts, PredictError
 
@@ -177,7 +178,7 @@ class Demands:
             return Demand()
         cost = self.costs.of(type(primitive).__name__)
         return Demand(
-            gap_s=self.costs.gap_s,
+            gap_s=0.0 if may_queue(self.strategy) else self.costs.gap_s,
             alpha_s=cost.alpha_s,
             bytes_s=cost.beta_s_per_byte * num_bytes,
             sent_bytes=sent,
