@@ -241,6 +241,7 @@ def on_link_s(fabric: Json, job: Json) -> float:
     ranks = fabric["num_hosts"] * fabric["ranks_per_host"] + fabric["num_virtual"]
     per_round = fabric["alpha_s"] / (2 * ranks - 2) if ranks > 1 else 0.0
     payload = wire_bytes(job) - job["wire_bytes"].get("framing", 0.0)
+    payload -= job["wire_bytes"].get("control", 0.0) * (1 - 1 / fabric["size_scale"])  # the only bytes of full size
     return float(per_byte * payload + per_round * (job.get("num_rounds") or 0.0))
 
 

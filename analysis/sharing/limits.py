@@ -23,7 +23,7 @@ from analysis.cells import FabricKey, Work, fabric_key, is_measured, is_shared, 
 from analysis.sharing.rows import AT_ONCE, EXCLUSIVE, PHASE
 from analysis.sharing.steady import time_here_s
 from analysis.stats import NOISE
-from analysis.steps.wire_bytes import FRAMING, counted_a_step
+from analysis.steps.wire_bytes import CONTROL, FRAMING, counted_a_step
 from analysis.wording import percent
 from results.record import FabricFacts, JobCosts, JobResult, Record, Status
 
@@ -80,6 +80,8 @@ def link_s(record: Record, job: JobResult) -> float:
     starts_s = 0.0
     if fabric.kind == PACED:
         num_bytes -= job.wire_bytes.get(FRAMING, 0.0)
+        # not scaled as tensors are; older records had the link for all of it
+        num_bytes -= job.wire_bytes.get(CONTROL, 0.0) * (1 - 1 / fabric.size_scale)
         starts_s = start_s(fabric) * (job.num_rounds or 0.0)
     return starts_s + (8 * num_bytes / fabric.rate_bps if fabric.rate_bps else 0.0)
 

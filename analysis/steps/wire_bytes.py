@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from results.record import JobResult
 
 PROBE = "probe"
+CONTROL = "control"  # of rounds in which ranks agree
 FRAMING = "framing"  # what a library adds to payload
 
 

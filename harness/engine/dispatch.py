@@ -8,7 +8,7 @@ decisions round.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 
@@ -50,17 +50,47 @@ def _elements(groups: Sequence[Group]) -> dict[str, int]:
     return counts
 
 
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """How many parameters each message of a plan needs, and the messages that need each parameter."""
+
+    num_parameters: tuple[int, ...]
+    messages_of: Mapping[int, Sequence[int]]
+
+    def one_more(self, index: int, missing: list[int]) -> list[int]:
+        """Take parameter `index` off what messages still miss; those that miss nothing any more."""
+        whole = []
+        for message_index in self.messages_of.get(index, ()):
+            missing[message_index] -= 1
+            # A message that waits for several parameters goes with the last of them.
+            if missing[message_index] == 0:
+                whole.append(message_index)
+        return whole
+
+
+def needs_of(plan: Sequence[Message]) -> Needs:
+    """What the messages of `plan`, numbered from 0, need."""
+    num_parameters, messages_of = list[int](), dict[int, list[int]]()
+    for message in plan:
+        needed = {segment.index for segment in message.segments}
+        num_parameters.append(len(needed))
+        for index in needed:
+            messages_of.setdefault(index, []).append(message.index)
+    return Needs(tuple(num_parameters), messages_of)
+
+
 @dataclass(slots=True)
 class StaticDispatch:
     """The messages of one step, sent in the plan's order as their gradients become ready."""
 
     plan: tuple[Message, ...]
+    _needs: Needs = field(init=False)
     _missing: list[int] = field(init=False)
-    _messages_of: dict[int, list[int]] = field(init=False)
     _next: int = 0
 
     def __post_init__(self) -> None:
-        self._missing, self._messages_of = _needs(self.plan)
+        self._needs = needs_of(self.plan)
+        self._missing = list(self._needs.num_parameters)
 
     def ready(self, index: int) -> bool:
         """The gradient of parameter `index` is ready on this rank; whether a message may go now.
@@ -68,9 +98,7 @@ class StaticDispatch:
         May be called from another thread than `next`: this one alone writes `_missing`, that one
         `_next`.
         """
-        for message_index in self._messages_of[index]:
-            # A message that waits for several parameters goes with the last of them.
-            self._missing[message_index] -= 1
+        self._needs.one_more(index, self._missing)
         return self.has_next
 
     @property
@@ -90,17 +118,6 @@ class StaticDispatch:
 def credit_of(ordering: Ordering) -> int | None:
     """An ordering's credit in bytes, if it has one."""
     return ordering.credit_bytes if isinstance(ordering, HasCredit) else None
-
-
-def _needs(plan: Sequence[Message]) -> tuple[list[int], dict[int, list[int]]]:
-    """How many parameters each message needs, and the messages that need each parameter."""
-    missing, messages_of = list[int](), dict[int, list[int]]()
-    for message in plan:
-        needed = {segment.index for segment in message.segments}
-        missing.append(len(needed))
-        for index in needed:
-            messages_of.setdefault(index, []).append(message.index)
-    return missing, messages_of
 
 
 @dataclass(slots=True)
@@ -183,15 +200,16 @@ class Coordinator:
     _credit_bytes: int | None = field(init=False)
     _seen: set[int] = field(default_factory=set)
     _num_made: int = 0
+    _needs: Needs = field(init=False)
     _missing: list[int] = field(init=False)
-    _messages_of: dict[int, list[int]] = field(init=False)
 
     def __post_init__(self) -> None:
         if self.plan is None and self.packing.rank_invariant:
             self.plan = make_plan(self.packing, self.segments)
         self._waiting = Waiting(self.ordering)
         self._credit_bytes = credit_of(self.ordering)
-        self._missing, self._messages_of = _needs(self.plan or ())
+        self._needs = needs_of(self.plan or ())
+        self._missing = list(self._needs.num_parameters)
 
     @property
     def look_again_s(self) -> float:
@@ -277,7 +295,5 @@ class Coordinator:
     def _complete(self, plan: Sequence[Message], fresh: Sequence[int]) -> None:
         """Messages of the plan may overtake each other: each is made with the last parameter that it needs."""
         for index in fresh:
-            for message_index in self._messages_of.get(index, ()):
-                self._missing[message_index] -= 1
-                if self._missing[message_index] == 0:
-                    self._waiting.add(plan[message_index])
+            for message_index in self._needs.one_more(index, self._missing):
+                self._waiting.add(plan[message_index])

@@ -2,7 +2,8 @@
 
 A cycle: every rank sends the set of its ready gradients to rank 0 (one byte a parameter); rank 0
 asks the policies about what is ready everywhere and broadcasts a window of decisions. A rank
-takes part when it has ready but undecided gradients, the link is free and the cycle time is over,
+takes part when it has ready but undecided gradients (of a plan: a whole message of them, since no part
+of one can go), the link is free and the cycle time is over,
 or at once when its backward is complete: nothing more can join. Both parts are primitives that the
 core starts on the control lane, and count as bytes under the tag `control`.
 
@@ -30,8 +31,10 @@ from harness.engine.dispatch import (
     NUMBERS_A_SEGMENT,
     Coordinator,
     LookAhead,
+    Needs,
     credit_of,
     make_plan,
+    needs_of,
 )
 
 HEADER = 3  # numbers before a window's messages
@@ -56,7 +59,8 @@ class Negotiation:
     ) -> None:
         self._strategy, self._segments, self._clock = strategy, segments, clock
         self.look_again_s: float = look_again_s if before is None else before.look_again_s
-        self._plan = self._plan_of(before)
+        self._plan, self._needs = self._plan_of(before)
+        self._missing, self._num_whole = list(self._needs.num_parameters), 0  # written by the main thread
         # A broadcast has a fixed size, so ranks that do not know the window can receive it.
         num_numbers = min(len(self._plan), LARGEST_WINDOW) if self._plan is not None else 0
         self._capacity = num_numbers or (NUMBERS_A_SEGMENT + 1) * max(len(segments), 16)
@@ -79,15 +83,17 @@ class Negotiation:
         self._next_cycle_s = 0.0
         self._in_flight: Sequence[Message] = ()
 
-    def _plan_of(self, before: Negotiation | None) -> tuple[Message, ...] | None:
-        """All messages of a step where every rank can make them alike: then only their numbers are told."""
+    def _plan_of(self, before: Negotiation | None) -> tuple[tuple[Message, ...] | None, Needs]:
+        """All messages of a step where every rank can make them alike, and what they need: then only their numbers are
+        told."""
         packing = self._strategy.packing
         if not packing.rank_invariant:
-            return None
+            return None, needs_of(())
         # Making a plan walks over all segments; most steps have the packing and layout of the step before.
         if before is not None and before._strategy.packing is packing and before._segments is self._segments:
-            return before._plan
-        return make_plan(packing, self._segments)
+            return before._plan, before._needs
+        plan = make_plan(packing, self._segments)
+        return plan, needs_of(plan)
 
     def ready(self, index: int) -> bool:
         """The gradient of parameter `index` is ready on this rank; whether the next cycle should
@@ -98,8 +104,17 @@ class Negotiation:
             if not any(self._ready):
                 self._next_cycle_s = self._clock() + self.look_again_s / 2
             self._ready[index] = 1
-            self._waiting.add(self._segments[index].name)
-            return len(self._waiting) == 1 or all(self._ready)
+            if self._plan is None:
+                self._waiting.add(self._segments[index].name)
+                return len(self._waiting) == 1 or all(self._ready)
+            whole = self._needs.one_more(index, self._missing)
+            self._num_whole += len(whole)
+            return bool(whole) or all(self._ready)
+
+    @property
+    def _could_decide(self) -> bool:
+        """Whether a round could, if the other ranks are as far as this one."""
+        return bool(self._waiting) if self._plan is None else self._num_whole > self._num_decided
 
     @property
     def has_next(self) -> bool:
@@ -129,7 +144,7 @@ class Negotiation:
         come first. `in_flight`: messages taken by `next` that are not complete."""
         self._in_flight = in_flight
         complete = all(self._ready)
-        if self._cycle is not None or not self._waiting or self._is_too_early(complete):
+        if self._cycle is not None or not self._could_decide or self._is_too_early(complete):
             return None
         if now_s < self._next_cycle_s and not complete:
             return self._next_cycle_s - now_s

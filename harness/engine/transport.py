@@ -19,6 +19,8 @@ import torch.distributed as dist
 from baselines.api import AllGather, AllReduce, AllToAll, Broadcast, Gather, Payload, Primitive, Serve, Transfer
 from crossover.arbiter.scheduling import short_slices
 from fabric.paced import PACED
+from harness.paced.carried import CarriedGroup
+from harness.paced.pacing import Pacing
 from models.workload import Device
 
 Done = Callable[[Payload | Exception], None]
@@ -80,12 +82,19 @@ class ProcessGroupTransport:
     A GPU's primitive goes after the present stream's work, and that stream's later work after it;
     `done` is called when the device has really done it. Not yet run on a GPU. With `ranks` the groups are of these
     alone, ascending, which all make them; `rank` counts among them. `in_time`: the library's threads get ahead of
-    computation, which negotiated messages need and which holds computation up.
+    computation, which negotiated messages need and which holds computation up. Tensors are `size_scale` times smaller
+    than what they stand for; rounds of control are not, and take a paced link for so much less.
     Raises: RuntimeError from torch when a peer is gone; it reaches `done`.
     """
 
     def __init__(
-        self, num_lanes: int, timeout_s: float = 120.0, *, ranks: Sequence[int] | None = None, in_time: bool = True
+        self,
+        num_lanes: int,
+        timeout_s: float = 120.0,
+        *,
+        ranks: Sequence[int] | None = None,
+        in_time: bool = True,
+        size_scale: int = 1,
     ) -> None:
         self._ranks = tuple(range(dist.get_world_size()) if ranks is None else ranks)
         self.rank, self.world = self._ranks.index(dist.get_rank()), len(self._ranks)
@@ -94,19 +103,23 @@ class ProcessGroupTransport:
             # gloo's threads are made here and inherit this thread's scheduling.
             self._groups = {lane: self._new_group(ranks, timeout) for lane in range(num_lanes)}
             self._is_paced = dist.get_backend() == PACED
-            backend = PACED if self._is_paced else "gloo"
-            self._groups[CONTROL] = self._new_group(ranks, timeout, backend)
+            if self._is_paced:
+                whole = dist.group.WORLD
+                assert isinstance(whole, CarriedGroup), "a paced link without its group"
+                self._groups[CONTROL] = self._new_group(ranks, timeout, PACED, whole.pacing.at_full_size(size_scale))
+            else:
+                self._groups[CONTROL] = self._new_group(ranks, timeout, "gloo")
         # A transfer has no future to be told by, so a thread waits for it; one per lane, since each lane has one under
         # way.
         self._waiting = ThreadPoolExecutor(max_workers=max(1, num_lanes), thread_name_prefix="transfer")
 
     def _new_group(
-        self, ranks: Sequence[int] | None, timeout: timedelta, backend: str | None = None
+        self, ranks: Sequence[int] | None, timeout: timedelta, backend: str | None = None, options: Pacing | None = None
     ) -> dist.ProcessGroup:
         given = None if ranks is None else list(ranks)
         # Where not every rank takes part, those that do must not wait for the others.
         alone = given is not None
-        group: dist.ProcessGroup = dist.new_group(given, timeout, backend, use_local_synchronization=alone)
+        group: dist.ProcessGroup = dist.new_group(given, timeout, backend, options, use_local_synchronization=alone)
         return group
 
     @property

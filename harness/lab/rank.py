@@ -165,6 +165,7 @@ def run_rank(trial: Trial, place: Place, signals: Signals) -> RankResult:
         paused=workload.device.pause if isinstance(workload, ReplayWorkload) else lambda: None,
         recorder=recorder,
         compressor=_compressor(trial, place, workload),
+        size_scale=job.workload.size_scale,
     )
     session = system_of(job.system).prepare(model, seat)
     # The loop always takes turns; alone they cost nothing.

@@ -7,7 +7,7 @@ interpreter delays an answer and never the link.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from fabric.cluster import FabricSpec
@@ -34,6 +34,12 @@ class Pacing:
     carrier: Carrier
     is_virtual: bool = False
     traffic: PacedTraffic = field(default_factory=PacedTraffic)
+
+    def at_full_size(self, size_scale: int) -> Pacing:
+        """The same link for what is not `size_scale` times smaller than what it stands for, as tensors in replay are:
+        the line that it stands for is so much faster."""
+        rate_bps = None if self.link.rate_bps is None else self.link.rate_bps * size_scale
+        return replace(self, link=replace(self.link, rate_bps=rate_bps))
 
 
 def pacing_of(spec: FabricSpec, socket: str) -> Pacing | None:

@@ -82,7 +82,8 @@ class EngineCosts:
 class LinkCosts:
     """All costs among `world` ranks. `primitives` holds what is known by the primitive's class name; others follow from
     the all-reduce as `ring_theory` has them. `gap_s` comes before each of them and is in none of their costs.
-    `residual` is the largest relative error over the micro-benchmarks."""
+    `residual` is the largest relative error over the micro-benchmarks. Tensors are `size_scale` times smaller than what
+    they stand for; rounds of control are not, and cost so much less per byte."""
 
     world: int
     primitives: Mapping[str, Cost]
@@ -92,6 +93,7 @@ class LinkCosts:
     engine: EngineCosts = field(default_factory=EngineCosts)
     residual: float = 0.0
     source: str = "given"
+    size_scale: int = 1
 
     def __post_init__(self) -> None:
         if self.world < 1:

@@ -107,7 +107,8 @@ def why_unpredictable(trial: Trial) -> str:
 def _costs(trial: Trial, calibration: Calibration, world: int | None) -> LinkCosts:
     ranks = world or trial.fabric.num_ranks
     if trial.fabric.kind is FabricKind.PACED:
-        return paced_costs(trial.fabric, ranks, machine_of(calibration))
+        costs = paced_costs(trial.fabric, ranks, machine_of(calibration))
+        return replace(costs, size_scale=trial.jobs[0].workload.size_scale)
     return calibration.costs(trial.fabric.kind, ranks, trial.fabric.rate_bps)
 
 

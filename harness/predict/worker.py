@@ -188,7 +188,8 @@ class Medium:
             return self.costs.phases(primitive.alpha_s, primitive.bytes_s, primitive.gap_s)
         assert isinstance(primitive, Gather | Broadcast), f"{primitive} is no control primitive"
         cost = self.costs.of(type(primitive).__name__)
-        return self.costs.phases(cost.alpha_s, cost.beta_s_per_byte * tensor_bytes(primitive), self.costs.gap_s)
+        bytes_s = cost.beta_s_per_byte * tensor_bytes(primitive) / self.costs.size_scale
+        return self.costs.phases(cost.alpha_s, bytes_s, self.costs.gap_s)
 
 
 def tell(asked: Mapping[int, tuple[Primitive | Planned, Done]]) -> None:

@@ -36,7 +36,7 @@ class RankSeat:
     A step is `accumulate` micro-batches; `clip_norm` is for the averaged gradient; `precision` is what the workload's
     layers compute in, and says whether to scale the loss; `scratch` is a folder that is
     removed after the trial. `paused` is to be called where a forward had to wait for messages. `compressor` does what
-    the strategy's does and is charged for in replay.
+    the strategy's does and is charged for in replay, where tensors are `size_scale` times smaller than the network's.
     """
 
     rank: int
@@ -52,6 +52,7 @@ class RankSeat:
     paused: Callable[[], None] = lambda: None
     recorder: Recorder = field(default_factory=Recorder)
     compressor: Reduces | None = None
+    size_scale: int = 1
 
 
 class Session(Protocol):

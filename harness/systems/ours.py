@@ -36,7 +36,11 @@ class Ours:
 
     def prepare(self, model: nn.Module, seat: RankSeat) -> Session:
         """An engine on groups of its own, one per lane. Raises: ValueError for scaled losses with local steps."""
-        transport = ProcessGroupTransport(seat.strategy.ordering.depth, in_time=not seat.strategy.sums_in_known_order)
+        transport = ProcessGroupTransport(
+            seat.strategy.ordering.depth,
+            in_time=not seat.strategy.sums_in_known_order,
+            size_scale=seat.size_scale,
+        )
         scales_loss = seat.precision.scales_loss
         engine = Engine(
             model,

@@ -7,16 +7,18 @@ import random
 from collections.abc import Sequence
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from simulated_ranks import Rank, negotiate, segments
 
-from baselines.api import Message, Packed, Segment
+from baselines.api import Broadcast, Gather, Message, Packed, Segment
 from baselines.ordering.fifo import Fifo
 from baselines.packing.tensor_fusion import TensorFusion
 from baselines.packing.unfused import Unfused
 from baselines.strategy import parse_strategy
 from harness.engine.dispatch import MARGIN, Coordinator, LookAhead, PlanError, StaticDispatch, make_plan
+from harness.engine.negotiate import Negotiation
 from harness.lockstep.collectives import Room
 
 
@@ -130,6 +132,23 @@ def test_a_window_holds_no_more_than_can_be_told() -> None:
 def test_messages_of_a_plan_overtake_those_that_are_not_ready() -> None:
     coordinator = Coordinator(Unfused(), LatestFirst(depth=2), segments(5))
     assert [message.index for message in coordinator.decide([3, 1], (), 0.0)] == [1, 3]
+
+
+def test_a_plans_round_begins_only_when_it_could_decide_a_message() -> None:
+    """Four parameters of four bytes in two messages, ready out of order; the clock says that it is always time."""
+    strategy = parse_strategy("fixed-buckets(first_bucket_bytes=8, bucket_bytes=8)+p3")
+    layout = [dataclasses.replace(own, shape=(1,), stop=1) for own in segments(4)]
+    side = Negotiation(strategy, layout, 0, 0.0)
+    begun = []
+    for index in (0, 2, 3, 1):
+        side.ready(index)
+        begun.append(isinstance(side.cycle((), 1e12), Gather))
+    assert begun == [False, False, True, False]  # one round at a time
+    window = side.answered((torch.ones(4, dtype=torch.uint8),))
+    assert isinstance(window, Broadcast)
+    assert side.answered((window.tensor,)) is None
+    assert side.all_decided
+    assert side.cycle((), 1e12) is None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

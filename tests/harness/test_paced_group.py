@@ -26,7 +26,7 @@ from fabric.cluster import FabricError
 from fabric.collectives import Collective
 from fabric.paced import PACED, PacedLink
 from harness.engine.engine import Engine, EngineError
-from harness.engine.transport import ProcessGroupTransport
+from harness.engine.transport import CONTROL, ProcessGroupTransport
 from harness.lockstep.collectives import perform
 from harness.lockstep.ranks import Lockstep, replicas
 from harness.paced.group import PacedGroup
@@ -66,6 +66,20 @@ def test_virtual_peers_give_what_equal_ranks_give(dtype: torch.dtype, numel: int
             assert isinstance(answer, tuple)
             assert len(answer) == len(expected)
             assert all(torch.equal(mine, theirs) for mine, theirs in zip(answer, expected, strict=True))
+        transport.close()
+
+
+@pytest.mark.parametrize(("lane", "size_scale"), [(0, 1), (CONTROL, 500)])
+def test_rounds_of_control_have_the_link_at_full_size_where_tensors_are_scaled(lane: int, size_scale: int) -> None:
+    with virtual_world(Driven(ClockedLink())):
+        transport = ProcessGroupTransport(1, size_scale=500)
+        whole = dist.group.WORLD
+        assert isinstance(whole, PacedGroup)
+        before_s = whole.pacing.traffic.link_s
+        transport.start(Gather(megabyte()), lane, lambda answer: None)
+        full_size = dataclasses.replace(LINK, rate_bps=size_scale * 1e9)
+        expected_s = full_size.seconds(Collective.GATHER, 1_000_000)
+        assert whole.pacing.traffic.link_s - before_s == pytest.approx(expected_s)
         transport.close()
 
 
