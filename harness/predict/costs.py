@@ -5,7 +5,7 @@ Alone, a primitive of n bytes takes α + β·n seconds. Two parts of that are li
 waiting, which messages in flight do side by side; of it the share `overlap` is spread over the message, so that another
 one's bytes fill it, and what is left comes first. Before each primitive there is a further `gap_s`, as long for one
 primitive as for another, in which it takes no link: what a machine needs to hand a message over and to hear of its end.
-Sums that queue up in the library have none.
+Sums that queue up in the link (`queues`) have none, and follow each other there.
 
 Around the primitives the engine's one thread works `message_s + message_s_per_byte · n` on every message, and
 `wake_s` goes by between a gradient's readiness and that thread's work, and between a landing and the loop's going on.
@@ -83,7 +83,8 @@ class LinkCosts:
     """All costs among `world` ranks. `primitives` holds what is known by the primitive's class name; others follow from
     the all-reduce as `ring_theory` has them. `gap_s` comes before each of them and is in none of their costs.
     `residual` is the largest relative error over the micro-benchmarks. Tensors are `size_scale` times smaller than what
-    they stand for; rounds of control are not, and cost so much less per byte."""
+    they stand for; rounds of control are not, and cost so much less per byte. `queues`: the link takes plain sums in a
+    known order before those ahead of them are carried."""
 
     world: int
     primitives: Mapping[str, Cost]
@@ -94,6 +95,7 @@ class LinkCosts:
     residual: float = 0.0
     source: str = "given"
     size_scale: int = 1
+    queues: bool = False
 
     def __post_init__(self) -> None:
         if self.world < 1:

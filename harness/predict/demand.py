@@ -49,7 +49,7 @@ PROBE_WORLD = 2  # a compressor asks for the same whatever the number of ranks
 class Demand(Planned):
     """Of one message, beside the bytes that a rank sends: the gaps before its primitives, their start-up and transfer
     in seconds alone on the link, the seconds that the engine needs for it, and those of compression before and after
-    its way, if they are charged to the device."""
+    its way, if they are charged to the device. `queues`: it goes behind others that queue up in the link."""
 
     gap_s: float = 0.0
     alpha_s: float = 0.0
@@ -57,6 +57,7 @@ class Demand(Planned):
     engine_s: float = 0.0
     before_s: float = 0.0
     after_s: float = 0.0
+    queues: bool = False
 
     def __add__(self, other: Demand) -> Demand:
         return Demand(
@@ -97,6 +98,11 @@ class Demands:
     def __post_init__(self) -> None:
         self._asks = tuple(_asks_of(self.strategy))
 
+    @property
+    def queue_up(self) -> bool:
+        """Whether messages queue up in the link."""
+        return self.costs.queues and may_queue(self.strategy)
+
     def of(self, message: Message) -> Demand:
         """What `message` asks for."""
         compression = self.strategy.compression
@@ -111,7 +117,7 @@ class Demands:
             fixed, per_byte = self._exchange(ask.how, ask.equal_sizes)
             total += fixed
             total += Demand(bytes_s=sent_bytes * per_byte.bytes_s, sent_bytes=sent_bytes * per_byte.sent_bytes)
-        return total
+        return replace(total, queues=self.queue_up)
 
     def _payload_bytes(self, message: Message) -> tuple[float, ...]:
         """Bytes of each aggregate of `message`; a compressor that knows shapes may ask for other than a probe."""
@@ -178,7 +184,7 @@ class Demands:
             return Demand()
         cost = self.costs.of(type(primitive).__name__)
         return Demand(
-            gap_s=0.0 if may_queue(self.strategy) else self.costs.gap_s,
+            gap_s=0.0 if self.queue_up else self.costs.gap_s,
             alpha_s=cost.alpha_s,
             bytes_s=cost.beta_s_per_byte * num_bytes,
             sent_bytes=sent,

@@ -2,15 +2,16 @@
 
 The link keeps its own time, but a message is packed, handed to a thread, asked for and told of by this machine's
 processor, and the loop and its updates run there. Between two messages of a lane the link waits for that: a gap, in
-which another lane's message may be carried. These costs are the machine's and no link's. They are measured once:
-messages and updates by rows through the engine; the loop and the gap in training steps of a plain chain of layers, once
-without messages and once with one for each layer, which one lane carries over a paced link without a rate.
+which another lane's message may be carried; sums that queue up in the link have none. These costs are the machine's and
+no link's. They are measured once: messages and updates by rows through the engine; the loop, the wake-up and the gap in
+training steps of a plain chain of layers, once without messages, and twice with one for each layer over a paced link
+without a rate: queued up there, and carried by one lane.
 """
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
@@ -44,7 +45,8 @@ from results.files import write_json
 # A message takes a millisecond, as most of replayed networks do about: an idle core takes the longer to wake the longer
 # it was idle (0.24 ms after 0.3 ms, 0.4 ms after 1.4 ms on a virtual machine).
 ALPHA_S = 70e-6
-LONGEST_GAP_S, NUM_HALVINGS = 10e-3, 24
+LONGEST_S, NUM_HALVINGS = 10e-3, 24
+QUEUED = "unfused"
 NUM_LAYERS, FORWARD_S, BACKWARD_S, NUM_ELEMENTS = 96, 5e-4, 1e-3, 1_024
 NUM_STEPS = 20
 CHAIN = Profile(
@@ -73,7 +75,7 @@ def paced_costs(fabric: FabricSpec, world: int, machine: LinkCosts | None = None
     """What the paced fabric's model asks for, all of it link time; around it what `machine` has measured, if anything
     was."""
     beta = 8 / fabric.rate_bps if fabric.rate_bps else 0.0
-    model = serialised(given_costs(world, alpha_s=fabric.alpha_s, beta_s_per_byte=beta))
+    model = replace(serialised(given_costs(world, alpha_s=fabric.alpha_s, beta_s_per_byte=beta)), queues=True)
     if machine is None or world == 1:
         return model if machine is None else replace(model, engine=machine.engine)
     source = f"{model.source}, engine and gaps of this machine as measured"
@@ -98,8 +100,9 @@ def measure_paced(runner: TaskRunner, *, num_repeats: int = NUM_REPEATS, num_ste
         write_json(profile, to_jsonable(CHAIN))
         workload = WorkloadSpec(network=CHAIN.network, device=Device.REPLAY, profile=str(profile), batch_size=1)
         sending = Job(name="chain", workload=workload, strategy=ONE_LANE)
-        alone_s, sending_s = (_step_s(runner, job, num_steps) for job in (replace(sending, system="local"), sending))
-        return fit_paced(rows, chain_s=alone_s, sending_s=sending_s)
+        jobs = (replace(sending, system="local"), replace(sending, strategy=QUEUED), sending)
+        alone_s, queued_s, by_lane_s = (_step_s(runner, job, num_steps) for job in jobs)
+        return fit_paced(rows, chain_s=alone_s, queued_s=queued_s, by_lane_s=by_lane_s)
 
 
 def _step_s(runner: TaskRunner, job: Job, num_steps: int) -> float:
@@ -114,24 +117,38 @@ def _step_s(runner: TaskRunner, job: Job, num_steps: int) -> float:
     return fmean(answer.ranks[0].step_times_s[trial.num_warmup :])
 
 
-def fit_paced(times: Sequence[RowTime], *, chain_s: float, sending_s: float) -> Calibrated:
-    """The loop's time with which the virtual clock gives the chain's step alone, then the gap with which it gives the
-    step with messages."""
-    layers, strategy = layers_of(CHAIN), parse_strategy(ONE_LANE)
+def fit_paced(times: Sequence[RowTime], *, chain_s: float, queued_s: float, by_lane_s: float) -> Calibrated:
+    """The loop's time with which the virtual clock gives the chain's step alone, the wake-up with which it gives the
+    step whose messages queue up, and the gap with which it gives the step whose messages one lane carries."""
+    layers = layers_of(CHAIN)
     model = replace(paced_costs(LINK, LINK.num_ranks), engine=fit_engine(times))
-    loop_s = max(0.0, chain_s - compute_s(layers, strategy, model))
-    model = replace(model, engine=replace(model.engine, loop_s=loop_s))
-    shortest_s, longest_s = 0.0, LONGEST_GAP_S
-    for _ in range(NUM_HALVINGS):  # a longer gap never makes a shorter step
-        middle_s = (shortest_s + longest_s) / 2
-        if predict_step(layers, strategy, replace(model, gap_s=middle_s)).step_s < sending_s:
-            shortest_s = middle_s
-        else:
-            longest_s = middle_s
+    loop_s = max(0.0, chain_s - compute_s(layers, parse_strategy(QUEUED), model))
+
+    def waking(wake_s: float) -> LinkCosts:
+        return replace(model, engine=replace(model.engine, loop_s=loop_s, wake_s=wake_s))
+
+    awake = waking(_longest(queued_s, QUEUED, waking))
     return Calibrated(
         kind=FabricKind.PACED,
         num_hosts=LINK.num_ranks,
         rate_bps=None,
-        costs=replace(model, gap_s=shortest_s, source="measured on a paced link without a rate"),
+        costs=replace(
+            awake,
+            gap_s=_longest(by_lane_s, ONE_LANE, lambda gap_s: replace(awake, gap_s=gap_s)),
+            source="measured on a paced link without a rate",
+        ),
         rows=tuple(times),
     )
+
+
+def _longest(step_s: float, strategy: str, costs: Callable[[float], LinkCosts]) -> float:
+    """The longest time whose `costs` make the chain's step no longer than `step_s`."""
+    layers, plain = layers_of(CHAIN), parse_strategy(strategy)
+    shortest_s, longest_s = 0.0, LONGEST_S
+    for _ in range(NUM_HALVINGS):  # what takes longer never makes a shorter step
+        middle_s = (shortest_s + longest_s) / 2
+        if predict_step(layers, plain, costs(middle_s)).step_s < step_s:
+            shortest_s = middle_s
+        else:
+            longest_s = middle_s
+    return shortest_s

@@ -25,6 +25,7 @@ from harness.engine.core import Action, Core, Landed, LinkTurn, LookAgain, Start
 from harness.engine.dispatch import StaticDispatch, make_plan
 from harness.engine.negotiate import Negotiation
 from harness.engine.reduction import Tagged
+from harness.engine.straight import NUM_QUEUED
 from harness.engine.traffic import Planned, Traffic, tensor_bytes
 from harness.engine.transport import CONTROL, Done
 from harness.predict.clock import PARK, Routine, Thread, carry, run_until
@@ -167,6 +168,7 @@ class Medium:
     num_workers: int = 1
     _link: Fluid = field(init=False)
     _asked: dict[int, dict[int, tuple[Primitive | Planned, Done]]] = field(default_factory=dict)
+    _queue: deque[tuple[Demand, ClockAction]] = field(default_factory=deque)
 
     def __post_init__(self) -> None:
         self._link = Fluid(self.clock)
@@ -181,7 +183,22 @@ class Medium:
         asked[rank] = (primitive, done)
         if len(asked) == self.num_workers:
             del self._asked[lane]
-            carry(self.clock, self._link, self._phases(primitive), partial(tell, asked))
+            done_by_all = partial(tell, asked)
+            if isinstance(primitive, Demand) and primitive.queues:
+                self._queue.append((primitive, done_by_all))
+                if len(self._queue) == 1:
+                    self._carry(primitive, self._go_on)
+            else:
+                self._carry(primitive, done_by_all)
+
+    def _go_on(self) -> None:
+        _, done = self._queue.popleft()
+        if self._queue:
+            self._carry(self._queue[0][0], self._go_on)
+        done()
+
+    def _carry(self, primitive: Primitive | Planned, done: ClockAction) -> None:
+        carry(self.clock, self._link, self._phases(primitive), done)
 
     def _phases(self, primitive: Primitive | Planned) -> tuple[float, float, float]:
         if isinstance(primitive, Demand):
@@ -231,7 +248,7 @@ class Worker:
         self._core = Core(
             opens=lambda message, _: PlannedRun(self._demands.of(message)),
             world=self._costs.world,
-            num_lanes=strategy.ordering.depth,
+            num_lanes=NUM_QUEUED if self._demands.queue_up else strategy.ordering.depth,
             traffic=Traffic(),
             clock=lambda: self.clock.now_s,
             shares_link=self._seat.shares_link,

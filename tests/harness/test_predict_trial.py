@@ -50,6 +50,7 @@ from harness.predict.paced import (
     LINK,
     NUM_ELEMENTS,
     NUM_LAYERS,
+    QUEUED,
     fit_paced,
     gap_of,
     measure_paced,
@@ -149,10 +150,11 @@ def test_no_committed_calibration_predicts_a_transfer_faster_than_its_line(excha
             assert demand.bytes_s >= demand.sent_bytes * 8 / rate_bps, (path.name, world, rate_bps)
 
 
-def test_gap_and_loop_on_the_paced_link_are_found_again() -> None:
-    """By steps of a machine whose lane waits for 0.3 ms between two messages and whose steps take 2 ms beside them."""
+def test_gap_wake_up_and_loop_on_the_paced_link_are_found_again() -> None:
+    """By steps of a machine whose lane waits for 0.3 ms between two messages, whose threads take 0.1 ms to wake up and
+    whose steps take 2 ms beside them."""
     engine = replace(
-        TRUE.engine, wake_s=0.0, update_s=1e-4, update_s_per_tensor=1e-5, update_s_per_byte=2e-10, loop_s=2e-3
+        TRUE.engine, wake_s=1e-4, update_s=1e-4, update_s_per_tensor=1e-5, update_s_per_byte=2e-10, loop_s=2e-3
     )
     alpha_s = paced_costs(LINK, LINK.num_ranks).primitives["AllReduce"].alpha_s
     machine = LinkCosts(
@@ -162,12 +164,15 @@ def test_gap_and_loop_on_the_paced_link_are_found_again() -> None:
         overlap=0.0,
         engine=engine,
     )
+    queueing = replace(paced_costs(LINK, LINK.num_ranks), engine=engine)
     updated_s = 1e-4 + 1e-5 * NUM_LAYERS + 2e-10 * NUM_LAYERS * 4 * NUM_ELEMENTS
     chain_s = NUM_LAYERS * (FORWARD_S + BACKWARD_S) + updated_s + 2e-3
-    sending_s = predict_step(layers_of(CHAIN), parse_strategy(ONE_LANE), machine).step_s
+    by_lane_s = predict_step(layers_of(CHAIN), parse_strategy(ONE_LANE), machine).step_s
+    queued_s = predict_step(layers_of(CHAIN), parse_strategy(QUEUED), queueing).step_s
     # The last messages come out behind backward, so that each gap is seen.
-    assert sending_s > chain_s + 0.02
-    found = fit_paced(rows_of(machine), chain_s=chain_s, sending_s=sending_s).costs
+    assert by_lane_s > chain_s + 0.02
+    found = fit_paced(rows_of(machine), chain_s=chain_s, queued_s=queued_s, by_lane_s=by_lane_s).costs
+    assert found.engine.wake_s == pytest.approx(1e-4, rel=0.05)
     assert gap_of(found) == pytest.approx(3e-4, rel=0.02)
     assert found.engine.loop_s == pytest.approx(2e-3, rel=0.02)
     assert found.engine.message_s == pytest.approx(TRUE.engine.message_s, rel=0.05)
@@ -176,7 +181,7 @@ def test_gap_and_loop_on_the_paced_link_are_found_again() -> None:
 def test_a_machines_engine_and_gaps_are_in_what_is_predicted_on_its_paced_link() -> None:
     """161 tensors of ResNet-50, one update: 1e-4 s and 1e-5 s per tensor more; and the gap of one message, unless it
     queues in the link."""
-    machine = fit_paced(rows_of(TRUE), chain_s=0.2, sending_s=0.25)
+    machine = fit_paced(rows_of(TRUE), chain_s=0.2, queued_s=0.202, by_lane_s=0.25)
 
     def step_s(strategy: str, *known: Calibrated) -> float:
         found = predict_trial(asked(PACED, strategy), Calibration(entries=known))
