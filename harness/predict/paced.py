@@ -14,7 +14,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, median
 
 from baselines.strategy import parse_strategy
 from fabric.api import FabricKind, FabricSpec
@@ -48,7 +48,8 @@ ALPHA_S = 70e-6
 LONGEST_S, NUM_HALVINGS = 10e-3, 24
 QUEUED = "unfused"
 NUM_LAYERS, FORWARD_S, BACKWARD_S, NUM_ELEMENTS = 96, 5e-4, 1e-3, 1_024
-NUM_STEPS = 20
+NUM_STEPS = 10
+NUM_ROUNDS = 3  # from one run to the next a lane's step differs by 4 %
 CHAIN = Profile(
     network="resnet50",  # in name alone: replay asks whose times it plays
     provenance=Provenance.DERIVED,
@@ -101,7 +102,8 @@ def measure_paced(runner: TaskRunner, *, num_repeats: int = NUM_REPEATS, num_ste
         workload = WorkloadSpec(network=CHAIN.network, device=Device.REPLAY, profile=str(profile), batch_size=1)
         sending = Job(name="chain", workload=workload, strategy=ONE_LANE)
         jobs = (replace(sending, system="local"), replace(sending, strategy=QUEUED), sending)
-        alone_s, queued_s, by_lane_s = (_step_s(runner, job, num_steps) for job in jobs)
+        rounds = [[_step_s(runner, job, num_steps) for job in jobs] for _ in range(NUM_ROUNDS)]
+        alone_s, queued_s, by_lane_s = map(median, zip(*rounds, strict=True))
         return fit_paced(rows, chain_s=alone_s, queued_s=queued_s, by_lane_s=by_lane_s)
 
 

@@ -116,6 +116,16 @@ def test_two_lanes_share_bytes_and_what_of_the_start_up_is_link_time(
     assert predict_exchange_s(layers, parse_strategy("unfused"), link) == pytest.approx(seconds)
 
 
+def test_sums_that_queue_up_follow_each_other_in_the_link() -> None:
+    """Three messages at once of α = 1 and β·n = 2, 4, 6: each has the link to itself, and none waits between."""
+    layers = plain_layers([0.0] * 3, [0.0] * 3, [15, 10, 5])
+    link = dataclasses.replace(serialised(costs(1.0, 0.1)), gap_s=100.0, queues=True)
+    landed_s = [
+        predict_exchange_s(layers, parse_strategy(f"unfused+{name}"), link) for name in ("fifo", "fifo(depth=1)")
+    ]
+    assert landed_s == pytest.approx([15.0, 315.0])
+
+
 @pytest.mark.parametrize(
     ("exchange", "num_gaps", "num_rounds"),
     [("all-reduce", 0, 14), ("all-gather", 1, 7), ("parameter-server", 2, 14), ("ring", 14, 14)],
@@ -124,7 +134,8 @@ def test_a_gap_is_as_long_before_any_primitive_and_takes_no_link(exchange: str, 
     """Two messages at once among eight ranks: they wait side by side, and their rounds share the link. Plain sums queue
     up in the library and have no gap."""
     layers = plain_layers([0.0] * 2, [0.0] * 2, [8, 8])
-    link = dataclasses.replace(serialised(given_costs(8, alpha_s=20e-6, beta_s_per_byte=0.0)), gap_s=300e-6)
+    alone = serialised(given_costs(8, alpha_s=20e-6, beta_s_per_byte=0.0))
+    link = dataclasses.replace(alone, gap_s=300e-6, queues=True)
     expected_s = num_gaps * 300e-6 + 2 * num_rounds * 20e-6
     assert predict_exchange_s(layers, parse_strategy(f"unfused+{exchange}"), link) == pytest.approx(expected_s)
 
