@@ -15,7 +15,7 @@ from time import perf_counter
 
 from torch import Tensor
 
-from baselines.api import AllReduce
+from baselines.api import AllReduce, UpdatePoint
 from baselines.strategy import Strategy
 from harness.engine.core import Action, Core, Landed, Start
 from harness.engine.dispatch import StaticDispatch
@@ -28,8 +28,9 @@ NUM_QUEUED = 64  # messages that the library holds at most; more would only keep
 
 def may_queue(strategy: Strategy) -> bool:
     """Whether its messages can wait in a library: one sum each, in an order known beforehand, as many side by side as
-    gloo has."""
-    return strategy.sums_in_known_order and strategy.ordering.depth == GLOO_AT_ONCE
+    gloo has, and nobody waits for one of them alone. A layer that does could not look past an older one under way."""
+    waits_for_all = strategy.update_point is UpdatePoint.AFTER_ALL
+    return waits_for_all and strategy.sums_in_known_order and strategy.ordering.depth == GLOO_AT_ONCE
 
 
 class StraightSums:

@@ -8,11 +8,13 @@ from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 
+import pytest
 import torch
 from torch import nn
 
 from baselines.strategy import parse_strategy
 from harness.engine.engine import Engine
+from harness.engine.straight import may_queue
 from harness.engine.transport import HeldByLibrary
 from harness.systems.ours import EngineSession
 from harness.trace import Recorder
@@ -92,3 +94,18 @@ def test_every_file_that_the_page_names_is_there() -> None:
     named = re.findall(r"`((?:harness|crossover|results|suites)/[\w/]+\.py)`", page)
     assert len(named) > 20
     assert [name for name in named if not (ROOT / name).is_file()] == []
+
+
+@pytest.mark.parametrize(
+    ("strategy", "queues"),
+    [
+        ("fixed-buckets", True),
+        ("fixed-buckets+at-pre-hook", False),
+        ("fixed-buckets+fifo(depth=1)", False),
+        ("fixed-buckets+p3", False),
+        ("fixed-buckets+half", False),
+    ],
+)
+def test_only_plain_sums_that_are_waited_for_together_queue_up(strategy: str, queues: bool) -> None:
+    """A layer that waits for its own must be able to look past an older message that is still under way."""
+    assert may_queue(parse_strategy(strategy)) == queues
