@@ -133,7 +133,8 @@ def settled_after(strategy: Strategy) -> int:
 
 
 class Adaptation:
-    """One rank's side, asked at every step boundary. `layer_clock` leaves out what `clock` shows of waiting."""
+    """One rank's side, asked at every step boundary. `layer_clock` leaves out what `clock` shows of waiting;
+    `num_queued` messages per lane may queue up in the library."""
 
     def __init__(
         self,
@@ -144,7 +145,9 @@ class Adaptation:
         device: torch.device | None = None,
         clock: Clock = perf_counter,
         layer_clock: Clock | None = None,
+        num_queued: int = 1,
     ) -> None:
+        self._num_queued = num_queued
         self._rank, self._world, self._device, self._clock = rank, world, device, clock
         self._needs_costs, self._tuner, self._knobs = strategy.needs_costs, strategy.tuning, strategy.knobs
         self.layers = LayerTimes(layer_clock or clock)
@@ -172,7 +175,9 @@ class Adaptation:
         self.layers.end_step(keep=number > 1)
         if self._needs_costs and number == 0:
             sizes = probe_sizes(sum(segment.nbytes for segment in segments))
-            self._link = yield from measure_link(strategy, sizes, self._rank, self._world, self._device, self._clock)
+            self._link = yield from measure_link(
+                strategy, sizes, self._rank, self._world, self._device, self._clock, num_queued=self._num_queued
+            )
         if self._needs_costs and number >= WARM_STEPS and (number - WARM_STEPS) % REVIEW_EVERY == 0:
             strategy = yield from self._review(strategy, segments, number)
         if self._tuner.num_trials and number >= WARM_STEPS:
@@ -269,33 +274,37 @@ def measure_link(
     world: int,
     device: torch.device | None,
     clock: Clock,
+    *,
+    num_queued: int = 1,
 ) -> Generator[Asked, tuple[Payload, ...], tuple[float, float]]:
     """α and β of one of many messages, by the time of sums of these bytes with nothing else to do.
 
     As many are in flight as the ordering allows, since plans take messages one after the other: what they wait for side
-    by side counts once. Takes about a second on a link of 200 Mbit/s. The first exchange, which may open connections,
-    does not count.
+    by side counts once. So many queue up on a lane as will in training. Takes about a second on a link of
+    200 Mbit/s. The first exchange, which may open connections, does not count.
     """
     times_s: dict[int, float] = {}
     yield from _exchanges(strategy, sizes[0], rank, world, device)
     for nbytes in sizes:
         count = max(1, ROW_BYTES // nbytes)
+        num_at_once = min(count, num_queued)
         repeats_s = []
         for _ in range(PROBE_REPEATS):
             start_s = clock()
-            for _ in range(count):
-                yield from _exchanges(strategy, nbytes, rank, world, device)
-            repeats_s.append((clock() - start_s) / count / strategy.ordering.depth)
+            for _ in range(count // num_at_once):
+                yield from _exchanges(strategy, nbytes, rank, world, device, num_at_once)
+            num_sent = count // num_at_once * num_at_once * strategy.ordering.depth
+            repeats_s.append((clock() - start_s) / num_sent)
         times_s[nbytes] = max(median(repeats_s), 1e-9)
     link = fit_link(times_s, relative=False)
     return link.alpha_s, link.beta_s_per_byte
 
 
 def _exchanges(
-    strategy: Strategy, nbytes: int, rank: int, world: int, device: torch.device | None
+    strategy: Strategy, nbytes: int, rank: int, world: int, device: torch.device | None, num_queued: int = 1
 ) -> Generator[Asked, tuple[Payload, ...], None]:
-    """The same exchange on every lane, in step."""
-    lanes = range(strategy.ordering.depth)
+    """The same exchange on every lane, in step; so many at once one behind the other on each."""
+    lanes = [*range(strategy.ordering.depth)] * num_queued
     sums = [Aggregate((torch.zeros(nbytes // 4, device=device),), How.SUM, PROBE) for _ in lanes]
     runs = [strategy.exchange.run(own, rank, world) for own in sums]
     try:

@@ -317,6 +317,7 @@ class Engine:
             self.transport.world,
             device=next((parameter.device for parameter in self.parameters.values()), None),
             layer_clock=lambda: perf_counter() - self._waited_s,
+            num_queued=self._core.num_lanes // self.strategy.ordering.depth,
         )
         # Hooks on every module slow forward, so they are there only where somebody wants the times.
         if not self.strategy.needs_costs:

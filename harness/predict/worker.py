@@ -25,7 +25,7 @@ from harness.engine.core import Action, Core, Landed, LinkTurn, LookAgain, Start
 from harness.engine.dispatch import StaticDispatch, make_plan
 from harness.engine.negotiate import Negotiation
 from harness.engine.reduction import Tagged
-from harness.engine.straight import NUM_QUEUED
+from harness.engine.straight import NUM_QUEUED, may_queue
 from harness.engine.traffic import Planned, Traffic, tensor_bytes
 from harness.engine.transport import CONTROL, Done
 from harness.predict.clock import PARK, Routine, Thread, carry, run_until
@@ -522,5 +522,7 @@ def bound(strategy: Strategy, layers: Layers, costs: LinkCosts) -> Strategy:
     """The strategy with its planning policies bound to these costs, as the engine binds them."""
     if not strategy.needs_costs:
         return strategy
-    link = costs.one_of_many(strategy.ordering.depth)
+    # messages that queue up are measured queued up
+    own = replace(costs, gap_s=0.0) if costs.queues and may_queue(strategy) else costs
+    link = own.one_of_many(strategy.ordering.depth)
     return strategy.bound(layers.costs(link.alpha_s, link.beta_s_per_byte))
