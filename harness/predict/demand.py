@@ -86,6 +86,11 @@ class _Ask:
     share: float
 
 
+def queues_up(strategy: Strategy, costs: LinkCosts) -> bool:
+    """Whether messages of `strategy` queue up in the link."""
+    return costs.queues and may_queue(strategy)
+
+
 @dataclass(slots=True)
 class Demands:
     """The demand of every message of `strategy` under `costs`. Raises: PredictError."""
@@ -101,7 +106,7 @@ class Demands:
     @property
     def queue_up(self) -> bool:
         """Whether messages queue up in the link."""
-        return self.costs.queues and may_queue(self.strategy)
+        return queues_up(self.strategy, self.costs)
 
     def of(self, message: Message) -> Demand:
         """What `message` asks for."""

@@ -25,12 +25,12 @@ from harness.engine.core import Action, Core, Landed, LinkTurn, LookAgain, Start
 from harness.engine.dispatch import StaticDispatch, make_plan
 from harness.engine.negotiate import Negotiation
 from harness.engine.reduction import Tagged
-from harness.engine.straight import NUM_QUEUED, may_queue
+from harness.engine.straight import NUM_QUEUED
 from harness.engine.traffic import Planned, Traffic, tensor_bytes
 from harness.engine.transport import CONTROL, Done
 from harness.predict.clock import PARK, Routine, Thread, carry, run_until
 from harness.predict.costs import LinkCosts, PredictError
-from harness.predict.demand import Demand, Demands
+from harness.predict.demand import Demand, Demands, queues_up
 from harness.predict.layers import Layers
 
 STALLED = 1e12  # by what computation takes longer while a codec has the device
@@ -523,6 +523,6 @@ def bound(strategy: Strategy, layers: Layers, costs: LinkCosts) -> Strategy:
     if not strategy.needs_costs:
         return strategy
     # messages that queue up are measured queued up
-    own = replace(costs, gap_s=0.0) if costs.queues and may_queue(strategy) else costs
+    own = replace(costs, gap_s=0.0) if queues_up(strategy, costs) else costs
     link = own.one_of_many(strategy.ordering.depth)
     return strategy.bound(layers.costs(link.alpha_s, link.beta_s_per_byte))
