@@ -36,7 +36,7 @@ def compute_s(layers: Layers, strategy: Strategy, costs: LinkCosts) -> float:
     """Forward, backward and update on one worker."""
     segments, engine = layers.segments, costs.engine
     if strategy.update_point is UpdatePoint.AT_PRE_HOOK:
-        update_s = sum(engine.eager_update_s(segment.nbytes) for segment in segments)
+        update_s = sum(engine.eager_update_s(len(own.segments), own.num_bytes) for own in layers.layers if own.segments)
     else:
         update_s = engine.whole_update_s(len(segments), layers.num_bytes)
     return layers.forward_s + layers.backward_s + engine.loop_s + update_s

@@ -273,14 +273,14 @@ def fit_engine(times: Sequence[RowTime]) -> EngineCosts:
         if large in by_row:
             extra_s = (by_row[large] - by_row[ENGINE_ROWS[-1]]) / large.num_tensors / large.num_bytes
             codecs[parse_strategy(codec).compression.card.name] = max(0.0, extra_s)
-    (eager,) = EAGER_ROWS
+    per_tensor_s, (eager,) = float(update[1]), EAGER_ROWS
     return EngineCosts(
         message_s=message_s,
         message_s_per_byte=per_byte,
         update_s=float(update[0]),
-        update_s_per_tensor=float(update[1]),
+        update_s_per_tensor=per_tensor_s,
         update_s_per_byte=float(update[2]),
-        eager_s_per_tensor=by_row[eager] / eager.num_tensors,
+        eager_s=max(0.0, by_row[eager] / eager.num_tensors - per_tensor_s),
         codec_s_per_byte=codecs,
     )
 

@@ -49,8 +49,8 @@ class Cost:
 class EngineCosts:
     """What the engine's thread and the optimizer do on a rank, in seconds: `message_s` and `message_s_per_byte` a
     message, `wake_s` a wake-up; a step's update is `update_s + update_s_per_tensor · tensors + update_s_per_byte ·
-    bytes`, and `eager_s_per_tensor` stands for the first two where each parameter is updated by itself; `loop_s` is
-    what a step takes beside layers, messages and update.
+    bytes`, and `eager_s` stands for the first where a layer is updated by itself; `loop_s` is what a step takes beside
+    layers, messages and update.
     `device_codec_s_per_byte` is what is charged for compression before and after the way, in which the device computes
     nothing else (`harness/predict/codecs.py`)."""
 
@@ -60,7 +60,7 @@ class EngineCosts:
     update_s: float = 0.0
     update_s_per_tensor: float = 0.0
     update_s_per_byte: float = 0.0
-    eager_s_per_tensor: float = 0.0
+    eager_s: float = 0.0
     loop_s: float = 0.0
     codec_s_per_byte: Mapping[str, float] = field(default_factory=dict)
     device_codec_s_per_byte: tuple[float, float] = (0.0, 0.0)
@@ -73,9 +73,9 @@ class EngineCosts:
         """One optimizer step over the whole model."""
         return self.update_s + self.update_s_per_tensor * num_tensors + self.update_s_per_byte * num_bytes
 
-    def eager_update_s(self, num_bytes: float) -> float:
-        """One optimizer step over a single parameter."""
-        return self.eager_s_per_tensor + self.update_s_per_byte * num_bytes
+    def eager_update_s(self, num_tensors: int, num_bytes: float) -> float:
+        """One optimizer step over a layer alone."""
+        return self.eager_s + self.update_s_per_tensor * num_tensors + self.update_s_per_byte * num_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

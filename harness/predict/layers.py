@@ -21,6 +21,11 @@ class Layer:
     backward_s: float
     segments: tuple[Segment, ...]
 
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of its gradients."""
+        return sum(segment.nbytes for segment in self.segments)
+
 
 @dataclass(frozen=True, slots=True)
 class Layers:
@@ -46,7 +51,7 @@ class Layers:
     @property
     def num_bytes(self) -> int:
         """Bytes of all gradients."""
-        return sum(segment.nbytes for segment in self.segments)
+        return sum(layer.num_bytes for layer in self.layers)
 
     def costs(self, alpha_s: float, beta_s_per_byte: float) -> Costs:
         """What a policy that plans ahead is bound to."""

@@ -305,10 +305,11 @@ class Worker:
             yield from self._compute(self._update_s if step else 0.0)
             self._device_free_s = self.clock.now_s
             for layer in self._layers.layers:
-                if step and self._eager:
+                if step and self._eager and layer.segments:
                     for segment in layer.segments:
                         yield from self._wait(partial(self._has_landed, segment.name))
-                        yield from self._compute(self._interpreted(self._costs.engine.eager_update_s(segment.nbytes)))
+                    update_s = self._costs.engine.eager_update_s(len(layer.segments), layer.num_bytes)
+                    yield from self._compute(self._interpreted(update_s))
                 yield from self._launch(layer.forward_s)
             # all but the last micro-batch send nothing, so it does not matter which one's forward came first
             yield from self._launch(self._num_extra * (self._layers.forward_s + self._layers.backward_s))

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
+import torch
 from torch import Tensor, nn
 
 from baselines.api import OptimizerSpec, UpdatePoint
@@ -179,12 +180,20 @@ class EngineSession(PlainSession):
         self._engine.close()
 
 
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """Parameters that are updated together, in one call: a call takes longer than the arithmetic of a small tensor."""
+
+    names: list[str]
+    optimizer: torch.optim.Optimizer
+
+
 class EagerSession(EngineSession):
     """Update at the next forward's pre-hooks: a module waits for its own parameters only.
 
-    One optimizer a parameter, which for element-wise rules gives the same weights. A parameter
-    shared by modules is updated before the first of them; what no module's forward touched is
-    updated before backward. `paused` is called wherever a forward really had to wait.
+    One optimizer per module, which for rules that look at one parameter at a time gives the same weights. A parameter
+    shared by modules is updated, with those of the first that has it, before the first of them runs; what no module's
+    forward touched is updated before backward. `paused` is called wherever a forward really had to wait.
     """
 
     def __init__(
@@ -192,35 +201,44 @@ class EagerSession(EngineSession):
     ) -> None:
         super().__init__(model, optimizer, engine)
         self._paused = paused
-        self._optimizers = {name: optimizer.build([(name, parameter)]) for name, parameter in engine.parameters.items()}
-        self._pending: dict[str, None] = {}
+        self._groups: list[_Group] = []
+        self._pending: dict[int, _Group] = {}  # by place, in order of forward
         self._first = True
         names = {id(parameter): name for name, parameter in engine.parameters.items()}
+        place_of: dict[str, int] = {}
         for module in model.modules():
             # A module's own parameters: a container would wait for those of all its children at once.
             own = [names[id(p)] for p in module.parameters(recurse=False) if id(p) in names]
+            fresh = [name for name in own if name not in place_of]
+            if fresh:
+                place_of.update(dict.fromkeys(fresh, len(self._groups)))
+                self._groups.append(_Group(fresh, optimizer.build([(n, engine.parameters[n]) for n in fresh])))
             if own:
-                module.register_forward_pre_hook(self._pre_hook(own))
+                module.register_forward_pre_hook(self._pre_hook(sorted({place_of[name] for name in own})))
+        self._place_of = place_of
 
-    def _pre_hook(self, own: list[str]) -> Callable[[nn.Module, object], None]:
+    def _pre_hook(self, places: list[int]) -> Callable[[nn.Module, object], None]:
         def apply(_: nn.Module, __: object) -> None:
-            for name in own:
-                self._apply(name)
+            for place in places:
+                self._apply(place)
 
         return apply
 
-    def _apply(self, name: str) -> None:
-        if name in self._pending:
-            if self._engine.wait_for(name):
-                self._paused()
-            if not (self._muted and self._adopts):
-                self._optimizers[name].step()
-            self._optimizers[name].zero_grad()
-            del self._pending[name]
+    def _apply(self, place: int) -> None:
+        group = self._pending.pop(place, None)
+        if group is None:
+            return
+        # All of them are waited for, whether or not one of them had to be.
+        waits = [self._engine.wait_for(name) for name in group.names]
+        if any(waits):
+            self._paused()
+        if not (self._muted and self._adopts):
+            group.optimizer.step()
+        group.optimizer.zero_grad()
 
     def _apply_all(self) -> None:
-        for name in list(self._pending):
-            self._apply(name)
+        for place in list(self._pending):
+            self._apply(place)
 
     def wait(self) -> None:
         """Nothing to wait for between steps, but once: the engine agrees on its layout after the first one."""
@@ -237,7 +255,8 @@ class EagerSession(EngineSession):
         super().backward(loss)
         if self._last:
             # In order of forward, so that what is updated outside a hook comes in the order in which it is needed.
-            self._pending = dict.fromkeys(reversed(self._engine.parameters))
+            places = dict.fromkeys(self._place_of[name] for name in reversed(self._engine.parameters))
+            self._pending = {place: self._groups[place] for place in places}
 
     def finish(self) -> None:
         """Wait for everything and update what is left."""

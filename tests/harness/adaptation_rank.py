@@ -20,8 +20,8 @@ from harness.engine.engine import Engine
 from harness.engine.transport import ProcessGroupTransport
 from harness.trace import Recorder
 
-NUM_STEPS = 45  # bound at step 3, reviewed at 23 and 43
-SLOW_FROM = 23
+NUM_STEPS = 48  # bound at step 6, reviewed at 26 and 46
+SLOW_FROM = 26
 NUM_LAYERS = 4
 
 

@@ -359,7 +359,7 @@ def test_weights_are_those_of_plain_averaging_bit_for_bit(text: str, whats: set[
 
 def test_error_feedback_keeps_its_residuals_while_messages_change() -> None:
     """Residuals are kept by parameter: nothing is lost where a tuner cuts other messages."""
-    models, engines = train("slices(slice_elements=3)+bayesian(trials=4, steps=2)+half+error-feedback", 14)
+    models, engines = train("slices(slice_elements=3)+bayesian(trials=4, steps=2)+half+error-feedback", WARM_STEPS + 4 * 2 + 3)
     assert {one.what for one in engines[0].adapted} == {"tried", "chosen"}
     for name, parameter in models[0].items():
         assert torch.equal(parameter, models[1][name]), name
@@ -369,7 +369,7 @@ def test_error_feedback_keeps_its_residuals_while_messages_change() -> None:
 
 @pytest.mark.timeout(150)  # two processes that import torch, beside whatever else runs
 def test_real_ranks_are_bound_alike_and_again_when_layers_slow_down(tmp_path: Path) -> None:
-    """Rank 1's layers are slower than rank 0's; from step 23 on all are four times slower."""
+    """Rank 1's layers are slower than rank 0's; from step 26 on all are four times slower."""
     program = Path(__file__).with_name("adaptation_rank.py")
     environment = {**os.environ, "PYTHONPATH": str(CHECKOUT), "GLOO_SOCKET_IFNAME": "lo"}
     ranks = [
