@@ -48,7 +48,8 @@ class Bench:
     `num_local` is how many ranks are on this machine (default: all). Traces of trials that ask for
     one go to `traces`. Costs of jobs measured in an exclusive trial serve as the prediction beside the trials of
     other sharings with the same jobs and repeat. With `foresees`, what messages cost is measured on every fabric before
-    its first trial, and the step time of each trial of one job predicted from that. With `limits`, trials beyond them
+    its first trial, on the paced one anew for each repeat, and the step time of each trial of one job predicted from
+    that. With `limits`, trials beyond them
     are invalid.
     """
 
@@ -66,7 +67,7 @@ class Bench:
         self._limits = limits
         # Ranks of a launcher are its children as we are, and so the run's own.
         self._machine = MachineWatch(None if num_local is None else os.getppid())
-        self._calibrated: dict[FabricSpec, Calibrated] = {}
+        self._calibrated: dict[tuple[FabricSpec, int], Calibrated] = {}  # by fabric and repeat
         self._links: dict[FabricSpec, LinkModel | None] = {}
         self._costs: dict[tuple[str, FabricSpec, int], tuple[JobCosts, ...]] = {}
         self._layers: dict[WorkloadSpec, tuple[Layers, str]] = {}
@@ -129,8 +130,9 @@ class Bench:
 
     @property
     def calibration(self) -> Calibration:
-        """What was measured of messages so far."""
-        return Calibration(entries=tuple(self._calibrated.values()), environment=self._environment)
+        """What was measured of messages so far, the last of each fabric."""
+        latest = {fabric: entry for (fabric, _), entry in self._calibrated.items()}
+        return Calibration(entries=tuple(latest.values()), environment=self._environment)
 
     def _foretold(self, trial: Trial) -> Prediction | None:
         """The step time before the trial is run, where it can be known. Raises: LabLost, FabricError."""
@@ -142,16 +144,22 @@ class Bench:
             return predicted_step(trial, *self._recorded(trial.jobs[0].workload))
         if not self._foresees or why_unpredictable(trial):
             return None
+        entry = self._calibrated_for(trial)
+        foretold = predict_trial(trial, Calibration(entries=(entry,), environment=self._environment))
+        return None if isinstance(foretold, str) else foretold
+
+    def _calibrated_for(self, trial: Trial) -> Calibrated:
+        """What messages cost on the trial's fabric. A paced link's costs are given and this machine's measured, whose
+        speed changes within minutes: beside each repeat."""
         is_paced = trial.fabric.kind is FabricKind.PACED
-        fabric = PACED_LINK if is_paced else trial.fabric  # a paced link's costs are given, the engine's are not
-        if fabric not in self._calibrated:
+        key = (PACED_LINK, trial.repeat) if is_paced else (trial.fabric, 0)
+        if key not in self._calibrated:
             try:
-                measured = measure_paced(self._runner) if is_paced else measure_one(fabric, self._runner)
-                self._calibrated[fabric] = measured
+                measured = measure_paced(self._runner) if is_paced else measure_one(trial.fabric, self._runner)
             except PredictError as error:
                 raise LabLost(str(error)) from error
-        foretold = predict_trial(trial, self.calibration)
-        return None if isinstance(foretold, str) else foretold
+            self._calibrated[key] = measured
+        return self._calibrated[key]
 
     def _recorded(self, workload: WorkloadSpec) -> tuple[Layers, str]:
         """The layer times of a workload on its device, recorded once on one thread, and where they are from."""

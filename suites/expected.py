@@ -38,6 +38,7 @@ UNSHAPED_BPS = 8e9  # loopback
 START_S, HOST_S = 0.15, 0.1  # of a trial, and more for each of its hosts
 LIBRARY_START_S = 6.0  # hosts, and processes that import torch and meet
 OPEN_S = 3.0  # hosts and links, once a fabric
+MACHINE_S = 26.0  # what surrounds a paced link, measured on this machine (`harness.predict.paced`)
 BIND_S, PROPOSE_S = 1.0, 0.15  # measuring costs while training, and a tuner's thinking about a trial
 NEGOTIATED_MESSAGES = 4  # about as many a step where no plan says it, in other systems too
 SAMPLE_S = {"resnet20": 2.3e-4, "bert_tiny": 4.4e-3}  # forward and backward on one core
@@ -110,24 +111,28 @@ def _pipelined_s(trial: Trial) -> float:
 
 
 def expected_each_s(trials: Iterable[Trial], *, foresees: bool = False) -> list[float]:
-    """The same for each in this order, with what the first on a fabric takes to bring that up and calibrate it.
+    """The same for each in this order, with what the first on a fabric takes to bring that up and calibrate it, on the
+    paced one the first of each repeat.
 
     `foresees`: step times are predicted too, from more micro-benchmarks.
     """
-    seen, found = set[FabricSpec](), []
+    seen, found = set[FabricSpec | int](), []
     for trial in trials:
-        is_known = trial.fabric in seen or trial.collective is not None
+        place = trial.repeat if trial.fabric.kind is FabricKind.PACED else trial.fabric
+        is_known = place in seen or trial.collective is not None
         first_s = 0.0 if is_known else calibration_s(trial.fabric, foresees=foresees)
         if trial.collective is None:
-            seen.add(trial.fabric)
+            seen.add(place)
         found.append(expected_s(trial) + first_s)
     return found
 
 
 def calibration_s(fabric: FabricSpec, *, foresees: bool) -> float:
     """Seconds until a fabric's hosts are up and its α and β known."""
-    if fabric.kind is FabricKind.PACED or not fabric.kind.has_processes:
+    if not fabric.kind.has_processes:
         return 0.0
+    if fabric.kind is FabricKind.PACED:
+        return MACHINE_S if foresees else 0.0
     costs = _costs(fabric, fabric.num_ranks)
     each_s = [row.num_tensors * costs.of(RING_STEPS).seconds(row.num_bytes) for row in RING_ROWS]
     return OPEN_S + (1 + NUM_REPEATS) * sum(each_s) * (EVERYTHING_ELSE if foresees else 0.5)

@@ -359,7 +359,9 @@ def test_weights_are_those_of_plain_averaging_bit_for_bit(text: str, whats: set[
 
 def test_error_feedback_keeps_its_residuals_while_messages_change() -> None:
     """Residuals are kept by parameter: nothing is lost where a tuner cuts other messages."""
-    models, engines = train("slices(slice_elements=3)+bayesian(trials=4, steps=2)+half+error-feedback", WARM_STEPS + 4 * 2 + 3)
+    models, engines = train(
+        "slices(slice_elements=3)+bayesian(trials=4, steps=2)+half+error-feedback", WARM_STEPS + 4 * 2 + 3
+    )
     assert {one.what for one in engines[0].adapted} == {"tried", "chosen"}
     for name, parameter in models[0].items():
         assert torch.equal(parameter, models[1][name]), name

@@ -324,3 +324,19 @@ def test_a_real_cell_takes_as_long_as_foretold() -> None:
     assert record.status is Status.OK, record.reason
     assert isinstance(told, Prediction)
     assert told.step_time_s == pytest.approx(median(record.jobs[0].step_times_s()), rel=0.15)
+
+
+def test_a_paced_trial_is_foretold_from_what_was_measured_beside_its_repeat(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A processor that is faster in one repeat than in another does not make predictions wrong in either."""
+    by_lane_s = iter((0.25, 0.35))
+    measured = lambda _: fit_paced(rows_of(TRUE), chain_s=0.2, queued_s=0.202, by_lane_s=next(by_lane_s))  # noqa: E731
+    monkeypatch.setattr("harness.bench.measure_paced", measured)
+    with Bench(foresees=True) as bench:
+        told = [bench._foretold(replace(asked(PACED, "unfused+fifo(depth=1)"), repeat=repeat)) for repeat in (0, 0, 1)]
+        (kept,) = bench.calibration.entries
+    first, again, later = (prediction.step_time_s for prediction in told if prediction is not None)
+    assert first is not None
+    assert first == again
+    assert later is not None
+    assert later > first
+    assert gap_of(kept.costs) > 1e-3

@@ -19,7 +19,7 @@ from harness.trial import Job, Trial
 from models.workload import Device, WorkloadSpec
 from results.codec import from_jsonable
 from results.record import Record, Status, read_record
-from suites.expected import calibration_s, expected_each_s, expected_s, step_parts
+from suites.expected import MACHINE_S, calibration_s, expected_each_s, expected_s, step_parts
 from suites.progress import LINE_EVERY_S, ProgressBar, ProgressLines, RunProgress, time_left
 
 REFERENCE = Path(__file__).parents[2] / "results" / "reference"
@@ -102,8 +102,16 @@ def test_the_first_trial_on_a_fabric_calibrates_it() -> None:
     first = [calibration_s(trial.fabric, foresees=True) for trial in trials]
     assert found == pytest.approx([plain[0] + first[0], plain[1], plain[2] + first[2], plain[3]])
     assert first[2] > first[0] > calibration_s(trials[0].fabric, foresees=False) > 0
-    paced = FabricSpec(kind=FabricKind.PACED, num_hosts=4, rate_bps=200e6)
-    assert calibration_s(paced, foresees=True) == 0
+
+
+def test_the_first_paced_trial_of_each_repeat_measures_the_machine() -> None:
+    paced = [FabricSpec(kind=FabricKind.PACED, num_hosts=num, rate_bps=200e6) for num in (4, 8)]
+    trials = [one(fabric=fabric, repeat=repeat) for repeat in range(2) for fabric in paced]
+    extra = [
+        found - expected_s(trial) for found, trial in zip(expected_each_s(trials, foresees=True), trials, strict=True)
+    ]
+    assert extra == pytest.approx([MACHINE_S, 0.0, MACHINE_S, 0.0])
+    assert calibration_s(paced[0], foresees=False) == 0
 
 
 def test_the_bar_moves_by_seconds_and_a_kept_record_shortens_the_whole() -> None:
