@@ -10,7 +10,7 @@ from torch.nn import functional
 from baselines.api import Costs, Message
 from baselines.ordering.p3 import P3
 from baselines.ordering.tictac import TicTac
-from harness.engine.adaptation import needs_of
+from harness.engine.adaptation import WARM_STEPS, needs_of
 from harness.engine.layer_graph import ModuleGraph
 from harness.engine.layout import lay_out, trainable_parameters
 
@@ -119,7 +119,7 @@ def test_attentions_longest_projection_goes_first() -> None:
 def test_the_engine_looks_at_the_graph_of_the_first_forward_and_binds_to_it() -> None:
     model = Block()
     engine = engine_alone(model, "unfused+tictac")
-    for _ in range(6):
+    for _ in range(WARM_STEPS + 1):
         engine.begin_step()
         model(torch.ones(3, 4)).square().mean().backward()
         engine.end_backward()
