@@ -186,7 +186,8 @@ class LookAhead:
 class Coordinator:
     """Rank 0's side of a negotiated step: asks packing and ordering, on the globally ready set.
 
-    `plan` holds all messages of a rank-invariant packing. A window is told in at most `capacity` numbers.
+    `plan` holds all messages of a rank-invariant packing, and `needs` what they need (default: worked out, which walks
+    over all of them). A window is told in at most `capacity` numbers.
     """
 
     packing: Packing
@@ -194,6 +195,7 @@ class Coordinator:
     segments: Sequence[Segment]
     plan: tuple[Message, ...] | None = None
     capacity: int | None = None
+    needs: Needs | None = None
     _cycle_s: float = DEFAULT_CYCLE_S
     _unpacked: list[Segment] = field(default_factory=list)
     _waiting: Waiting = field(init=False)
@@ -208,7 +210,7 @@ class Coordinator:
             self.plan = make_plan(self.packing, self.segments)
         self._waiting = Waiting(self.ordering)
         self._credit_bytes = credit_of(self.ordering)
-        self._needs = needs_of(self.plan or ())
+        self._needs = needs_of(self.plan or ()) if self.needs is None else self.needs
         self._missing = list(self._needs.num_parameters)
 
     @property

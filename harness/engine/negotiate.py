@@ -65,7 +65,7 @@ class Negotiation:
         num_numbers = min(len(self._plan), LARGEST_WINDOW) if self._plan is not None else 0
         self._capacity = num_numbers or (NUMBERS_A_SEGMENT + 1) * max(len(segments), 16)
         self._coordinator = (
-            Coordinator(strategy.packing, strategy.ordering, segments, self._plan, self._capacity)
+            Coordinator(strategy.packing, strategy.ordering, segments, self._plan, self._capacity, self._needs)
             if rank == 0
             else None
         )

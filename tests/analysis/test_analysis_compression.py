@@ -190,7 +190,7 @@ def test_papers_and_sceptics_are_judged_by_numbers(summary: Summary) -> None:
     assert "0 of 2 set-ups" in few.sentence
     assert "one core of a processor" in few.sentence
     fast = claim(summary, "The sceptics (Zhang et al., NetAI 2020): at 100")
-    assert fast.outcome is Outcome.MET  # 90 of 93 ms
+    assert fast.outcome is Outcome.MET  # 90 of 92 ms
     slow = claim(summary, "The sceptics (Zhang et al., NetAI 2020): at 10 ")
     assert slow.outcome is Outcome.MISSED  # 90 of 150 ms
     assert len(outcomes) == len(summary.claims)
