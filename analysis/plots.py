@@ -114,7 +114,7 @@ def step_times(setting: SettingRow, palette: Mapping[str, str]) -> Figure:
     axes.set_xlim(0, last_ms)
     for place, row in enumerate(rows):
         _beyond_text(axes, place, sum(step * 1e3 > last_ms for step in row.steps_s))
-    theme.label(axes, setting.title, f"ms a step, slowest rank ({setting.evidence}, {theme.repeats(rows)})")
+    theme.label(axes, setting.title, f"ms per step, slowest rank ({setting.evidence}, {theme.repeats(rows)})")
     return figure
 
 

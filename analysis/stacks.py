@@ -34,7 +34,7 @@ def breakdown(setting: SettingRow) -> Figure | None:
     rows = setting.competitors
     ideal = setting.ideal
     bars = [(row.name, row.phases, row.step_time_s.median) for row in rows]
-    x_label = f"ms a step ({setting.evidence}, {theme.repeats(rows)})"
+    x_label = f"ms per step ({setting.evidence}, {theme.repeats(rows)})"
     return _phase_bars(bars, setting.title, x_label, ideal.step_time_s.median if ideal else None)
 
 
@@ -46,7 +46,7 @@ def shared_breakdown(pair: PairRow) -> Figure | None:
     bars = [(f"{row.label}: {job.name}", job.phases, job.step_time_s.median) for row in rows for job in row.jobs]
     title = pair.title.removeprefix(f"{pair.group}: ")
     repeats = theme.repeats_of([job.step_time_s.n for row in rows for job in row.jobs])
-    return _phase_bars(bars, title, f"ms a step ({pair.evidence}, {repeats})", None)
+    return _phase_bars(bars, title, f"ms per step ({pair.evidence}, {repeats})", None)
 
 
 def sent_bytes(setting: SettingRow) -> Figure | None:

@@ -55,7 +55,7 @@ def bits_and_time(rows: Sequence[MethodRow]) -> Figure:
     bits.set_xlabel("bits a parameter, step and rank (log)", loc="right")
     time.set_xlim(left=0)
     time.set_xlabel(
-        f"ms a step ({rows[0].evidence}, {theme.repeats_of([len(row.by_repeat) for row in rows])})", loc="right"
+        f"ms per step ({rows[0].evidence}, {theme.repeats_of([len(row.by_repeat) for row in rows])})", loc="right"
     )
     for part in (bits, time):
         part.grid(axis="y", visible=False)

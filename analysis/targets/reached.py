@@ -105,7 +105,7 @@ def _where(key: Key, record: Record) -> str:
 
 
 def _dense(cells: Sequence[Cell]) -> Cell | None:
-    """What the suite calls dense; else, of those that send the most bytes a step, the one that ends best."""
+    """What the suite calls dense; else, of those that send the most bytes per step, the one that ends best."""
     named = [records for records in cells if _role(records) is Role.DENSE]
     if named:
         return named[0]

@@ -50,7 +50,7 @@ def add_predict(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         "--alpha", type=float, metavar="S", help="seconds of start-up a ring step, instead of measured"
     )
     predict.add_argument(
-        "--beta", type=float, metavar="S", help="with --alpha: seconds a byte (default: from the rate)"
+        "--beta", type=float, metavar="S", help="with --alpha: seconds per byte (default: from the rate)"
     )
     predict.add_argument("--slowdown", type=float, default=0.0, metavar="X", help="of computation beside messages")
     predict.add_argument("--out", type=named_path, metavar="DIR", help="also write records, labelled simulated")
