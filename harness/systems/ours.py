@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -180,7 +180,7 @@ class EngineSession(PlainSession):
         self._engine.close()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class _Group:
     """Parameters that are updated together, in one call: a call takes longer than the arithmetic of a small tensor."""
 
@@ -201,33 +201,31 @@ class EagerSession(EngineSession):
     ) -> None:
         super().__init__(model, optimizer, engine)
         self._paused = paused
-        self._groups: list[_Group] = []
-        self._pending: dict[int, _Group] = {}  # by place, in order of forward
+        self._group_of: dict[str, _Group] = {}
+        self._pending: dict[_Group, None] = {}  # in order of forward
         self._first = True
         names = {id(parameter): name for name, parameter in engine.parameters.items()}
-        place_of: dict[str, int] = {}
         for module in model.modules():
             # A module's own parameters: a container would wait for those of all its children at once.
             own = [names[id(p)] for p in module.parameters(recurse=False) if id(p) in names]
-            fresh = [name for name in own if name not in place_of]
+            fresh = [name for name in own if name not in self._group_of]
             if fresh:
-                place_of.update(dict.fromkeys(fresh, len(self._groups)))
-                self._groups.append(_Group(fresh, optimizer.build([(n, engine.parameters[n]) for n in fresh])))
+                group = _Group(fresh, optimizer.build([(name, engine.parameters[name]) for name in fresh]))
+                self._group_of.update(dict.fromkeys(fresh, group))
             if own:
-                module.register_forward_pre_hook(self._pre_hook(sorted({place_of[name] for name in own})))
-        self._place_of = place_of
+                module.register_forward_pre_hook(self._pre_hook(dict.fromkeys(map(self._group_of.__getitem__, own))))
 
-    def _pre_hook(self, places: list[int]) -> Callable[[nn.Module, object], None]:
+    def _pre_hook(self, groups: Iterable[_Group]) -> Callable[[nn.Module, object], None]:
         def apply(_: nn.Module, __: object) -> None:
-            for place in places:
-                self._apply(place)
+            for group in groups:
+                self._apply(group)
 
         return apply
 
-    def _apply(self, place: int) -> None:
-        group = self._pending.pop(place, None)
-        if group is None:
+    def _apply(self, group: _Group) -> None:
+        if group not in self._pending:
             return
+        del self._pending[group]
         # All of them are waited for, whether or not one of them had to be.
         waits = [self._engine.wait_for(name) for name in group.names]
         if any(waits):
@@ -237,8 +235,8 @@ class EagerSession(EngineSession):
         group.optimizer.zero_grad()
 
     def _apply_all(self) -> None:
-        for place in list(self._pending):
-            self._apply(place)
+        for group in list(self._pending):
+            self._apply(group)
 
     def wait(self) -> None:
         """Nothing to wait for between steps, but once: the engine agrees on its layout after the first one."""
@@ -255,8 +253,7 @@ class EagerSession(EngineSession):
         super().backward(loss)
         if self._last:
             # In order of forward, so that what is updated outside a hook comes in the order in which it is needed.
-            places = dict.fromkeys(self._place_of[name] for name in reversed(self._engine.parameters))
-            self._pending = {place: self._groups[place] for place in places}
+            self._pending = dict.fromkeys(self._group_of[name] for name in reversed(self._engine.parameters))
 
     def finish(self) -> None:
         """Wait for everything and update what is left."""
