@@ -47,10 +47,12 @@ PROBE_WORLD = 2  # a compressor asks for the same whatever the number of ranks
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demand(Planned):
-    """Of one message, beside the bytes that a rank sends: the gaps before its primitives, their start-up and transfer
-    in seconds alone on the link, the seconds that the engine needs for it, and those of compression before and after
-    its way, if they are charged to the device. `queues`: it goes behind others that queue up in the link."""
+    """Of one message, beside the bytes that a rank sends: the number of its primitives that have a gap before them, the
+    seconds of these gaps, start-up and transfer in seconds alone on the link, the seconds that the engine needs for it,
+    and those of compression before and after its way, if they are charged to the device. `queues`: it goes behind
+    others that queue up in the link."""
 
+    num_gaps: int = 0
     gap_s: float = 0.0
     alpha_s: float = 0.0
     bytes_s: float = 0.0
@@ -61,7 +63,7 @@ class Demand(Planned):
 
     def __add__(self, other: Demand) -> Demand:
         return Demand(
-            gap_s=self.gap_s + other.gap_s,
+            num_gaps=self.num_gaps + other.num_gaps,
             alpha_s=self.alpha_s + other.alpha_s,
             bytes_s=self.bytes_s + other.bytes_s,
             sent_bytes=self.sent_bytes + other.sent_bytes,
@@ -113,16 +115,19 @@ class Demands:
         compression = self.strategy.compression
         engine, num_bytes = self.costs.engine, message.nbytes
         own_s = engine.codec_s_per_byte.get(compression.card.name, 0.0) * num_bytes
-        total = Demand(engine_s=engine.on_message_s(num_bytes) + own_s)
+        engine_s = engine.on_message_s(num_bytes, queues=self.queue_up)
+        total = Demand(engine_s=engine_s + own_s)
         if any(engine.device_codec_s_per_byte):  # its own work is done meanwhile
             before_s, after_s = (max(own_s / 2, each * num_bytes) for each in engine.device_codec_s_per_byte)
-            total = Demand(engine_s=engine.on_message_s(num_bytes), before_s=before_s, after_s=after_s)
+            total = Demand(engine_s=engine_s, before_s=before_s, after_s=after_s)
         asks = chain(self._asks, repeat(self._asks[-1]))  # a probe may be too small for all that a message asks for
         for sent_bytes, ask in zip(self._payload_bytes(message), asks, strict=False):
             fixed, per_byte = self._exchange(ask.how, ask.equal_sizes)
             total += fixed
             total += Demand(bytes_s=sent_bytes * per_byte.bytes_s, sent_bytes=sent_bytes * per_byte.sent_bytes)
-        return replace(total, queues=self.queue_up)
+        num_gaps, link_s = total.num_gaps, total.alpha_s + total.bytes_s
+        gap_s = num_gaps * self.costs.gap_before_s(link_s / num_gaps) if num_gaps else 0.0
+        return replace(total, gap_s=gap_s, queues=self.queue_up)
 
     def _payload_bytes(self, message: Message) -> tuple[float, ...]:
         """Bytes of each aggregate of `message`; a compressor that knows shapes may ask for other than a probe."""
@@ -145,7 +150,7 @@ class Demands:
                 bytes_s=(twice.bytes_s - once.bytes_s) / step, sent_bytes=(twice.sent_bytes - once.sent_bytes) / step
             )
             fixed = Demand(
-                gap_s=once.gap_s,
+                num_gaps=once.num_gaps,
                 alpha_s=once.alpha_s,
                 bytes_s=once.bytes_s - step * per_byte.bytes_s,
                 sent_bytes=once.sent_bytes - step * per_byte.sent_bytes,
@@ -189,7 +194,7 @@ class Demands:
             return Demand()
         cost = self.costs.of(type(primitive).__name__)
         return Demand(
-            gap_s=0.0 if self.queue_up else self.costs.gap_s,
+            num_gaps=int(not self.queue_up),
             alpha_s=cost.alpha_s,
             bytes_s=cost.beta_s_per_byte * num_bytes,
             sent_bytes=sent,

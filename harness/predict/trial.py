@@ -119,8 +119,8 @@ def foretell_job(job: Job, layers: Layers, costs: LinkCosts, slowdown: float = 0
         raise PredictError(f"local-steps(n={strategy.local_steps}): steps that exchange differ from those that do not")
     if job.system.startswith("local"):
         # Without communication messages still go through the clock, and cost nothing.
-        costs = replace(costs, primitives={name: Cost(0.0, 0.0) for name in costs.primitives}, gap_s=0.0)
-        costs = replace(costs, engine=replace(costs.engine, message_s=0.0, message_s_per_byte=0.0, wake_s=0.0))
+        nothing = {name: Cost(0.0, 0.0) for name in costs.primitives}
+        costs = replace(costs.queued_up(), primitives=nothing, engine=costs.engine.without_messages())
     if strategy.tuning.num_trials and strategy.knobs:
         strategy = tuned(strategy, layers, costs)
         chosen = ", ".join(f"{knob} = {value:g}" for knob, value in strategy.settings.items())

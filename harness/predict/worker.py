@@ -206,7 +206,7 @@ class Medium:
         assert isinstance(primitive, Gather | Broadcast), f"{primitive} is no control primitive"
         cost = self.costs.of(type(primitive).__name__)
         bytes_s = cost.beta_s_per_byte * tensor_bytes(primitive) / self.costs.size_scale
-        return self.costs.phases(cost.alpha_s, bytes_s, self.costs.gap_s)
+        return self.costs.phases(cost.alpha_s, bytes_s, self.costs.gap_before_s(cost.alpha_s + bytes_s))
 
 
 def tell(asked: Mapping[int, tuple[Primitive | Planned, Done]]) -> None:
@@ -256,6 +256,7 @@ class Worker:
         self.totals, self.marks = Totals(), list[Totals]()
         self._answers: deque[tuple[int, Payload] | None] = deque()
         self._carried: dict[int, Demand] = {}
+        self._control = Demand(engine_s=self._costs.engine.by_lane_s)  # beside what the medium knows of it
         self._num_busy, self._busy_since_s = 0, 0.0
         self._device_free_s = self._interpreter_free_s = 0.0
         self._slowdown, self._num_extra = slowdown, num_micro_batches - 1
@@ -444,10 +445,9 @@ class Worker:
                 yield from self._carry_out(self._core.link_granted())
             elif answer is not None:
                 lane, payload = answer
-                if lane != CONTROL:
-                    demand = self._carried.pop(lane)
-                    yield from self._codec(demand.after_s)
-                    yield self._interpreted(demand.engine_s / 2)
+                demand = self._carried.pop(lane)
+                yield from self._codec(demand.after_s)
+                yield self._interpreted(demand.engine_s / 2)
                 yield from self._carry_out(self._core.answered(lane, payload))
             while (actions := self._core.send()) is not None:
                 yield from self._carry_out(actions)
@@ -457,11 +457,11 @@ class Worker:
         for action in actions:
             match action:
                 case Start(lane, primitive):
-                    if isinstance(primitive, Demand):
-                        self._carried[lane] = primitive
-                        self._change_busy(1)
-                        yield self._interpreted(primitive.engine_s / 2)
-                        yield from self._codec(primitive.before_s)
+                    demand = primitive if isinstance(primitive, Demand) else self._control
+                    self._carried[lane] = demand
+                    self._change_busy(int(lane != CONTROL))
+                    yield self._interpreted(demand.engine_s / 2)
+                    yield from self._codec(demand.before_s)
                     self._medium.start(self._rank, lane, primitive, partial(self._receive, lane))
                 case Landed():
                     self._change_busy(-1)
@@ -524,6 +524,6 @@ def bound(strategy: Strategy, layers: Layers, costs: LinkCosts) -> Strategy:
     if not strategy.needs_costs:
         return strategy
     # messages that queue up are measured queued up
-    own = replace(costs, gap_s=0.0) if queues_up(strategy, costs) else costs
+    own = costs.queued_up() if queues_up(strategy, costs) else costs
     link = own.one_of_many(strategy.ordering.depth)
     return strategy.bound(layers.costs(link.alpha_s, link.beta_s_per_byte))

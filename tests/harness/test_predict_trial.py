@@ -16,6 +16,7 @@ from fabric.api import FabricKind, FabricSpec
 from harness.bench import Bench
 from harness.lab.labs import Labs, TaskRunner
 from harness.lab.messages import Probe
+from harness.predict.bounds import compute_s
 from harness.predict.calibration import (
     EAGER_ROWS,
     ENGINE_ROWS,
@@ -44,13 +45,16 @@ from harness.predict.costs import (
 from harness.predict.demand import Demands
 from harness.predict.layers import layers_of, plain_layers
 from harness.predict.paced import (
-    BACKWARD_S,
     CHAIN,
-    FORWARD_S,
+    FOUR_LANES,
     LINK,
-    NUM_ELEMENTS,
+    LONG,
+    LONG_LINK,
     NUM_LAYERS,
+    PILING,
+    PILING_LINK,
     QUEUED,
+    ChainSteps,
     fit_paced,
     gap_of,
     measure_paced,
@@ -59,6 +63,7 @@ from harness.predict.paced import (
 from harness.predict.step import predict_step
 from harness.predict.trial import Foretold, foretell, predict_trial, simulated_record
 from harness.trial import Job, Trial
+from models.layer_profile import Profile
 from models.workload import Device, WorkloadSpec
 from results.lines import line_s_per_byte
 from results.record import Environment, Prediction, Status, read_record, write_record
@@ -150,38 +155,53 @@ def test_no_committed_calibration_predicts_a_transfer_faster_than_its_line(excha
             assert demand.bytes_s >= demand.sent_bytes * 8 / rate_bps, (path.name, world, rate_bps)
 
 
-def test_gap_wake_up_and_loop_on_the_paced_link_are_found_again() -> None:
-    """By steps of a machine whose lane waits for 0.3 ms between two messages, whose threads take 0.1 ms to wake up and
-    whose steps take 2 ms beside them."""
-    engine = replace(
-        TRUE.engine, wake_s=1e-4, update_s=1e-4, update_s_per_tensor=1e-5, update_s_per_byte=2e-10, loop_s=2e-3
+def chain_steps(machine: LinkCosts) -> ChainSteps:
+    """What a machine whose link is free but for these costs would measure."""
+
+    def step_s(chain: Profile, strategy: str, link: FabricSpec) -> float:
+        costs = replace(machine, primitives=paced_costs(link, link.num_ranks).primitives)
+        return predict_step(layers_of(chain), parse_strategy(strategy), costs).step_s
+
+    return ChainSteps(
+        alone_s=compute_s(layers_of(CHAIN), parse_strategy(QUEUED), machine),
+        queued_s=step_s(CHAIN, QUEUED, LINK),
+        by_lane_s=step_s(CHAIN, ONE_LANE, LINK),
+        piled_up_s=step_s(PILING, FOUR_LANES, PILING_LINK),
+        long_s=step_s(LONG, ONE_LANE, LONG_LINK),
     )
-    alpha_s = paced_costs(LINK, LINK.num_ranks).primitives["AllReduce"].alpha_s
-    machine = LinkCosts(
-        world=LINK.num_ranks,
-        primitives={"AllReduce": Cost(alpha_s + 3e-4, 0.0)},
-        occupied=alpha_s / (alpha_s + 3e-4),
-        overlap=0.0,
-        engine=engine,
-    )
-    queueing = replace(paced_costs(LINK, LINK.num_ranks), engine=engine)
-    updated_s = 1e-4 + 1e-5 * NUM_LAYERS + 2e-10 * NUM_LAYERS * 4 * NUM_ELEMENTS
-    chain_s = NUM_LAYERS * (FORWARD_S + BACKWARD_S) + updated_s + 2e-3
-    by_lane_s = predict_step(layers_of(CHAIN), parse_strategy(ONE_LANE), machine).step_s
-    queued_s = predict_step(layers_of(CHAIN), parse_strategy(QUEUED), queueing).step_s
-    # The last messages come out behind backward, so that each gap is seen.
-    assert by_lane_s > chain_s + 0.02
-    found = fit_paced(rows_of(machine), chain_s=chain_s, queued_s=queued_s, by_lane_s=by_lane_s).costs
+
+
+def machine_of(by_lane_s: float = 2e-4) -> LinkCosts:
+    """One whose threads take 0.1 ms to wake up, whose messages by lanes take so much of the interpreter and a gap of
+    0.3 ms, which grows by 0.1 with each doubling, and whose steps take 2 ms beside their layers."""
+    updates = {"update_s": 1e-4, "update_s_per_tensor": 1e-5, "update_s_per_byte": 2e-10, "eager_s": 2e-5}
+    engine = replace(TRUE.engine, **updates, wake_s=1e-4, loop_s=2e-3, by_lane_s=by_lane_s)
+    return replace(paced_costs(LINK, LINK.num_ranks), gap_s=3e-4, gap_per_doubling_s=1e-4, engine=engine)
+
+
+def test_what_surrounds_a_paced_link_is_found_again() -> None:
+    """The loop, the wake-up, the gap, its growth, and the interpreter's time of a message by a lane."""
+    true = machine_of()
+    found = fit_paced(rows_of(TRUE), chain_steps(true)).costs
     assert found.engine.wake_s == pytest.approx(1e-4, rel=0.05)
-    assert gap_of(found) == pytest.approx(3e-4, rel=0.02)
     assert found.engine.loop_s == pytest.approx(2e-3, rel=0.02)
     assert found.engine.message_s == pytest.approx(TRUE.engine.message_s, rel=0.05)
+    assert found.engine.by_lane_s == pytest.approx(2e-4, rel=0.05)
+    assert gap_of(found) == pytest.approx(3e-4, rel=0.05)
+    assert found.gap_per_doubling_s == pytest.approx(1e-4, rel=0.05)
+
+
+def test_a_gap_grows_with_what_a_message_takes_until_a_processor_sleeps_as_deep_as_it_can() -> None:
+    machine = machine_of()
+    assert machine.gap_before_s(1e-5) == machine.gap_before_s(1e-3) == pytest.approx(3e-4)
+    assert machine.gap_before_s(4e-3) == pytest.approx(5e-4)
+    assert machine.gap_before_s(1.0) == machine.gap_before_s(16e-3) == pytest.approx(7e-4)
 
 
 def test_a_machines_engine_and_gaps_are_in_what_is_predicted_on_its_paced_link() -> None:
-    """161 tensors of ResNet-50, one update: 1e-4 s and 1e-5 s per tensor more; and the gap of one message, unless it
-    queues in the link."""
-    machine = fit_paced(rows_of(TRUE), chain_s=0.2, queued_s=0.202, by_lane_s=0.25)
+    """161 tensors of ResNet-50, one update: 1e-4 s and 1e-5 s per tensor more; and the gap and the lane of one message,
+    unless it queues in the link."""
+    machine = fit_paced(rows_of(TRUE), chain_steps(machine_of()))
 
     def step_s(strategy: str, *known: Calibrated) -> float:
         found = predict_trial(asked(PACED, strategy), Calibration(entries=known))
@@ -192,7 +212,15 @@ def test_a_machines_engine_and_gaps_are_in_what_is_predicted_on_its_paced_link()
 
     queued_s, by_lane_s = step_s("single-bucket", machine), step_s("single-bucket+fifo(depth=1)", machine)
     assert queued_s - step_s("single-bucket") > 1e-4 + 161 * 1e-5 + machine.costs.engine.loop_s
-    assert by_lane_s - queued_s == pytest.approx(gap_of(machine.costs))
+    one_message_s = machine.costs.gap_before_s(1.0) + machine.costs.engine.by_lane_s
+    assert by_lane_s - queued_s == pytest.approx(one_message_s)
+
+
+def test_a_round_of_control_takes_the_interpreter_twice_as_a_message_by_a_lane_does_once() -> None:
+    """One message that a round decides, when all is ready: gathered, told, sent."""
+    layers, plain = layers_of(CHAIN), parse_strategy("single-bucket+p3")
+    free_s, busy_s = (predict_step(layers, plain, machine_of(by_lane_s)).step_s for by_lane_s in (0.0, 2e-3))
+    assert busy_s - free_s == pytest.approx(3 * 2e-3, rel=0.05)
 
 
 def test_this_machine_is_measured_on_a_real_paced_link() -> None:
@@ -330,10 +358,10 @@ def test_a_real_cell_takes_as_long_as_foretold() -> None:
 
 def test_a_paced_trial_is_foretold_from_what_was_measured_beside_its_repeat(monkeypatch: pytest.MonkeyPatch) -> None:
     """A processor that is faster in one repeat than in another does not make predictions wrong in either."""
-    by_lane_s = iter((0.25, 0.35))
+    by_lane_s = iter((2e-4, 8e-4))
 
     def measured(_: TaskRunner) -> Calibrated:
-        return fit_paced(rows_of(TRUE), chain_s=0.2, queued_s=0.202, by_lane_s=next(by_lane_s))
+        return fit_paced(rows_of(TRUE), chain_steps(machine_of(next(by_lane_s))))
 
     monkeypatch.setattr("harness.bench.measure_paced", measured)
     with Bench(foresees=True) as bench:
@@ -344,4 +372,4 @@ def test_a_paced_trial_is_foretold_from_what_was_measured_beside_its_repeat(monk
     assert first == again
     assert later is not None
     assert later > first
-    assert gap_of(kept.costs) > 1e-3
+    assert kept.costs.engine.by_lane_s > 5e-4
