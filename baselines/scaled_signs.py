@@ -1,4 +1,4 @@
-"""The code s·sign(a) of 1-bit Adam and EF-signSGD: float32 scales, then one bit an element."""
+"""The code s·sign(a) of 1-bit Adam and EF-signSGD: float32 scales, then one bit per element."""
 
 from __future__ import annotations
 

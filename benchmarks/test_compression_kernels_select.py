@@ -37,7 +37,7 @@ def one_thread() -> Iterator[None]:
 
 
 def gradient(distribution: str, device: str) -> Tensor:
-    """`normal`: of 100 layers whose scales span four decades; `heavy`: a log-normal scale an element."""
+    """`normal`: of 100 layers whose scales span four decades; `heavy`: a log-normal scale per element."""
     generator = torch.Generator().manual_seed(1)
     values = torch.randn(NUMEL, generator=generator)
     if distribution == "normal":

@@ -1,6 +1,6 @@
 """What sharing in turns can reach at best, from each job's own numbers.
 
-Job i needs the device c_i and the link m_i seconds a step, and takes t_i alone. While k jobs make one step each, the
+Job i needs the device c_i and the link m_i seconds per step, and takes t_i alone. While k jobs make one step each, the
 device works Σc, the link Σm, and no job is faster than alone, so the period is at least
 
     T* = max(Σc_i, Σm_i, max t_i)        and the gain over one job after the other at most   G = Σt_i / T* ≤ 2·max(…).

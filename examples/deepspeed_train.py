@@ -25,7 +25,7 @@ import crossover
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("--stage", type=int, choices=(0, 1, 2), default=1)
 parser.add_argument("--steps", type=int, default=100)
-parser.add_argument("--batch", type=int, default=32, help="images a worker and micro-batch")
+parser.add_argument("--batch", type=int, default=32, help="images per worker and micro-batch")
 parser.add_argument("--accumulate", type=int, default=1, help="micro-batches a step")
 parser.add_argument("--clip", type=float, default=0.0)
 parser.add_argument("--warmup", type=int, default=10)

@@ -27,8 +27,7 @@ from harness.predict.calibration import Calibrated, Calibration, measure_one
 from harness.predict.costs import PredictError
 from harness.predict.layers import Layers, layers_of, layers_of_workload
 from harness.predict.lockstep import predicted_step
-from harness.predict.paced import LINK as PACED_LINK
-from harness.predict.paced import measure_paced
+from harness.predict.paced import CHAIN, measure_paced
 from harness.predict.trial import predict_trial, why_unpredictable
 from harness.sharing_settings import with_rules
 from harness.systems import system_of
@@ -152,7 +151,7 @@ class Bench:
         """What messages cost on the trial's fabric. A paced link's costs are given and this machine's measured, whose
         speed changes within minutes: beside each repeat."""
         is_paced = trial.fabric.kind is FabricKind.PACED
-        key = (PACED_LINK, trial.repeat) if is_paced else (trial.fabric, 0)
+        key = (CHAIN.link, trial.repeat) if is_paced else (trial.fabric, 0)
         if key not in self._calibrated:
             try:
                 measured = measure_paced(self._runner) if is_paced else measure_one(trial.fabric, self._runner)

@@ -216,7 +216,7 @@ NETWORKS: dict[str, Network] = {
         ),
         _language_model(
             "elman_rnn",
-            "Elman network as a language model, width 256, 0.7 M parameters, most used many times a step",
+            "Elman network as a language model, width 256, 0.7 M parameters, most used many times per step",
             lambda dropout: ElmanLM(_WORD_PIECES, dropout),
             recurrent_layer,
             num_parameters=657_920,

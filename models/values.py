@@ -46,7 +46,7 @@ class WorkloadSpec:
         network: a name of `catalogue().networks`, or `FILE.py:NAME` (`models.outside`).
         data: a name of `catalogue().data`; empty for the network's default. Must be empty for replay.
         data_path: the ImageNet folder or the text corpus; only for data that need one.
-        batch_size: samples a rank and step.
+        batch_size: samples per rank and step.
         profile: for replay, a name in models/profiles or a path to a .json file; empty for the network's default.
         size_scale: for replay, every tensor is this many times smaller (at least one element).
         sequence_length: tokens a sequence; of a masked one with the two that frame it.

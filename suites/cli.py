@@ -169,7 +169,7 @@ def _add_run(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     run.add_argument(
         "--any-machine", action="store_true", help="count trials however busy the machine is, and add no repeats"
     )
-    run.add_argument("--steps", type=int, metavar="N", help="measured steps a trial")
+    run.add_argument("--steps", type=int, metavar="N", help="measured steps per trial")
     run.add_argument("--seed", type=int, default=1, metavar="N", help="seed of the first repeat, others count on")
     run.add_argument("--data", metavar="PATH", help="an ImageNet folder, or a text file or folder")
     run.add_argument("--device", default="cpu", metavar="D", help="of real training: cpu (default) or cuda")

@@ -52,7 +52,7 @@ def bits_and_time(rows: Sequence[MethodRow]) -> Figure:
     known = [value for row in rows for value in (row.bits, row.theory_bits) if value]
     bits.set_xlim(max(LEAST_BITS, min(known, default=1.0) / 2), 100)
     bits.xaxis.set_major_formatter("{x:g}")
-    bits.set_xlabel("bits a parameter, step and rank (log)", loc="right")
+    bits.set_xlabel("bits per parameter, step and rank (log)", loc="right")
     time.set_xlim(left=0)
     time.set_xlabel(
         f"ms per step ({rows[0].evidence}, {theme.repeats_of([len(row.by_repeat) for row in rows])})", loc="right"

@@ -74,7 +74,7 @@ def read_run(path: Path, device: str = "cpu") -> SpeedRun:
 
 def table(run: SpeedRun) -> Iterator[str]:
     """Lines of a Markdown table, and a line on where the numbers come from."""
-    yield "| method | copies | target | roofline | bytes an element | extra memory | state |"
+    yield "| method | copies | target | roofline | bytes per element | extra memory | state |"
     yield "|---|---:|---:|---:|---:|---:|---:|"
     for row in run.rows:
         target = "" if row.target_copies is None else f"≤ {row.target_copies:g}" + ("" if row.meets_target else " ✗")

@@ -6,7 +6,7 @@ elements reaches; elements with |x| at or above it travel, 99 % are dropped. The
 and knows one threshold for all (with layer normalisation) or one a layer: `per="message"` takes one a message, with
 single-bucket one for all, `per="tensor"` one a tensor.
 
-The number of elements sent varies with the values, so sizes travel first (8 bytes a rank); each element takes 4 bytes
+The number of elements sent varies with the values, so sizes travel first (8 bytes per rank); each element takes 4 bytes
 and 1, 2 or 4 for its position. Where many elements have the same magnitude, all or none of them are sent. One element
 at least is sent, be it a zero.
 

@@ -6,7 +6,7 @@ arXiv 1905.10988. With 2^e ≤ |v| < 2^(e+1)
     C(v) = sgn(v)·2^(e+1) with probability |v|/2^e − 1, else sgn(v)·2^e
 
 so E[C(v)] = v and E‖C(v) − v‖² ≤ ⅛·‖v‖²: without bias and with little noise, it needs no error feedback. The
-probability is the mantissa of the float as it stands, and what travels is sign and exponent: 9 bits an element, n +
+probability is the mantissa of the float as it stands, and what travels is sign and exponent: 9 bits per element, n +
 ⌈n/8⌉ bytes, gathered from all ranks.
 
 |v| below 2^−126 becomes 0. A NaN or an infinity stays an infinity, and a value that is rounded up from beyond 2^127

@@ -14,7 +14,7 @@ aggregating nodes quantise again with a residual of their own after a start in f
 
 `per` says what a block is. "row" (default): the weights into one output, W[i] of a parameter with 2 or more dimensions;
 other parameters are one block. "tensor": a parameter. "message": all of a message. A row of m elements costs 1 + 64/m
-bits an element: 3×3 convolutions of few channels gain little by "row", matrices nearly all of 32.
+bits per element: 3×3 convolutions of few channels gain little by "row", matrices nearly all of 32.
 
 Differs from the paper: its blocks are columns of weight matrices. We read that as the weights into one unit, for a
 layer written z = Wᵀv, which is a row where torch stores W as [outputs, inputs]; CNTK's code takes columns of a matrix
@@ -41,7 +41,7 @@ class OneBit(Gathered):
     card: ClassVar[Card] = Card(
         name="onebit",
         slot=Slot.COMPRESSION,
-        summary="one bit an element and two means a row, tensor or message",
+        summary="one bit per element and two means per row, tensor or message",
         paper="Seide et al., 1-Bit Stochastic Gradient Descent, Interspeech 2014",
     )
     lossy: ClassVar[bool] = True

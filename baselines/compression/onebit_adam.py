@@ -74,7 +74,7 @@ class OnebitAdam:
         if self.scale not in ORDERS:
             raise ValueError(f"scale is {self.scale!r}; use one of {', '.join(ORDERS)}")
         if self.block < 0:
-            raise ValueError(f"block is {self.block}; use a number of elements, or 0 for one scale a parameter")
+            raise ValueError(f"block is {self.block}; use a number of elements, or 0 for one scale per parameter")
 
     @property
     def dense_steps(self) -> int:

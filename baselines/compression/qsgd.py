@@ -39,7 +39,7 @@ class Qsgd(Gathered):
     card: ClassVar[Card] = Card(
         name="qsgd",
         slot=Slot.COMPRESSION,
-        summary="stochastic rounding to 2, 4 or 8 bits an element, without bias",
+        summary="stochastic rounding to 2, 4 or 8 bits per element, without bias",
         paper="Alistarh et al., QSGD, NeurIPS 2017",
     )
     lossy: ClassVar[bool] = True

@@ -1,11 +1,11 @@
-"""Scaled sign: one bit an element and the mean magnitude of its tensor; with error feedback this is EF-signSGD.
+"""Scaled sign: one bit per element and the mean magnitude of its tensor; with error feedback this is EF-signSGD.
 
 Paper: Karimireddy, Rebjock, Stich and Jaggi, Error Feedback Fixes SignSGD, ICML 2019 (write
 `scaled-sign+error-feedback`). For each tensor a of n elements
 
     C(a) = ‖a‖₁/n · sign(a),  sign(0) = 1
 
-a contraction: ‖a − C(a)‖² = (1 − ‖a‖₁²/(n·‖a‖₂²))·‖a‖². ⌈n/8⌉ + 4 bytes a tensor, gathered from all ranks.
+a contraction: ‖a − C(a)‖² = (1 − ‖a‖₁²/(n·‖a‖₂²))·‖a‖². ⌈n/8⌉ + 4 bytes per tensor, gathered from all ranks.
 
 Differs from the paper: it is for one worker; here each rank's code is summed. `momentum` is the optimizer's, behind the
 wire. Not verified against the paper's text.
@@ -30,7 +30,7 @@ class ScaledSign(Gathered):
     card: ClassVar[Card] = Card(
         name="scaled-sign",
         slot=Slot.COMPRESSION,
-        summary="one bit an element and the mean magnitude of its tensor (EF-signSGD)",
+        summary="one bit per element and the mean magnitude of its tensor (EF-signSGD)",
         paper="Karimireddy et al., Error Feedback Fixes SignSGD, ICML 2019",
     )
     lossy: ClassVar[bool] = True

@@ -8,7 +8,7 @@ gradient g_i, the gradient of every element becomes −1, 0 or 1:
     signum:    m_i ← β·m_i + (1 − β)·g_i;   sign(Σ_i sign(m_i))
 
 0 is a draw. The step of each element is then the learning rate, as long as a step of Adam: use one some hundred times
-smaller than for SGD. Signum brings its momentum: `signum+sgd(momentum=0.0)`. ⌈n/8⌉ bytes a rank, whatever the values.
+smaller than for SGD. Signum brings its momentum: `signum+sgd(momentum=0.0)`. ⌈n/8⌉ bytes per rank, whatever the values.
 
 A sign has no 0. Where a rank's value is 0 its vote is that of the parity of rank and step, so that votes of zeros are a
 draw among an even number of ranks, and take turns among an odd one: unused elements stay where they are. A NaN votes

@@ -1,4 +1,4 @@
-"""TernGrad: every element travels as −1, 0 or +1 times one scale a tensor, and is right on average.
+"""TernGrad: every element travels as −1, 0 or +1 times one scale per tensor, and is right on average.
 
 Paper: Wen et al., TernGrad, NeurIPS 2017. For each tensor g with scale s, element i is sent as s·sgn(gᵢ) with
 probability min(1, |gᵢ|/s), else as 0. With s = max|g| the mean of what is sent is g. Gradient clipping (section 5)
@@ -30,7 +30,7 @@ class TernGrad(Gathered):
     card: ClassVar[Card] = Card(
         name="terngrad",
         slot=Slot.COMPRESSION,
-        summary="−1, 0 or +1 times one scale a tensor, unbiased, 2 bits an element",
+        summary="−1, 0 or +1 times one scale per tensor, unbiased, 2 bits per element",
         paper="Wen et al., TernGrad, NeurIPS 2017",
     )
     lossy: ClassVar[bool] = True

@@ -8,7 +8,7 @@ servers, ⌊n/S⌋ elements each, the first n mod S one more. "whole": a message
 is, slice i of the model to server i mod S, a message that is not cut by its first parameter's place
 in ready order. "auto" (default): slices whole, as P3's authors do it (Jayarajan et al., MLSys 2019,
 in MXNet's key-value store: round-robin over servers), anything else even. Even costs S start-up
-times a message, whole leaves servers idle while there are fewer messages than servers.
+times per message, whole leaves servers idle while there are fewer messages than servers.
 
 `servers=0`: every rank is also a server (S = W = P) and keeps its own part: (P−1)/P·n elements
 pushed and as many served a rank, the bytes of a ring in 2 rounds. `servers=S`: the last S ranks only

@@ -3,7 +3,7 @@
 Paper: Patarasuk and Yuan, Bandwidth Optimal All-reduce Algorithms, JPDC 2009. The tensor is cut
 into P chunks. In step s of the reduce-scatter rank r sends chunk (r−s) mod P to rank r+1 and adds
 what arrives from rank r−1; after P−1 steps it owns the sum of chunk r+1, which goes round in P−1
-steps more. 2(P−1) steps, 2(P−1)/P·n elements a rank (chunks padded to equal size).
+steps more. 2(P−1) steps, 2(P−1)/P·n elements per rank (chunks padded to equal size).
 
 It is what `all-reduce` leaves to the library, here as visible steps: for counting, and for
 back-ends without a ring of their own. Sums only.

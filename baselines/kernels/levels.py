@@ -1,4 +1,4 @@
-"""Stochastic rounding to s levels of a bucket's norm, packed at 2, 4 or 8 bits an element: QSGD's quantiser.
+"""Stochastic rounding to s levels of a bucket's norm, packed at 2, 4 or 8 bits per element: QSGD's quantiser.
 
 Alistarh et al., QSGD, NeurIPS 2017, sections 3.1 and 4. With the norm N of the bucket (Euclidean, or the largest
 magnitude, as in the paper's experiments) and s = 2^(bits−1) − 1,
@@ -56,7 +56,7 @@ TO_UNIT = 2.0**-32
 def num_levels(bits: int) -> int:
     """s. Raises: ValueError for a width that does not divide a byte, or that leaves no level beside the sign."""
     if bits not in WIDTHS:
-        raise ValueError(f"{bits} bits an element cannot be packed; choose one of {', '.join(map(str, WIDTHS))}")
+        raise ValueError(f"{bits} bits per element cannot be packed; choose one of {', '.join(map(str, WIDTHS))}")
     return int(2 ** (bits - 1)) - 1
 
 

@@ -1,4 +1,4 @@
-"""One bit an element and two means a block: the code of 1-bit SGD (Seide et al., Interspeech 2014).
+"""One bit per element and two means per block: the code of 1-bit SGD (Seide et al., Interspeech 2014).
 
 Element v of a block becomes its sign bit, 1 for v ≥ 0 and 0 for v < 0. A block is decoded with the mean of its
 non-negative elements for a 1 and the mean of its negative elements for a 0: of all two values, those keep the block's

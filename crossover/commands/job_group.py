@@ -59,7 +59,7 @@ class _RunningJob:
 
 
 class JobGroup:
-    """Runs commands to their ends; `tick(now_s)` is called a few times a second, `on_end` for each job that ended."""
+    """Runs commands to their ends; `tick(now_s)` is called a few times per second, `on_end` for each job that ended."""
 
     def __init__(
         self,

@@ -27,7 +27,7 @@ WORTHWHILE_GAIN = 1.02
 
 @dataclass(frozen=True, slots=True)
 class JobOutlook:
-    """What sharing means for one job: its step time, how many times longer that is than alone, its steps a second, and
+    """What sharing means for one job: its step time, how many times longer that is than alone, steps per second, and
     its speed as a part of its fair share, a k-th of its speed alone (below 1 it would be better off by itself for a
     k-th of the time)."""
 

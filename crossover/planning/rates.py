@@ -1,6 +1,6 @@
 """How often each job should have its turn: the fair rates of unequal jobs, and small whole shares that come near them.
 
-Job i makes r_i steps a second and has weight w_i. The linear programme is
+Job i makes r_i steps per second and has weight w_i. The linear programme is
 
     max Σ w_i r_i t_i   subject to   Σ r_i c_i' ≤ 1,   Σ r_i m_i ≤ 1,   1/k ≤ r_i t_i ≤ 1
 

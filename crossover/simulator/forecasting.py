@@ -23,7 +23,7 @@ class Forecast:
     """A steady state.
 
     `period_s` is the time in which every job has had its turns of one cycle (the slowest job's, where they differ).
-    `gain` is the aggregate normalised throughput Σ r_i t_i, with r_i the steps a second: 1 is one job after the other.
+    `gain` is the aggregate normalised throughput Σ r_i t_i, with r_i the steps per second: 1: one job after the other.
     `slowdowns[i]` is 1/(r_i t_i), how many times longer job i takes than alone. Busy times are fractions.
     """
 

@@ -9,7 +9,7 @@ decisions round.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 from heapq import heappop, heappush
 
 from baselines.api import Group, HasCredit, Keyed, Message, Ordering, Packing, Segment
@@ -81,15 +81,17 @@ def needs_of(plan: Sequence[Message]) -> Needs:
 
 @dataclass(slots=True)
 class StaticDispatch:
-    """The messages of one step, sent in the plan's order as their gradients become ready."""
+    """The messages of one step, sent in the plan's order as their gradients become ready. `known` is what they need, if
+    a step before found it out."""
 
     plan: tuple[Message, ...]
+    known: InitVar[Needs | None] = None
     _needs: Needs = field(init=False)
     _missing: list[int] = field(init=False)
     _next: int = 0
 
-    def __post_init__(self) -> None:
-        self._needs = needs_of(self.plan)
+    def __post_init__(self, known: Needs | None) -> None:
+        self._needs = known or needs_of(self.plan)
         self._missing = list(self._needs.num_parameters)
 
     def ready(self, index: int) -> bool:

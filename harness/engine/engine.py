@@ -29,7 +29,7 @@ from harness.engine.adaptation import Adaptation, Asked, adapts
 from harness.engine.checkpoint import Saved, restore_states, saved_states
 from harness.engine.communication import Communication
 from harness.engine.core import Core
-from harness.engine.dispatch import StaticDispatch, make_plan
+from harness.engine.dispatch import StaticDispatch, make_plan, needs_of
 from harness.engine.layer_graph import ModuleGraph
 from harness.engine.layout import lay_out, rank_generator, trainable_parameters
 from harness.engine.link_turns import LinkTurns
@@ -247,7 +247,7 @@ class Engine:
 
     def _new_dispatch(self) -> StaticDispatch | Negotiation:
         if self.strategy.rank_invariant:
-            return StaticDispatch(self._plan)
+            return StaticDispatch(self._plan, self._needs)
         before = self._core.dispatch
         return Negotiation(
             self.strategy,
@@ -372,6 +372,7 @@ class Engine:
         self._index = {name: index for index, name in enumerate(order)}
         self.segments = lay_out(self.parameters, order)
         self._plan = make_plan(self.strategy.packing, self.segments) if self.strategy.rank_invariant else ()
+        self._needs = needs_of(self._plan)
 
 
 def _look(graph: ModuleGraph, own: Sequence[str], _: nn.Module, __: object, output: object) -> None:

@@ -275,7 +275,7 @@ def _times_of(recorder: Recorder, track: str) -> tuple[tuple[float, float], ...]
 
 
 def _phases(run: Run, recorder: Recorder, num_steps: int, *, session: Session) -> Phases:
-    """Mean seconds a step over the measured steps; None for what the system does not let us see."""
+    """Mean seconds per step over the measured steps; None for what the system does not let us see."""
     recorder = recorder.between(run.measured_from_s, run.measured_until_s)
     ours = session.traffic is not None
     waited = "exposed" if ours else "wait"  # the engine also waits inside a forward

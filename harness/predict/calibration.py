@@ -338,7 +338,7 @@ def _fit_ring(fabric: FabricSpec, engine: EngineCosts, times: Sequence[RowTime])
 
 
 def _plausible_betas(fabric: FabricSpec, primitive: str = RING_STEPS) -> tuple[float, float]:
-    """Limits of the search for β in seconds a byte of the primitive's tensor: what the line needs, and a tenth more."""
+    """Limits of the search for β in seconds per byte of the primitive's tensor: the line's, and a tenth more."""
     line = line_s_per_byte(fabric.rate_bps, fabric.num_hosts) if fabric.rate_bps else None
     limits = UNSHAPED_S_PER_BYTE if line is None else (line, MOST_OF_LINE * line)
     hops = (hop_of(Cost(0.0, beta), fabric.num_hosts) for beta in limits)

@@ -41,7 +41,7 @@ class Cost:
     def __post_init__(self) -> None:
         if not (0 <= self.alpha_s < inf and 0 <= self.beta_s_per_byte < inf):
             raise PredictError(
-                f"α is {self.alpha_s} s and β {self.beta_s_per_byte} s a byte; both must be finite and 0 or more"
+                f"α is {self.alpha_s} s and β {self.beta_s_per_byte} s per byte; both must be finite and 0 or more"
             )
 
     def seconds(self, num_bytes: float) -> float:
@@ -190,15 +190,15 @@ def ring_theory(primitive: str, world: int, hop: Cost) -> Cost:
 
 
 def given_costs(world: int, *, alpha_s: float, beta_s_per_byte: float, engine: EngineCosts | None = None) -> LinkCosts:
-    """Costs from one neighbour step's α and one link's seconds a byte, as asked for and not measured."""
+    """Costs from one neighbour step's α and one link's seconds per byte, as asked for and not measured."""
     if not (isfinite(alpha_s) and isfinite(beta_s_per_byte)):
-        raise PredictError(f"α is {alpha_s} s and β {beta_s_per_byte} s a byte; both must be finite")
+        raise PredictError(f"α is {alpha_s} s and β {beta_s_per_byte} s per byte; both must be finite")
     ring = ring_theory(RING_STEPS, world, Cost(alpha_s, beta_s_per_byte))
     return LinkCosts(
         world=world,
         primitives={RING_STEPS: ring},
         engine=engine or EngineCosts(),
-        source=f"α {alpha_s:g} s a ring step, β {beta_s_per_byte:g} s a byte, as given",
+        source=f"α {alpha_s:g} s per ring step, β {beta_s_per_byte:g} s per byte, as given",
     )
 
 

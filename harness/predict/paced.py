@@ -16,7 +16,6 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from statistics import fmean, median
 
@@ -46,55 +45,65 @@ from models.workload import Device, WorkloadSpec
 from results.codec import to_jsonable
 from results.files import write_json
 
-# A message takes a millisecond, as most of replayed networks do about: an idle core takes the longer to wake the longer
-# it was idle (0.24 ms after 0.3 ms, 0.4 ms after 1.4 ms on a virtual machine).
-ALPHA_S = 70e-6
 LONGEST_S, NUM_HALVINGS = 10e-3, 24
-QUEUED = "unfused"
-FOUR_LANES = "unfused+fifo(depth=4)"
-NUM_LAYERS, FORWARD_S, BACKWARD_S, NUM_ELEMENTS = 96, 5e-4, 1e-3, 1_024
-PILING_BACKWARD_S, PILING_ALPHA_S = 5e-5, 5e-6
-NUM_LONG, LONG_ALPHA_S = 16, 8 * ALPHA_S
+NUM_RANKS = 8
+QUEUED, FOUR_LANES = "unfused", "unfused+fifo(depth=4)"
+FORWARD_S, NUM_ELEMENTS = 5e-4, 1_024
 NUM_STEPS = 10
 NUM_ROUNDS = 3  # from one run to the next a lane's step differs by 4 %
-
-
-def _chain(backward_s: float, num_layers: int) -> Profile:
-    return Profile(
-        network="resnet50",  # in name alone: replay asks whose times it plays
-        provenance=Provenance.DERIVED,
-        source="made up to measure this machine",
-        device="none",
-        precision="float32",
-        batch_size=1,
-        sample="none",
-        num_steps=0,
-        layers=tuple(
-            LayerProfile(
-                name=f"layer{place}",
-                parameters=(ParameterShape(name=f"layer{place}.weight", shape=(NUM_ELEMENTS,)),),
-                forward_s=FORWARD_S,
-                backward_s=backward_s,
-            )
-            for place in range(num_layers)
-        ),
-    )
-
-
-CHAIN, PILING, LONG = (
-    _chain(BACKWARD_S, NUM_LAYERS),
-    _chain(PILING_BACKWARD_S, NUM_LAYERS),
-    _chain(BACKWARD_S, NUM_LONG),
-)
-LINK = FabricSpec(kind=FabricKind.PACED, num_hosts=1, num_virtual=8, rate_bps=None, alpha_s=ALPHA_S)
-PILING_LINK, LONG_LINK = replace(LINK, alpha_s=PILING_ALPHA_S), replace(LINK, alpha_s=LONG_ALPHA_S)
 NUM_TURNS = 3
 
 
 @dataclass(frozen=True, slots=True)
+class Chain:
+    """Equal layers in a row, whose messages take 14 `alpha_s` each on a paced link of eight ranks without a rate."""
+
+    num_layers: int
+    backward_s: float
+    alpha_s: float
+
+    @property
+    def link(self) -> FabricSpec:
+        """What carries its messages."""
+        return FabricSpec(
+            kind=FabricKind.PACED, num_hosts=1, num_virtual=NUM_RANKS, rate_bps=None, alpha_s=self.alpha_s
+        )
+
+    @property
+    def profile(self) -> Profile:
+        """Its layers' times, to be replayed."""
+        return Profile(
+            network="resnet50",  # in name alone: replay asks whose times it plays
+            provenance=Provenance.DERIVED,
+            source="made up to measure this machine",
+            device="none",
+            precision="float32",
+            batch_size=1,
+            sample="none",
+            num_steps=0,
+            layers=tuple(
+                LayerProfile(
+                    name=f"layer{place}",
+                    parameters=(ParameterShape(name=f"layer{place}.weight", shape=(NUM_ELEMENTS,)),),
+                    forward_s=FORWARD_S,
+                    backward_s=self.backward_s,
+                )
+                for place in range(self.num_layers)
+            ),
+        )
+
+
+# A message takes a millisecond, as most of replayed networks do about: an idle core takes the longer to wake the longer
+# it was idle (0.24 ms after 0.3 ms, 0.4 ms after 1.4 ms on a virtual machine).
+CHAIN = Chain(num_layers=96, backward_s=1e-3, alpha_s=70e-6)
+PILING = replace(CHAIN, backward_s=5e-5, alpha_s=5e-6)
+LONG = replace(CHAIN, num_layers=16, alpha_s=8 * CHAIN.alpha_s)
+
+
+@dataclass(frozen=True, slots=True)
 class ChainSteps:
-    """Seconds per step of the chains: alone, with messages that queue up in the link, with messages by one lane, with
-    messages that pile up before four lanes, and with long ones by one lane."""
+    """Seconds per step: of `CHAIN` alone, with messages that queue up in the link, and by one lane; of `PILING` by four
+    lanes, and of `LONG` by one."""
 
     alone_s: float
     queued_s: float
@@ -130,36 +139,39 @@ def machine_of(calibration: Calibration) -> LinkCosts | None:
     return next((entry.costs for entry in calibration.entries if entry.kind is FabricKind.PACED), None)
 
 
-def measure_paced(runner: TaskRunner, *, num_repeats: int = NUM_REPEATS, num_steps: int = NUM_STEPS) -> Calibrated:
+def measure_paced(
+    runner: TaskRunner,
+    *,
+    num_repeats: int = NUM_REPEATS,
+    num_steps: int = NUM_STEPS,
+    num_rounds: int = NUM_ROUNDS,
+) -> Calibrated:
     """This machine's costs. Raises: PredictError, FabricError, LabLost."""
-    rows = time_on(LINK, (*ENGINE_ROWS, *UPDATE_ROWS, *EAGER_ROWS), runner, num_repeats)
+    rows = time_on(CHAIN.link, (*ENGINE_ROWS, *UPDATE_ROWS, *EAGER_ROWS), runner, num_repeats)
     with tempfile.TemporaryDirectory() as folder:
-        sending = _job_of(CHAIN, ONE_LANE, Path(folder) / "chain.json")
-        piling = _job_of(PILING, FOUR_LANES, Path(folder) / "piling.json")
-        long = _job_of(LONG, ONE_LANE, Path(folder) / "long.json")
-        jobs = (
-            (replace(sending, system="local"), LINK),
-            (replace(sending, strategy=QUEUED), LINK),
-            (sending, LINK),
-            (piling, PILING_LINK),
-            (long, LONG_LINK),
+        sending = ((CHAIN, ONE_LANE), (PILING, FOUR_LANES), (LONG, ONE_LANE))
+        by_lane, *others = (_trial(chain, strategy, Path(folder), num_steps) for chain, strategy in sending)
+        (job,) = by_lane.jobs
+        alone, queued = (
+            replace(by_lane, jobs=(other,)) for other in (replace(job, system="local"), replace(job, strategy=QUEUED))
         )
-        rounds = [[_step_s(runner, job, link, num_steps) for job, link in jobs] for _ in range(NUM_ROUNDS)]
+        rounds = [[_step_s(runner, each) for each in (alone, queued, by_lane, *others)] for _ in range(num_rounds)]
         return fit_paced(rows, ChainSteps(*map(median, zip(*rounds, strict=True))))
 
 
-def _job_of(chain: Profile, strategy: str, path: Path) -> Job:
-    write_json(path, to_jsonable(chain))
-    workload = WorkloadSpec(network=chain.network, device=Device.REPLAY, profile=str(path), batch_size=1)
-    return Job(name="chain", workload=workload, strategy=strategy)
+def _trial(chain: Chain, strategy: str, folder: Path, num_steps: int) -> Trial:
+    path = folder / f"{chain.num_layers} layers of {chain.backward_s:g} s.json"
+    write_json(path, to_jsonable(chain.profile))
+    workload = WorkloadSpec(network=chain.profile.network, device=Device.REPLAY, profile=str(path), batch_size=1)
+    job = Job(name="chain", workload=workload, strategy=strategy)
+    return Trial(suite="predict", cell="chain", jobs=(job,), fabric=chain.link, num_steps=num_steps)
 
 
-def _step_s(runner: TaskRunner, job: Job, link: FabricSpec, num_steps: int) -> float:
+def _step_s(runner: TaskRunner, trial: Trial) -> float:
     """The mean step: means are what is predicted, and late steps are in them.
 
     Raises: PredictError, FabricError, LabLost.
     """
-    trial = Trial(suite="predict", cell="chain", jobs=(job,), fabric=link, num_steps=num_steps)
     answer = runner.ask(Task(trial=trial), lambda event: None)
     if answer.ending is not Ending.DONE:
         raise PredictError(f"calibration of the paced link failed: {answer.reason}")
@@ -169,45 +181,43 @@ def _step_s(runner: TaskRunner, job: Job, link: FabricSpec, num_steps: int) -> f
 def fit_paced(times: Sequence[RowTime], steps: ChainSteps) -> Calibrated:
     """The loop's time with which the virtual clock gives the chain's step alone, the wake-up with which it gives the
     step whose messages queue up, and the gap and the interpreter's time with which it gives those by lanes."""
-    model = replace(paced_costs(LINK, LINK.num_ranks), engine=fit_engine(times))
-    piling, long = (paced_costs(link, link.num_ranks).primitives for link in (PILING_LINK, LONG_LINK))
-    loop_s = max(0.0, steps.alone_s - compute_s(layers_of(CHAIN), parse_strategy(QUEUED), model))
-
-    def waking(wake_s: float) -> LinkCosts:
-        return replace(model, engine=replace(model.engine, loop_s=loop_s, wake_s=wake_s))
-
-    def by_lane(by_lane_s: float, gap_s: float) -> LinkCosts:
-        return replace(costs, gap_s=gap_s, engine=replace(costs.engine, by_lane_s=by_lane_s))
-
-    def piled_up(by_lane_s: float) -> LinkCosts:
-        return replace(by_lane(by_lane_s, costs.gap_s), primitives=piling)
-
-    def growing(per_doubling_s: float) -> LinkCosts:
-        return replace(costs, gap_per_doubling_s=per_doubling_s, primitives=long)
-
-    costs = waking(_longest(steps.queued_s, CHAIN, QUEUED, waking))
+    link = CHAIN.link
+    costs = replace(paced_costs(link, NUM_RANKS), engine=fit_engine(times))
+    compute = compute_s(layers_of(CHAIN.profile), parse_strategy(QUEUED), costs)
+    costs = replace(costs, engine=replace(costs.engine, loop_s=max(0.0, steps.alone_s - compute)))
+    costs = _fitted(costs, steps.queued_s, CHAIN, QUEUED, _waking_in)
     for _ in range(NUM_TURNS):  # four lanes hide most of the gap, so the two hardly depend on each other
-        by_lane_s = _longest(steps.piled_up_s, PILING, FOUR_LANES, piled_up)
-        gap_s = _longest(steps.by_lane_s, CHAIN, ONE_LANE, partial(by_lane, by_lane_s))
-        costs = by_lane(by_lane_s, gap_s)
-    costs = replace(costs, gap_per_doubling_s=_longest(steps.long_s, LONG, ONE_LANE, growing))
+        costs = _fitted(costs, steps.piled_up_s, PILING, FOUR_LANES, _by_lanes_in)
+        costs = _fitted(costs, steps.by_lane_s, CHAIN, ONE_LANE, lambda known, x: replace(known, gap_s=x))
+    costs = _fitted(costs, steps.long_s, LONG, ONE_LANE, lambda known, x: replace(known, gap_per_doubling_s=x))
     return Calibrated(
         kind=FabricKind.PACED,
-        num_hosts=LINK.num_ranks,
+        num_hosts=NUM_RANKS,
         rate_bps=None,
         costs=replace(costs, source="measured on a paced link without a rate"),
         rows=tuple(times),
     )
 
 
-def _longest(step_s: float, chain: Profile, strategy: str, costs: Callable[[float], LinkCosts]) -> float:
-    """The longest time whose `costs` make the step of `chain` no longer than `step_s`."""
-    layers, plain = layers_of(chain), parse_strategy(strategy)
+def _waking_in(costs: LinkCosts, seconds: float) -> LinkCosts:
+    return replace(costs, engine=replace(costs.engine, wake_s=seconds))
+
+
+def _by_lanes_in(costs: LinkCosts, seconds: float) -> LinkCosts:
+    return replace(costs, engine=replace(costs.engine, by_lane_s=seconds))
+
+
+def _fitted(
+    costs: LinkCosts, step_s: float, chain: Chain, strategy: str, having: Callable[[LinkCosts, float], LinkCosts]
+) -> LinkCosts:
+    """`costs` having the longest time with which the step of `chain` is no longer than `step_s`."""
+    layers, plain = layers_of(chain.profile), parse_strategy(strategy)
+    on_link = replace(costs, primitives=paced_costs(chain.link, NUM_RANKS).primitives)
     shortest_s, longest_s = 0.0, LONGEST_S
     for _ in range(NUM_HALVINGS):  # what takes longer never makes a shorter step
         middle_s = (shortest_s + longest_s) / 2
-        if predict_step(layers, plain, costs(middle_s)).step_s < step_s:
+        if predict_step(layers, plain, having(on_link, middle_s)).step_s < step_s:
             shortest_s = middle_s
         else:
             longest_s = middle_s
-    return shortest_s
+    return having(costs, shortest_s)

@@ -6,7 +6,7 @@ third of its compute, so the suites say which they use). Ranks meet through Horo
 rendezvous server, which rank 0 runs; its address travels through the default process group.
 
 With `autotune` Horovod searches both itself (a threshold of 0–64 MB, a cycle of 1–100 ms, by
-Bayesian optimisation of bytes a second), and the two settings above are not passed on, since
+Bayesian optimisation of bytes per second), and the two settings above are not passed on, since
 what is passed on is fixed. Tuned settings are tried for 5 · `autotune_steps` steps each, first
 `autotune_warmup` times without looking, then `autotune_samples` + 1 times. The defaults are
 Horovod's own and come to 1,224 steps, which have to be warm-up. What it chose is in the

@@ -112,8 +112,8 @@ def _keep(calibration: Calibration, path: Path, console: Console) -> int:
     for entry in calibration.entries:
         costs = entry.costs
         console.print(
-            f"{costs.source}: α {costs.alpha_s * 1e6:.0f} µs, β {costs.beta_s_per_byte * 1e9:.1f} ns a byte, "
-            f"engine {costs.engine.message_s * 1e6:.0f} µs a message; fit within {costs.residual:.0%}",
+            f"{costs.source}: α {costs.alpha_s * 1e6:.0f} µs, β {costs.beta_s_per_byte * 1e9:.1f} ns per byte, "
+            f"engine {costs.engine.message_s * 1e6:.0f} µs per message; fit within {costs.residual:.0%}",
             highlight=False,
         )
     console.print(f"written to {path}", highlight=False, markup=False)
@@ -324,7 +324,7 @@ def _origin(cells: Sequence[Cell]) -> list[str]:
     for cell in cells:
         if not isinstance(cell.found, str):
             alphas_s.setdefault(cell.found.costs.source, set()).add(cell.found.costs.alpha_s)
-    return [f"costs: {source}; α {_microseconds(found)} a message" for source, found in alphas_s.items()]
+    return [f"costs: {source}; α {_microseconds(found)} per message" for source, found in alphas_s.items()]
 
 
 def _microseconds(times_s: set[float]) -> str:

@@ -35,7 +35,7 @@ def add_predict(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         "--batch-size",
         type=int,
         metavar="N",
-        help=f"samples a worker and step (default {BATCH_SIZE}; of --profile alone: as recorded)",
+        help=f"samples per worker and step (default {BATCH_SIZE}; of --profile alone: as recorded)",
     )
     predict.add_argument("--only", action="append", default=[], metavar="NAME", help="cells whose name contains NAME")
     predict.add_argument(

@@ -19,7 +19,7 @@ from suites.networks.packets import NAME, packet_cells
 from suites.networks.places import FAMILIES, SIZES
 
 STRATEGY = "fixed-buckets"
-MODELS = (("resnet50", 32), ("vgg16", 32), ("bert_large", 8), ("gpt2", 8))  # samples a worker and step
+MODELS = (("resnet50", 32), ("vgg16", 32), ("bert_large", 8), ("gpt2", 8))  # samples per worker and step
 TRANSPORTS = ("fluid", "dctcp", "infiniband", "roce-v2", "irn", "hpcc", "dcqcn", "timely")
 FAILURES = (0, 4, 16)
 EXCHANGES = ("all-reduce", "tree", "hierarchical(ranks_per_host=4)", "parameter-server")

@@ -19,7 +19,7 @@ HOME_BPS = 200e6
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """Its text, bits a parameter, seconds of coding a step, and the steps that it takes to the target."""
+    """Its text, bits per parameter, seconds of coding a step, and the steps that it takes to the target."""
 
     text: str
     bits: float

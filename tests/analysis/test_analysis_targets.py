@@ -32,7 +32,7 @@ def record(
     by_loss: bool = False,
     **changes: object,
 ) -> Record:
-    """A made-up run that is evaluated every 10 steps with these values; 0.1 s a step. Nothing here was measured."""
+    """A made-up run that is evaluated every 10 steps with these values; 0.1 s per step. Nothing here was measured."""
     points = [CurvePoint(step=1, time_s=STEP_S, loss=first_loss)]
     for number, value in enumerate(values, start=1):
         loss, accuracy = (value, 0.1) if by_loss else (1.0 - value, value)

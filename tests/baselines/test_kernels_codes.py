@@ -45,7 +45,7 @@ def random_blocks(seed: int, numel: int) -> list[int]:
     return sizes
 
 
-# --- one bit an element
+# --- one bit per element
 
 
 def decoded_signs(values: Tensor, blocks: list[int]) -> Tensor:

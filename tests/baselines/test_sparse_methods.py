@@ -89,7 +89,7 @@ def test_what_travels_are_values_and_positions_of_the_smallest_type(
     compressor: Compressor, exchange: Exchange, numel: int, position: int
 ) -> None:
     """Never int64 positions. Where the number of elements varies, it is at least within a factor of 2 of what was
-    expected, and whole elements beside the header of 8 bytes a rank."""
+    expected, and whole elements beside the header of 8 bytes per rank."""
     ranks = Ranks(compressor, 2, parameters_of([(numel,)]), exchange=exchange)
     ranks.reduce([torch.randn(numel, generator=torch.Generator().manual_seed(rank)) for rank in range(2)])
     predicted, sent = compressor.wire_bytes(numel, 2), ranks.sent[0]

@@ -175,7 +175,7 @@ for step in range(120):
     optimizer.zero_grad()
     model(torch.ones(16, 64)).sum().backward()
     optimizer.step()
-    time.sleep(0.02)  # the arbiter is looked at four times a second
+    time.sleep(0.02)  # the arbiter is looked at four times per second
 """
 NUM_VALUES = 64 * 1024 + 1024 + 1024 * 10 + 10
 

@@ -7,7 +7,7 @@ import pytest
 from harness.calibrate import fit_link
 
 STRAIGHT = {size: 1e-3 + 4e-8 * size for size in (4_096, 65_536, 524_288, 2_097_152)}
-LINE = 7.3e-8  # s a byte; small messages take as long as one of 64 kB, as among eight hosts on two cores
+LINE = 7.3e-8  # s per byte; small messages take as long as one of 64 kB, as among eight hosts on two cores
 BENT = {size: max(0.03, 0.006 + LINE * size) for size in STRAIGHT}
 
 

@@ -47,13 +47,11 @@ from harness.predict.layers import layers_of, plain_layers
 from harness.predict.paced import (
     CHAIN,
     FOUR_LANES,
-    LINK,
     LONG,
-    LONG_LINK,
-    NUM_LAYERS,
+    NUM_RANKS,
     PILING,
-    PILING_LINK,
     QUEUED,
+    Chain,
     ChainSteps,
     fit_paced,
     gap_of,
@@ -63,7 +61,6 @@ from harness.predict.paced import (
 from harness.predict.step import predict_step
 from harness.predict.trial import Foretold, foretell, predict_trial, simulated_record
 from harness.trial import Job, Trial
-from models.layer_profile import Profile
 from models.workload import Device, WorkloadSpec
 from results.lines import line_s_per_byte
 from results.record import Environment, Prediction, Status, read_record, write_record
@@ -158,30 +155,30 @@ def test_no_committed_calibration_predicts_a_transfer_faster_than_its_line(excha
 def chain_steps(machine: LinkCosts) -> ChainSteps:
     """What a machine whose link is free but for these costs would measure."""
 
-    def step_s(chain: Profile, strategy: str, link: FabricSpec) -> float:
-        costs = replace(machine, primitives=paced_costs(link, link.num_ranks).primitives)
-        return predict_step(layers_of(chain), parse_strategy(strategy), costs).step_s
+    def step_s(chain: Chain, strategy: str) -> float:
+        costs = replace(machine, primitives=paced_costs(chain.link, NUM_RANKS).primitives)
+        return predict_step(layers_of(chain.profile), parse_strategy(strategy), costs).step_s
 
     return ChainSteps(
-        alone_s=compute_s(layers_of(CHAIN), parse_strategy(QUEUED), machine),
-        queued_s=step_s(CHAIN, QUEUED, LINK),
-        by_lane_s=step_s(CHAIN, ONE_LANE, LINK),
-        piled_up_s=step_s(PILING, FOUR_LANES, PILING_LINK),
-        long_s=step_s(LONG, ONE_LANE, LONG_LINK),
+        alone_s=compute_s(layers_of(CHAIN.profile), parse_strategy(QUEUED), machine),
+        queued_s=step_s(CHAIN, QUEUED),
+        by_lane_s=step_s(CHAIN, ONE_LANE),
+        piled_up_s=step_s(PILING, FOUR_LANES),
+        long_s=step_s(LONG, ONE_LANE),
     )
 
 
-def machine_of(by_lane_s: float = 2e-4) -> LinkCosts:
+def surroundings(by_lane_s: float = 2e-4) -> LinkCosts:
     """One whose threads take 0.1 ms to wake up, whose messages by lanes take so much of the interpreter and a gap of
     0.3 ms, which grows by 0.1 with each doubling, and whose steps take 2 ms beside their layers."""
     updates = {"update_s": 1e-4, "update_s_per_tensor": 1e-5, "update_s_per_byte": 2e-10, "eager_s": 2e-5}
     engine = replace(TRUE.engine, **updates, wake_s=1e-4, loop_s=2e-3, by_lane_s=by_lane_s)
-    return replace(paced_costs(LINK, LINK.num_ranks), gap_s=3e-4, gap_per_doubling_s=1e-4, engine=engine)
+    return replace(paced_costs(CHAIN.link, NUM_RANKS), gap_s=3e-4, gap_per_doubling_s=1e-4, engine=engine)
 
 
 def test_what_surrounds_a_paced_link_is_found_again() -> None:
     """The loop, the wake-up, the gap, its growth, and the interpreter's time of a message by a lane."""
-    true = machine_of()
+    true = surroundings()
     found = fit_paced(rows_of(TRUE), chain_steps(true)).costs
     assert found.engine.wake_s == pytest.approx(1e-4, rel=0.05)
     assert found.engine.loop_s == pytest.approx(2e-3, rel=0.02)
@@ -192,7 +189,7 @@ def test_what_surrounds_a_paced_link_is_found_again() -> None:
 
 
 def test_a_gap_grows_with_what_a_message_takes_until_a_processor_sleeps_as_deep_as_it_can() -> None:
-    machine = machine_of()
+    machine = surroundings()
     assert machine.gap_before_s(1e-5) == machine.gap_before_s(1e-3) == pytest.approx(3e-4)
     assert machine.gap_before_s(4e-3) == pytest.approx(5e-4)
     assert machine.gap_before_s(1.0) == machine.gap_before_s(16e-3) == pytest.approx(7e-4)
@@ -201,7 +198,7 @@ def test_a_gap_grows_with_what_a_message_takes_until_a_processor_sleeps_as_deep_
 def test_a_machines_engine_and_gaps_are_in_what_is_predicted_on_its_paced_link() -> None:
     """161 tensors of ResNet-50, one update: 1e-4 s and 1e-5 s per tensor more; and the gap and the lane of one message,
     unless it queues in the link."""
-    machine = fit_paced(rows_of(TRUE), chain_steps(machine_of()))
+    machine = fit_paced(rows_of(TRUE), chain_steps(surroundings()))
 
     def step_s(strategy: str, *known: Calibrated) -> float:
         found = predict_trial(asked(PACED, strategy), Calibration(entries=known))
@@ -218,8 +215,8 @@ def test_a_machines_engine_and_gaps_are_in_what_is_predicted_on_its_paced_link()
 
 def test_a_round_of_control_takes_the_interpreter_twice_as_a_message_by_a_lane_does_once() -> None:
     """One message that a round decides, when all is ready: gathered, told, sent."""
-    layers, plain = layers_of(CHAIN), parse_strategy("single-bucket+p3")
-    free_s, busy_s = (predict_step(layers, plain, machine_of(by_lane_s)).step_s for by_lane_s in (0.0, 2e-3))
+    layers, plain = layers_of(CHAIN.profile), parse_strategy("single-bucket+p3")
+    free_s, busy_s = (predict_step(layers, plain, surroundings(by_lane_s)).step_s for by_lane_s in (0.0, 2e-3))
     assert busy_s - free_s == pytest.approx(3 * 2e-3, rel=0.05)
 
 
@@ -227,7 +224,7 @@ def test_this_machine_is_measured_on_a_real_paced_link() -> None:
     labs = Labs()
     try:
         # of one repeat a row that waited for a core would take the whole gap with it
-        found = measure_paced(labs, num_repeats=5, num_steps=2).costs
+        found = measure_paced(labs, num_repeats=5, num_steps=2, num_rounds=1).costs
     finally:
         labs.close()
     assert found.engine.message_s > 0
@@ -361,7 +358,7 @@ def test_a_paced_trial_is_foretold_from_what_was_measured_beside_its_repeat(monk
     by_lane_s = iter((2e-4, 8e-4))
 
     def measured(_: TaskRunner) -> Calibrated:
-        return fit_paced(rows_of(TRUE), chain_steps(machine_of(next(by_lane_s))))
+        return fit_paced(rows_of(TRUE), chain_steps(surroundings(next(by_lane_s))))
 
     monkeypatch.setattr("harness.bench.measure_paced", measured)
     with Bench(foresees=True) as bench:

@@ -119,7 +119,7 @@ def test_what_is_exact_has_no_limits(clock: str) -> None:
 
 
 def test_a_codec_that_works_longer_than_it_is_charged_is_this_machine_s_work() -> None:
-    """50,000 real elements at 2 µs each are charged 0.1 s a step of 0.5 s; 0.11 s are 2 % of the step too much."""
+    """50,000 real elements at 2 µs each are charged 0.1 s per step of 0.5 s; 0.11 s are 2 % of the step too much."""
     charge = ChargeFacts(method="topk", stages_s=(1.5e-6, 0.5e-6), device="V100", num_ranks=4)
     assert charged_s(charge, 50_000) == pytest.approx(0.1)
     assert charged_s(replace(charge, merge_s=1e-6), 50_000) == pytest.approx(0.2)  # four ranks merge twice

@@ -152,7 +152,7 @@ def test_the_suite_runs_and_its_report_holds_bits_claims_and_figures(
     check_facts(records["ternary"])
     summary = json.loads(ran.out)
     (row,) = (row for row in summary["compression"]["rows"] if row["name"] == "ternary")
-    # Two bits an element, the last byte of a tensor filled up, and a scale of four bytes a tensor.
+    # Two bits per element, the last byte of a tensor filled up, and a scale of four bytes per tensor.
     sizes = tensor_sizes(records["ternary"])
     assert row["theory_bits"] == pytest.approx(sum(8 * (4 + -(-size // 4)) for size in sizes) / sum(sizes))
     assert 2 < row["theory_bits"] <= row["bits"] * (1 + 1e-9)

@@ -14,7 +14,7 @@ METHODS = ("fixed-buckets", "fixed-buckets+natural", "fixed-buckets+topk(density
 def test_the_table_says_whose_alpha_it_uses_and_what_it_does_not_charge(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*CELL, "--strategies", *METHODS]) == 0
     shown = " ".join(capsys.readouterr().out.split())
-    assert re.search(r"costs: extrapolated from P = [0-9, ]+ at .*; α \d+ to \d+ µs a message", shown)
+    assert re.search(r"costs: extrapolated from P = [0-9, ]+ at .*; α \d+ to \d+ µs per message", shown)
     assert "2 cells not charged: no time of natural is in the profile of codecs" in shown
     assert "no time of topk" not in shown  # at this density it was timed
 
@@ -22,7 +22,7 @@ def test_the_table_says_whose_alpha_it_uses_and_what_it_does_not_charge(capsys: 
 def test_given_costs_are_told_too(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*CELL, "--strategies", "fixed-buckets", "--alpha", "0.0005", "--json"]) == 0
     cells = json.loads(capsys.readouterr().out)
-    assert {cell["source"] for cell in cells} == {"α 0.0005 s a ring step, β 8e-10 s a byte, as given"}
+    assert {cell["source"] for cell in cells} == {"α 0.0005 s per ring step, β 8e-10 s per byte, as given"}
     assert {cell["charge"] for cell in cells} == {"nothing is compressed"}
     assert all(cell["alpha_s"] > 0 for cell in cells)
 
