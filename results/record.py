@@ -66,7 +66,7 @@ class CurvePoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Phases:
-    """Mean seconds a step on the slowest rank.
+    """Mean seconds per step on the slowest rank.
 
     `compute_s` forward + backward + update; `communication_s` the time in which at least one
     message was under way; `exposed_s` the time the loop waited for messages; `turn_wait_s` the
@@ -130,11 +130,11 @@ class ConsistencyFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobResult:
-    """One job of the trial. `wire_bytes` are bytes a rank sent a step, by tag, counted by the engine (empty for systems
-    that are not ours); `interface_bytes` are bytes a host sent a step by its interface counters, TCP/IP headers
+    """One job of the trial. `wire_bytes` are the bytes that a rank sends per step, by tag, counted by the engine (empty
+    for systems that are not ours); `interface_bytes` those that a host sends, by its interface counters, TCP/IP headers
     included (None where the fabric has no counters). A step is `accumulate` micro-batches of `batch_size`. `notes`
     are what the system said of itself, `adaptation` how our engine changed the strategy while it trained, in order,
-    `num_control_rounds` in how many rounds a step, warm-up included, ranks agreed on what to send (None where nobody
+    `num_control_rounds` in how many rounds per step, warm-up included, ranks agreed on what to send (None where nobody
     counts), `num_rounds` how many rounds of flows a step's collectives took one after the other, by the table of
     collectives (None where nobody counts). `ranks` train; `num_servers` more only serve. Where ranks send unequally,
     `wire_bytes` are those of the one that sent most, servers included. `precision` is what layers computed in where
