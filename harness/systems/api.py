@@ -219,8 +219,11 @@ class PlainSession:
                 self._optimizer.step()
             else:
                 self._step_if_finite(self._scaler)
-            self._optimizer.zero_grad()
+            self._clear()
             self._due = False
+
+    def _clear(self) -> None:
+        self._optimizer.zero_grad()
 
     def _step_if_finite(self, scaler: torch.amp.GradScaler) -> None:
         before = scaler.get_scale()
@@ -248,11 +251,11 @@ class PlainSession:
 
     def mute(self, muted: bool) -> None:
         """Raises: ValueError, since another system's hooks cannot be told to keep still."""
-        raise ValueError("this system cannot be muted; measure costs with the system 'ours'")
+        raise ValueError("this system cannot be muted; measure costs with the system 'ours' or 'horovod'")
 
     def exchange_once(self) -> None:
         """Raises: ValueError, since another system sends inside backward alone."""
-        raise ValueError("this system cannot communicate alone; measure costs with the system 'ours'")
+        raise ValueError("this system cannot communicate alone; measure costs with the system 'ours' or 'horovod'")
 
 
 def scaler_for(model: nn.Module, precision: Precision) -> torch.amp.GradScaler | None:

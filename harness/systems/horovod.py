@@ -36,6 +36,7 @@ from harness.precision import Precision
 from harness.systems.api import PlainSession, RankSeat, Session, SystemCard
 
 SAMPLES_A_TRIAL = 5  # Horovod's: the median of so many samples is what a setting scores
+NEVER = 1 << 30  # backward passes
 NOT_SEARCHED = {
     "HOROVOD_CACHE_CAPACITY": "1024",
     "HOROVOD_HIERARCHICAL_ALLREDUCE": "0",
@@ -98,7 +99,9 @@ class Horovod:
             compression=compression,
             backward_passes_per_step=seat.accumulate,
         )
-        return HorovodSession(model, optimizer, hvd, server, clip_norm=seat.clip_norm, autotune_log=log)
+        return HorovodSession(
+            model, optimizer, hvd, server, accumulate=seat.accumulate, clip_norm=seat.clip_norm, autotune_log=log
+        )
 
     def _environment(self, log: Path | None) -> dict[str, str]:
         if not self.autotune:
@@ -129,12 +132,14 @@ class HorovodSession(PlainSession):
         hvd: Any,
         server: Any,
         *,
+        accumulate: int = 1,
         clip_norm: float | None = None,
         autotune_log: Path | None = None,
     ) -> None:
         super().__init__(model, optimizer, clip_norm=clip_norm)
         self._hvd, self._server, self._autotune_log = hvd, server, autotune_log
-        self._synchronized = False
+        self._accumulate = accumulate
+        self._synchronized = self._muted = False
 
     @property
     def notes(self) -> Mapping[str, str]:
@@ -144,7 +149,7 @@ class HorovodSession(PlainSession):
 
     def wait(self) -> None:
         """Block until every gradient's all-reduce has ended."""
-        if self._due and not self._synchronized:
+        if self._due and not self._synchronized and not self._muted:
             self._optimizer.synchronize()  # type: ignore[attr-defined]
             self._synchronized = True
 
@@ -155,6 +160,18 @@ class HorovodSession(PlainSession):
             with self._optimizer.skip_synchronize():  # type: ignore[attr-defined]
                 super().update()
             self._synchronized = False
+
+    def _clear(self) -> None:
+        self.model.zero_grad()  # Horovod's own refuses while gradients have not been sent, as when muted
+
+    def mute(self, muted: bool) -> None:
+        """While muted, gradients are for so many backward passes more that none is sent."""
+        self._muted = muted
+        self._optimizer.set_backward_passes_per_step(NEVER if muted else self._accumulate)  # type: ignore[attr-defined]
+
+    def exchange_once(self) -> None:
+        """All gradients at once: Horovod's wait sends those that no backward has sent, zeros where there are none."""
+        self._optimizer.synchronize()  # type: ignore[attr-defined]
 
     def close(self) -> None:
         """Shut Horovod down, and once all ranks have, end the rendezvous server."""

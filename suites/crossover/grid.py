@@ -22,6 +22,7 @@ from suites.scaling import distinct
 
 AFTER_BACKWARD = "single-bucket"
 DURING_BACKWARD = "fixed-buckets(bucket_bytes=262144, first_bucket_bytes=65536)"
+HOROVOD = "horovod(cycle_s=0.005)"
 PHASES = (0.0, 0.2, 0.4, 0.6, 0.8)
 RHOS = (0.25, 0.5, 1.0, 2.0, 4.0)
 NUM_REPEATS = 8  # claims that compare five points at once are decided by no fewer
@@ -267,6 +268,9 @@ def real_compute() -> Iterator[Group]:
         mixed = (RESNET20_LARGE.job("resnet", strategy=strategy), BERT_TINY.job("bert", strategy=strategy))
         for jobs in (alike, mixed):
             yield Group(name=name, jobs=jobs, ways=ways, num_workers=2, on_sockets=True, num_steps=14, num_cost_steps=6)
+    # The prototype sits on Horovod.
+    jobs = tuple(RESNET20_LARGE.job(own, system=HOROVOD) for own in "ab")
+    yield Group(name="horovod", jobs=jobs, ways=ways, num_workers=2, on_sockets=True, num_steps=14, num_cost_steps=6)
 
 
 QUESTIONS = (

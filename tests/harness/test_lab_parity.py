@@ -54,8 +54,14 @@ def test_lossy_strategies_keep_ranks_equal_and_learn(lab: LabHandle, ddp_digest:
 @pytest.mark.horovod
 @pytest.mark.parametrize("system", ["horovod(cycle_s=0.005)", "horovod(cycle_s=0.005, fusion_threshold_bytes=0)"])
 def test_horovod_gives_the_same_weights(lab: LabHandle, ddp_digest: str, system: str) -> None:
-    """Horovod divides after the sum and not before; for two ranks both are exact."""
-    assert digest(lab.ask(task(PAIR, system=system))) == ddp_digest
+    """Horovod divides after the sum and not before; for two ranks both are exact. What its exchange and its computation
+    cost alone is measured behind the training, so that it can share by what is foretold."""
+    answer = lab.ask(task(PAIR, system=system, num_cost_steps=2))
+    assert digest(answer) == ddp_digest
+    for rank in done(answer):
+        assert rank.costs is not None
+        assert rank.costs.compute_s > 0
+        assert rank.costs.communication_s > 0
 
 
 def test_four_ranks_agree_with_torch_ddp(lab: LabHandle) -> None:
