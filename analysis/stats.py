@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 LEVEL = 0.95
 NOISE = 0.01  # of a ratio of times; less is no gain
-PREDICTION_ERROR = 0.07  # of a step by the predictor; 95 % of those that were measured too are within it
+PREDICTION_ERROR = 0.04  # of a step by the predictor; 95 % of those that were measured too are within it
 NUM_RESAMPLES = 4000
 SEED = 20210314
 ROUNDING = 1e-12  # of a level such as 1 − 0.05/2, which no float is

@@ -27,7 +27,7 @@ import numpy as np
 ROOT = Path(__file__).resolve().parent.parent
 SEED, RESAMPLES, LEVEL = 20210314, 4000, 0.95
 PAYLOAD_SHARE = 0.957
-PREDICTION_ERROR = 0.07  # of a prediction of what could be measured; a simulated network is no prediction
+PREDICTION_ERROR = 0.04  # of a prediction of what could be measured; a simulated network is no prediction
 Json = Mapping[str, Any]
 Operand = Sequence[Json]
 Figures = Sequence[float]
