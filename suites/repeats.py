@@ -79,7 +79,8 @@ def affordable(trials: Sequence[Trial], records: Sequence[Record], left_s: float
     """Of one repeat's trials those of the places that can have `FEWEST` repeats within `left_s`, the cheapest first;
     all of them while nothing can be said.
 
-    What a place costs is what its repeats took so far, invalid attempts and all, and never what they measured.
+    What a place costs is what its repeats took so far, invalid attempts and all, and never what they measured. The
+    first repeat counts only while there is no other: it loads from disk what later ones find in memory.
     """
     if not trials or trials[0].repeat < FIRST_LOOK or math.isinf(left_s):
         return list(trials)
@@ -101,7 +102,8 @@ def _need(place: Sequence[Trial], records: Sequence[Record]) -> tuple[bool, floa
     running = [trial for trial in place if trial.cell in ran] or place
     reference = values.get(reference_of(running).cell, {}).keys()
     num_pairs = min(len(values.get(trial.cell, {}).keys() & reference) for trial in running)
-    seconds = sum(map(took_s, mine)) / max(1, len({record.repeat for record in mine}))
+    later = [record for record in mine if record.repeat > 0] or mine
+    seconds = sum(map(took_s, later)) / max(1, len({record.repeat for record in later}))
     return num_pairs >= FEWEST, max(1, FEWEST - num_pairs) * seconds
 
 

@@ -233,6 +233,19 @@ def test_a_budget_too_small_for_all_takes_as_many_places_to_six_repeats_as_it_ca
     assert [record.repeat for record in ended.records if "vgg16" in record.cell] == list(range(FEWEST))
 
 
+class ColdAtFirst(Scripted):
+    """First repeats take four times as long as later ones."""
+
+    def run(self, trial: Trial, on_event: OnEvent = lambda event: None) -> Record:
+        record = super().run(trial, on_event)
+        return replace(record, ended_at="2026-01-01T00:00:40.000+00:00") if trial.repeat == 0 else record
+
+
+def test_a_first_repeat_that_loads_from_disk_costs_no_place_its_turn(tmp_path: Path) -> None:
+    budget = (24 + 3 * 4) * TRIAL_S  # exact: four cells whose first trial takes as long as four
+    assert places_of(ran_two_places(ColdAtFirst(), tmp_path, budget)) == {"resnet50-replay": 18, "vgg16-replay": 6}
+
+
 def test_a_budget_for_no_place_goes_to_all(tmp_path: Path) -> None:
     ended = ran_two_places(Scripted(), tmp_path, 11 * TRIAL_S)
     assert places_of(ended).total() == 11
