@@ -109,7 +109,7 @@ def _setting_drawings(setting: SettingRow, stem: str, palette: Mapping[str, str]
         ("loss", plots.losses(setting, palette), _LOSS),
         ("accuracy", plots.accuracies(setting, palette), "Held-out accuracy against training time"),
         ("breakdown", stacks.breakdown(setting), "Where a step's time goes, on the slowest rank"),
-        ("bytes", stacks.sent_bytes(setting), "Bytes sent a step: the engine's count by tag beside the interface's"),
+        ("bytes", stacks.sent_bytes(setting), "Bytes sent per step: the engine's count by tag beside the interface's"),
     )
     ids = tuple(i for row in setting.cells for i in row.record_ids)
     said = _parameters([setting])

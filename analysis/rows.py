@@ -94,7 +94,7 @@ class CellRow:
 
     @property
     def sent_bytes(self) -> float | None:
-        """Bytes a host sent a step: by its interface, else as the engine counted them."""
+        """Bytes a host sent per step: by its interface, else as the engine counted them."""
         return bytes_a_step(self.wire_bytes, self.interface_bytes)
 
     @property

@@ -65,7 +65,7 @@ def sent_bytes(setting: SettingRow) -> Figure | None:
     theme.legend(figure, [*handles, Line2D([], [], **theme.diamond(), label="interface, with headers")], columns=2)
     theme.names(axes, [row.name for row in rows])
     axes.set_xlim(left=0)
-    theme.label(axes, setting.title, f"MB sent a step and host ({setting.evidence}, {theme.repeats(rows)})")
+    theme.label(axes, setting.title, f"MB sent per step and host ({setting.evidence}, {theme.repeats(rows)})")
     return figure
 
 

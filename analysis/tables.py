@@ -92,7 +92,7 @@ _COLUMNS: tuple[ColumnOf[CellRow], ...] = (
     ColumnOf(
         "exposed\nms", 6, lambda row: number(None if row.phases.exposed_s is None else row.phases.exposed_s * 1e3)
     ),
-    ColumnOf("sent\na step", 3, lambda row: size(row.sent_bytes)),
+    ColumnOf("sent\nper step", 3, lambda row: size(row.sent_bytes)),
     ColumnOf("to\ntarget", 4, lambda row: duration(row.time_to_target_s.median if row.time_to_target_s else None)),
     ColumnOf("held-out\nloss", 7, lambda row: number(row.final_loss.median if row.final_loss else None)),
     ColumnOf("accu-\nracy", 5, lambda row: number(row.final_accuracy.median if row.final_accuracy else None)),

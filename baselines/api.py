@@ -293,7 +293,7 @@ class Aggregate:
     """A compressor's request.
 
     SUM wants one floating-point tensor, equal in size on all ranks, and may overwrite it. CONCAT takes any tensors.
-    SCATTER takes one uint8 tensor a server, in order of servers. MERGE takes any tensors, equal in size on all ranks,
+    SCATTER takes one uint8 tensor per server, in order of servers. MERGE takes any tensors, equal in size on all ranks,
     and `merge(own, arrived)`, which gives a payload of that size. With `equal_sizes` the compressor promises that
     every rank's payload has this size (for SCATTER: all payloads for one server), and no size header travels.
     `message` is what it is about: whoever drives the compressor fills it in, for exchanges that place messages.

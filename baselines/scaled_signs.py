@@ -19,7 +19,7 @@ ORDERS = {"l2": 2, "l1": 1}
 class ScaledSigns:
     """s = ‖a‖/n^(1/`order`) for each segment's elements, or for so many as `block` (0: all) at most; sign(0) = 1.
 
-    ⌈n/8⌉ + 4 a scale bytes for a message of n elements.
+    ⌈n/8⌉ + 4 per scale bytes for a message of n elements.
     """
 
     order: int

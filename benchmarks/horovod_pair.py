@@ -141,7 +141,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--steps", type=int, default=30)
-    parser.add_argument("--batch", type=int, help="samples a step (default: computation as long as the messages)")
+    parser.add_argument("--batch", type=int, help="samples per step (default: computation as long as the messages)")
     parser.add_argument("--rate", default="200mbit")
     parser.add_argument("--json", type=Path, metavar="FILE")
     given = parser.parse_args()

@@ -26,7 +26,7 @@ parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.R
 parser.add_argument("--stage", type=int, choices=(0, 1, 2), default=1)
 parser.add_argument("--steps", type=int, default=100)
 parser.add_argument("--batch", type=int, default=32, help="images per worker and micro-batch")
-parser.add_argument("--accumulate", type=int, default=1, help="micro-batches a step")
+parser.add_argument("--accumulate", type=int, default=1, help="micro-batches per step")
 parser.add_argument("--clip", type=float, default=0.0)
 parser.add_argument("--warmup", type=int, default=10)
 parser.add_argument("--job", default="digits")

@@ -24,7 +24,7 @@ import crossover
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("--steps", type=int, default=100)
 parser.add_argument("--batch", type=int, default=32, help="images per worker and micro-batch")
-parser.add_argument("--accumulate", type=int, default=1, help="micro-batches a step")
+parser.add_argument("--accumulate", type=int, default=1, help="micro-batches per step")
 parser.add_argument("--clip", type=float, default=None, help="the largest norm of the gradients")
 parser.add_argument("--halve-every", type=int, default=50, help="steps until the learning rate is halved")
 parser.add_argument("--seed", type=int, default=0)

@@ -34,7 +34,7 @@ OnStep = Callable[[int], None]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
     """How long, how warm, how often to evaluate (0: never), how late the first step, when a turn on a GPU ends, how
-    many micro-batches a step."""
+    many micro-batches per step."""
 
     num_warmup: int
     num_steps: int

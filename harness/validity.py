@@ -133,7 +133,7 @@ def codec_overrun(record: Record) -> float:
 
 
 def charged_s(charge: ChargeFacts, num_elements: int) -> float:
-    """Seconds that compressing a model of so many real elements is charged a step; 0 where nothing is charged."""
+    """Seconds that compressing a model of so many real elements is charged per step; 0 where nothing is charged."""
     if not charge.is_charged:
         return 0.0
     num_merges = math.ceil(math.log2(max(1, charge.num_ranks))) if charge.merge_s else 0

@@ -1,4 +1,4 @@
-"""What compressing costs on a device: seconds an element, by method, for replay, whose tensors are S times smaller.
+"""What compressing costs on a device: seconds per element, by method, for replay, whose tensors are S times smaller.
 
 A method runs in stages, one until each aggregate that it asks for and one after the last answer, which decodes what
 all ranks sent: so there is a row a number of ranks, and what lies between is interpolated.
@@ -23,7 +23,7 @@ BY_DEVICE = {"V100": "v100"}  # by what a layer profile says of its device; else
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageTimes:
-    """Seconds an element of the message in each stage among `world` ranks, and in each merge of two payloads."""
+    """Seconds per element of the message in each stage among `world` ranks, and in each merge of two payloads."""
 
     world: int
     stages_s: tuple[float, ...]
@@ -33,7 +33,7 @@ class StageTimes:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CodecProfile:
     """Times of `methods` (compression texts) on `device`, over `num_elements` elements in the shapes of `network`, and
-    of one `copy_` of as many (`copy_s`, seconds an element). `source` says how they were taken."""
+    of one `copy_` of as many (`copy_s`, seconds per element). `source` says how they were taken."""
 
     device: str
     source: str

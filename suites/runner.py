@@ -184,7 +184,8 @@ class _SuiteRun:
         self._progress.left_out([trial for trial in trials if trial not in chosen])
         left = {place_of(trial) for trial in trials} - {place_of(trial) for trial in chosen}
         for place in sorted(left - self._left):
-            self._console.print(f"leaving {place} for now: no budget for {FEWEST} repeats of it", soft_wrap=True)
+            told = f"leaving {place} for now: no budget to take it to {FEWEST} repeats or beyond"
+            self._console.print(told, soft_wrap=True)
         self._left |= left
         return chosen
 

@@ -165,7 +165,7 @@ def gains_of(row: MethodRow, rows: Rows) -> dict[int, float]:
 
 
 def _measured_gains(own: Rows, here: Rows) -> list[list[tuple[float, float]]]:
-    """A curve a repeat: (Gbit/s, gain), for repeats that were run at every rate."""
+    """A curve per repeat: (Gbit/s, gain), for repeats that were run at every rate."""
     by_rate = {row.place.gbit: gains_of(row, here) for row in own if row.place.gbit is not None and row.by_repeat}
     return _curves({gbit: gains for gbit, gains in by_rate.items() if gbit is not None and gains})
 

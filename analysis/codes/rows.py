@@ -66,7 +66,7 @@ class MethodRow:
 
     @property
     def compress_s(self) -> float | None:
-        """Seconds a step until messages were on their way."""
+        """Seconds per step until messages were on their way."""
         if self.phases.compress_s is None or self.phases.decompress_s is None:
             return None
         return self.phases.compress_s - self.phases.decompress_s

@@ -93,7 +93,7 @@ def time_to_loss_s(curve: Curve, target: float) -> float:
 
 
 def times_to_loss_s(records: Sequence[Record], target: float) -> list[float]:
-    """One time a repeat; a diverged repeat counts as ∞, so that no failure makes a method look faster."""
+    """One time per repeat; a diverged repeat counts as ∞, so that no failure makes a method look faster."""
     diverged = sum(record.status is Status.DIVERGED for record in records)
     ended = [record for record in records if record.status is Status.OK]
     return [time_to_loss_s(curve, target) for curve in training_curves(ended)] + [math.inf] * diverged

@@ -14,7 +14,7 @@ loop need not know. Whoever clips that gradient changes the momentum.
 C(a) = s·sign(a), sign(0) = 1, with s = ‖a‖₂/√n (`scale="l2"`): the ratio of the magnitudes of a and its signs in
 the paper, as DeepSpeed computes it. It makes C no contraction where a few elements are much larger than the rest;
 the mean of |a| (`scale="l1"`) always does. One s for each parameter's rows on a server (`block` > 0: for so many
-elements at most). Bytes: ⌈n/8⌉ + 4 a scale. Bits say + or −, never 0: an element whose gradient is always 0 moves.
+elements at most). Bytes: ⌈n/8⌉ + 4 per scale. Bits say + or −, never 0: an element whose gradient is always 0 moves.
 
 Differs from the paper: the momentum's bias correction goes on (`frozen-adam`), as Adam has it; DeepSpeed has none. A
 worker's s is for one server's rows of a parameter, DeepSpeed's for a whole one. `warmup_steps` defaults to 100, for

@@ -91,7 +91,7 @@ class Qsgd(Gathered):
         return numel * width / 8 + 4.0 * -(-numel // self.bucket)
 
     def _elias_width(self, bucket: int) -> float:
-        """Bits an element: Σ P(level)·|its code|, of the shorter of the two forms.
+        """Bits per element: Σ P(level)·|its code|, of the shorter of the two forms.
 
         s|v|/N has the deviation σ; with H(t) the mean of what of it exceeds t, P(j) = H(j−1) − 2H(j) + H(j+1).
         """

@@ -40,7 +40,7 @@ class Sbc(Gathered):
     card: ClassVar[Card] = Card(
         name="sbc",
         slot=Slot.COMPRESSION,
-        summary="positions of the largest elements of one sign, Golomb-coded, with one value a tensor",
+        summary="positions of the largest elements of one sign, Golomb-coded, with one value per tensor",
         paper="Sattler et al., Sparse Binary Compression, IJCNN 2019, arXiv 1805.08768",
     )
     lossy: ClassVar[bool] = True

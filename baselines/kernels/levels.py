@@ -40,7 +40,7 @@ Levels = npt.NDArray[np.int8]
 Words = npt.NDArray[np.uint32]
 
 WIDTHS = (2, 4, 8)
-"""Bits an element that fill a byte without remainder."""
+"""Bits per element that fill a byte without remainder."""
 CHUNK = 1024
 TILE = 4096
 """Elements whose random numbers are drawn at once; they stay in the first cache. Even."""

@@ -155,7 +155,7 @@ class _Timer:
 
 
 def copy_s(numel: int, device: str) -> float:
-    """One `copy_` between two float32 tensors that have been written to, seconds an element."""
+    """One `copy_` between two float32 tensors that have been written to, seconds per element."""
     # Written to before they are timed, so that page faults are over.
     source, target = torch.ones(numel, device=device), torch.ones(numel, device=device)
     return _best_s(lambda: target.copy_(source), device) / numel

@@ -2,7 +2,7 @@
 
 Tensors are S times smaller there, so compressing them really costs S times less than it would. What it would cost
 comes from the profile of codecs that goes with the layers' device (`models/codec_profile.py`): S times the message's
-elements times seconds an element, stage by stage. In that time the device computes nothing else; the small tensor's
+elements times seconds per element, stage by stage. In that time the device computes nothing else; the small tensor's
 own work is done meanwhile, so it does not count twice, unless it takes longer than what is charged.
 """
 
@@ -59,7 +59,7 @@ def dense_steps(compression: Compressor) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Charge:
-    """What a compressor's work costs on the device that is replayed: `times` are seconds an element of the *real*
+    """What a compressor's work costs on the device that is replayed: `times` are seconds per element of the *real*
     tensor, which is `size_scale` times larger than the one at hand; nothing in the first `dense_steps`."""
 
     times: StageTimes

@@ -62,7 +62,7 @@ STEP_SETTINGS = (
      "float16", MIXED),
     ("local-steps", "local-steps(n=10) in a strategy: steps of each rank alone between two exchanges of weights",
      "Stich, Local SGD, ICLR 2019; Sattler et al., IJCNN 2019"),
-    ("accumulate", "micro-batches a step, whose gradients add up before they are sent", "textbook"),
+    ("accumulate", "micro-batches per step, whose gradients add up before they are sent", "textbook"),
     ("clip_norm", "the L2 norm that the averaged gradient is clipped to", "Pascanu et al., ICML 2013"),
 )  # fmt: skip
 

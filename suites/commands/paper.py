@@ -199,7 +199,7 @@ def _archive(folder: Path, *, is_dry: bool) -> int:
         raise FolderError(f"no records in {folder}; run `crossover-bench paper` first, or name its folder with --out")
     target = None
     if REFERENCE.is_dir():
-        lost = {path.name for path in _record_folders(REFERENCE)} - {path.name for path in new} - {CALIBRATION}
+        lost = {path.name for path in _record_folders(REFERENCE)} - {path.name for path in new}
         if lost:
             missing = ", ".join(sorted(lost))
             raise FolderError(f"{folder} has no records of {missing}; run `crossover-bench paper` to its end")
@@ -218,9 +218,6 @@ def _archive(folder: Path, *, is_dry: bool) -> int:
                 kept = Path(whole, REFERENCE.name, path.relative_to(folder))
                 kept.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(path, kept)
-        kept_calibration = Path(whole, REFERENCE.name, CALIBRATION)
-        if (REFERENCE / CALIBRATION).is_dir() and not kept_calibration.exists():  # what `predict` reads by default
-            shutil.copytree(REFERENCE / CALIBRATION, kept_calibration)
         if target is not None:
             target.parent.mkdir(parents=True, exist_ok=True)
             REFERENCE.rename(target)

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-CALIBRATION = Path("results/reference/calibration/measured.json")
+CALIBRATION = Path("results/calibration/measured.json")
 STRATEGIES = ("fixed-buckets", "unfused", "tensor-fusion", "mg-wfbp", "unfused+at-pre-hook")
 BATCH_SIZE = 32
 HOSTS, RATES = "2,4,8,16,64,256,1024", "1gbit,10gbit,25gbit,100gbit"

@@ -271,7 +271,7 @@ def test_a_bucket_of_levels_with_a_bad_element_is_nan_and_no_other_is(norm: leve
 
 
 def test_levels_take_the_bits_that_they_promise() -> None:
-    """Not a byte an element, as seen elsewhere."""
+    """Not a byte per element, as seen elsewhere."""
     codes, norms = levels.encode(torch.ones(1001), 4, 512, seeded(0))
     assert (codes.nbytes, norms.nbytes) == (501, 8)
 

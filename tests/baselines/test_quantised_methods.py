@@ -157,7 +157,7 @@ def test_qsgd_has_no_bias_and_the_variance_of_the_paper(bits: int, norm: str) ->
 @pytest.mark.parametrize("bits", [2, 4, 8])
 @pytest.mark.parametrize("numel", [1, 5, 512, 513, 1000])
 def test_qsgd_of_fixed_width_is_really_packed(bits: int, numel: int) -> None:
-    """⌈n·bits/8⌉ and 4 bytes a bucket; not a byte an element, as in public implementations."""
+    """⌈n·bits/8⌉ and 4 bytes per bucket; not a byte per element, as in public implementations."""
     codec = Qsgd(bits=bits)
     assert size_of(codec, normal(numel)) == -(-numel * bits // 8) + 4 * -(-numel // 512)
     assert codec.wire_bytes(numel, 4) == pytest.approx(numel * bits / 8 + 4 * -(-numel // 512))

@@ -243,4 +243,4 @@ def test_the_example_trains_in_real_processes(checkout: Path) -> None:
     assert done.returncode == 0, done.stderr[-3000:]
     (record,) = read_records([checkout / "records"])
     assert record.status is Status.OK
-    assert record.jobs[0].wire_bytes["gradient"] < 2 * record.jobs[0].num_parameters  # a byte an element
+    assert record.jobs[0].wire_bytes["gradient"] < 2 * record.jobs[0].num_parameters  # a byte per element

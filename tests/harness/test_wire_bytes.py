@@ -47,7 +47,7 @@ METHODS = {
     "onebit-adam(warmup_steps=2)": ADAM,
     "parameter-server(update='server')": "sgd",
 }
-# In two messages a step, and where ranks agree on how many.
+# In two messages per step, and where ranks agree on how many.
 DIVIDED = {
     "fixed-buckets+random-k+error-feedback": "sgd",
     "fixed-buckets+topk(density=0.001)+error-feedback": "sgd",

@@ -49,7 +49,7 @@ def test_generators_of_neighbouring_keys_differ(keys: list[int], position: int) 
 
 
 def test_a_batch_larger_than_the_data_is_refused_with_both_numbers() -> None:
-    with pytest.raises(WorkloadError, match=r"batch_size 8 on 2 ranks wants 16 samples a step, the data has 15"):
+    with pytest.raises(WorkloadError, match=r"batch_size 8 on 2 ranks wants 16 samples per step, the data has 15"):
         Shard(num_samples=15, batch_size=8, rank=0, world=2, seed=0)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from PIL import Image
 
 CLASSES = ("cat", "dog")
-IMAGES_A_CLASS = 72  # two ranks of 64 samples a step leave 16 of the 144
+IMAGES_A_CLASS = 72  # two ranks of 64 samples per step leave 16 of the 144
 
 
 def make_images(root: Path) -> Path:
