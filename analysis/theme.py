@@ -21,6 +21,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
+from matplotlib.patheffects import withStroke
 
 from analysis.naming import wrap
 from analysis.rows import CellRow, SharingRow
@@ -213,7 +214,9 @@ class Tag:
 
 
 def name_curves(axes: Axes, x: float, tags: Sequence[Tag], gap: float) -> None:
-    """Write every name right of `x` at its height, moved apart where they would come closer than `gap` (in data)."""
+    """Write every name right of `x` at its height, moved apart where they would come closer than `gap` (in data), with
+    a rim that parts it from a line behind it."""
+    rim = withStroke(linewidth=2.5, foreground=axes.get_facecolor())
     places: list[float] = []
     ordered = sorted(tags, key=lambda tag: tag.y)
     for tag in ordered:
@@ -222,7 +225,7 @@ def name_curves(axes: Axes, x: float, tags: Sequence[Tag], gap: float) -> None:
     for tag, y in zip(ordered, places, strict=True):
         axes.annotate(
             tag.text, (x, y - shift), (6, 0), textcoords="offset points", va="center", fontsize=6.5, color=tag.colour,
-            annotation_clip=False,
+            annotation_clip=False, path_effects=[rim],
         )  # fmt: skip
 
 

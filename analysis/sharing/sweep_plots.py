@@ -69,8 +69,8 @@ def sweep(row: SweepRow, highest: float | None = None) -> Figure | None:
     tags = [_curve(upper, series) for series in row.series if len(series.points) > 1]
     others = [_theory(upper, row, axis), _level(upper, row)]
     theme.name_curves(upper, last, [*tags, *(tag for tag in others if tag is not None)], gap)
-    for series in (series for series in row.series if len(series.points) == 1):
-        _lone_point(upper, series)
+    for at, lone in _by_lone_value(row).items():
+        theme.name_curves(upper, at, [_curve(upper, series) for series in lone], gap)
     _one(upper, row.values)
     _shares(lower, row)
     theme.label(upper, row.title, "")
@@ -117,17 +117,13 @@ def _curve(axes: Axes, series: SeriesRow) -> Tag:
     return Tag(series.way, known[-1][1].median, drawn.colour)
 
 
-def _lone_point(axes: Axes, series: SeriesRow) -> None:
-    """A policy measured at one value alone, its name beside it."""
-    drawn, (at, row) = way_look(series.way), series.points[0]
-    if row.throughput is not None:
-        theme.error_bars(
-            axes, [at], [row.throughput], color=drawn.colour, marker=drawn.marker, linestyle="none", markersize=3.2
-        )
-        axes.annotate(
-            series.way, (at, row.throughput.median), (4, 2), textcoords="offset points", va="bottom", fontsize=6.5,
-            color=drawn.colour,
-        )  # fmt: skip
+def _by_lone_value(row: SweepRow) -> dict[float, list[SeriesRow]]:
+    """Policies measured at one value alone, by that value."""
+    found: dict[float, list[SeriesRow]] = {}
+    for series in row.series:
+        if len(series.points) == 1 and series.points[0][1].throughput is not None:
+            found.setdefault(series.points[0][0], []).append(series)
+    return found
 
 
 def _theory(axes: Axes, row: SweepRow, axis: Axis) -> Tag | None:
