@@ -17,7 +17,7 @@ READY  := .venv/.ready-$(TORCH)-$(shell cat $(INPUTS) | sha256sum | cut -c1-12)
 BIN    := .venv/bin
 BENCH  := $(BIN)/crossover-bench
 
-.PHONY: help setup doctor test faults check paper report figures regress fuzz benchmark oracle-networks profile clean
+.PHONY: help setup doctor test faults test-gpu check paper report figures regress fuzz benchmark oracle-networks profile clean
 
 help:            ## this list
 	@awk -F ':.*## ' '/^[a-z%-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' Makefile
@@ -35,6 +35,9 @@ test: $(READY)   ## all tests, in two processes
 
 faults: $(READY) ## every signal on every kind of process, full disks; about half an hour
 	$(BIN)/python -m pytest tests/faults $(ARGS)
+
+test-gpu: $(READY) ## strategies, links and turns on a GPU, beside the same on the CPU
+	$(BIN)/python -m pytest tests/gpu $(ARGS)
 
 check: $(READY)  ## lint, format, types, import rules
 	$(BIN)/ruff check .

@@ -26,7 +26,8 @@ def absorb(states: Mapping[str, State], flat: Tensor, message: Message, key: str
 
     A residual that is not finite is taken for 0, which is logged: without that one infinity would never end.
     """
-    report(sum(feedback.absorb(part, residual) for residual, part in parts_of(states, key, flat, message)), message)
+    residuals, parts = list(zip(*parts_of(states, key, flat, message), strict=True)) or ((), ())
+    report(feedback.absorb(parts, residuals), message)
 
 
 def report(num_lost: int, message: Message) -> None:

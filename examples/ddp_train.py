@@ -13,6 +13,7 @@ In turns with a second job on the same devices:
 import argparse
 import contextlib
 import hashlib
+import os
 import time
 
 import torch
@@ -31,9 +32,12 @@ parser.add_argument("--clip", type=float, default=None, help="the largest norm o
 parser.add_argument("--halve-every", type=int, default=50, help="steps until the learning rate is halved")
 parser.add_argument("--seed", type=int, default=0)
 parser.add_argument("--job", default="digits")
+parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="cuda: one GPU per worker")
 args = parser.parse_args()
 
-dist.init_process_group("gloo")
+dist.init_process_group("nccl" if args.device == "cuda" else "gloo")
+if args.device == "cuda":
+    torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
 rank, world = dist.get_rank(), dist.get_world_size()
 torch.manual_seed(args.seed)
 network = nn.Sequential(
@@ -44,15 +48,15 @@ network = nn.Sequential(
     nn.ReLU(),
     nn.Flatten(),
     nn.Linear(576, 10),
-)
+).to(args.device)
 model = DistributedDataParallel(network)
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 crossover.attach(model, optimizer, job=args.job)
 schedule = torch.optim.lr_scheduler.StepLR(optimizer, args.halve_every, gamma=0.5)
 
 digits = load_digits()
-images = torch.tensor(digits.images, dtype=torch.float32).unsqueeze(1)[rank::world] / 16
-labels = torch.tensor(digits.target)[rank::world]
+images = torch.tensor(digits.images, dtype=torch.float32).unsqueeze(1)[rank::world].to(args.device) / 16
+labels = torch.tensor(digits.target)[rank::world].to(args.device)
 order = torch.Generator().manual_seed(args.seed * world + rank)
 
 began_s = time.monotonic()
@@ -70,7 +74,7 @@ for _ in range(args.steps):
 took_s = time.monotonic() - began_s
 
 if rank == 0:
-    weights = b"".join(value.numpy().tobytes() for value in network.state_dict().values())
+    weights = b"".join(value.cpu().numpy().tobytes() for value in network.state_dict().values())
     print(f"loss {loss.item():.6f}\nsteps/s {args.steps / took_s:.1f}\nsha256 {hashlib.sha256(weights).hexdigest()}")
 dist.barrier()  # a rank that leaves at once may abort: gloo's thread still lets go of the last sum's tensors
 dist.destroy_process_group()

@@ -4,8 +4,6 @@ On a GPU a Python call returns before its work is done, so threads order streams
 gradient's hook marks it ready on autograd's stream, a lane's own stream waits for the gradients of
 its message alone, and who uses a reduced gradient has the present stream wait for the message's
 end. Nothing waits for the whole device. On the CPU a call's return is its end, and nothing is done.
-
-Not yet run on a GPU.
 """
 
 from __future__ import annotations

@@ -80,10 +80,10 @@ class ProcessGroupTransport:
     """Primitives on groups made from the default group: gloo (CPU) or NCCL (GPU), or `paced` for both.
 
     A GPU's primitive goes after the present stream's work, and that stream's later work after it;
-    `done` is called when the device has really done it. Not yet run on a GPU. With `ranks` the groups are of these
-    alone, ascending, which all make them; `rank` counts among them. `in_time`: the library's threads get ahead of
-    computation, which negotiated messages need and which holds computation up. Tensors are `size_scale` times smaller
-    than what they stand for; rounds of control are not, and take a paced link for so much less.
+    `done` is called when the device has really done it (run on one GPU, not yet on several). With `ranks` the groups
+    are of these alone, ascending, which all make them; `rank` counts among them. `in_time`: the library's threads get
+    ahead of computation, which negotiated messages need and which holds computation up. Tensors are `size_scale` times
+    smaller than what they stand for; rounds of control are not, and take a paced link for so much less.
     Raises: RuntimeError from torch when a peer is gone; it reaches `done`.
     """
 

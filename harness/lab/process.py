@@ -122,6 +122,8 @@ class Lab:
                 workload = open_workload(job.workload)
                 if job.workload.device is not Device.CUDA:
                     _step_once(workload.build_model(trial.seed), job)
+                else:  # a GPU that was used here could not be used by forked ranks; what building imports takes seconds
+                    open_workload(dataclasses.replace(job.workload, device=Device.CPU)).build_model(trial.seed)
                 self._opened.add(repr(job.workload))
 
     def _run(self, task: Task, cluster: Cluster, seats: list[Place]) -> Answer:

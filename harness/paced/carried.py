@@ -37,6 +37,8 @@ class CarriedGroup(dist.ProcessGroup):
         self._handing_over = threading.Lock()
         self._coalesced: list[PacedWork] | None = None
         self._on_device = ThreadPoolExecutor(thread_name_prefix="paced device")
+        # One thread: operations of a flow start in the order in which they were launched.
+        self._starting = ThreadPoolExecutor(1, thread_name_prefix="paced start")
 
     # ---- what torch asks of a group
 
@@ -59,6 +61,7 @@ class CarriedGroup(dist.ProcessGroup):
 
     def shutdown(self) -> None:
         """End the inner group; the default group also leaves the link."""
+        self._starting.shutdown(wait=True)
         self._on_device.shutdown(wait=True)
         if self._inner is not None:
             self._inner.shutdown()
@@ -87,7 +90,7 @@ class CarriedGroup(dist.ProcessGroup):
     ) -> PacedWork:
         """Begin `collective` on `num_bytes`, n of the table of collectives. `virtually` is what equal peers do to the
         outputs and `really` what the inner group does; `on` is a tensor of the device whose work comes before it."""
-        both = Both(answer)
+        both = Both(answer, on)
         # Both at once: in a real network an operation's work and its way through the link overlap.
         self._pay((self._number, "collective"), collective, num_bytes, on, both.paid)
         if self._inner is None:
@@ -123,7 +126,7 @@ class CarriedGroup(dist.ProcessGroup):
             else:
                 self.pacing.carrier.carry(flow, work_s, paid)
 
-        self._on_device.submit(pay)
+        self._starting.submit(pay)
 
     def _check_root(self, root: int, what: str) -> None:
         if self._inner is None and root != self.rank():

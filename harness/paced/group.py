@@ -263,7 +263,7 @@ class PacedGroup(CarriedGroup):
 
     def send(self, tensors: list[Tensor], to: int, tag: int) -> PacedWork:
         """Take the sender's link first, then hand the tensors over; among virtual peers nobody receives them."""
-        both = Both(tensors)
+        both = Both(tensors, tensors[0])
         inner = self._inner
         if inner is None:
             both.carried(None)

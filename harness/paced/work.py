@@ -43,10 +43,13 @@ class PacedWork(dist.Work):
 
 
 class Both:
-    """Completes `future` once: with `answer` when the operation is both carried and paid, or with the first error."""
+    """Completes `future` once: with `answer` when the operation is both carried and paid, or with the first error. `on`
+    is a tensor of the device that the answer is on."""
 
-    def __init__(self, answer: Any) -> None:
-        self.future: torch.futures.Future[Any] = torch.futures.Future()
+    def __init__(self, answer: Any, on: Tensor | None) -> None:
+        # torch refuses an answer on a GPU that its future was not told of.
+        devices = None if on is None or on.device.type == "cpu" else [on.device]
+        self.future: torch.futures.Future[Any] = torch.futures.Future(devices=devices)
         self._answer, self._lock = answer, threading.Lock()
         self._missing = {"carried", "paid"}
 

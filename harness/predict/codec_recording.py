@@ -99,7 +99,7 @@ class _Timer:
     def __init__(self, strategy: Strategy, message: Message, device: str, world: int) -> None:
         self._strategy, self._message, self._device, self._world = strategy, message, device, world
         self._states = {s.name: self._new_state(s) for s in message.segments}
-        self._generator = torch.Generator(device).manual_seed(0)
+        self._generator = torch.Generator().manual_seed(0)  # on the CPU, as a rank's own
         self._codes: Payload = ()
 
     def _new_state(self, segment: Segment) -> State:

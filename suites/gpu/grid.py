@@ -1,14 +1,16 @@
 """The suite `gpu`: ResNet-50 and BERT-base on one GPU, with the link time of a cluster of such GPUs.
 
 One rank of each job is real. It pays the time that a ring of eight ranks would take on a link which both jobs share
-(`fabric.paced`), so compute, memory and hand-overs are a GPU's own and the network is a model. With `--smoke` on the
-CPU the same grid runs on tiny networks.
+(`fabric.paced`), so compute, memory and hand-overs are a GPU's own and the network is a model. Each job also runs by
+itself: on that link, and as the one rank of a group of NCCL, where nothing travels and what is left is what the engine
+and DDP cost on a GPU. With `--smoke` on the CPU the same grid runs on tiny networks.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from crossover import ReleasePoint, Sharing
 from fabric.api import FabricError, FabricKind, FabricSpec
@@ -21,6 +23,7 @@ from suites.recipes import trial
 
 NUM_RANKS = 8
 ALPHA_S = 20e-6
+SYSTEMS = ("ours", "torch-ddp")
 PRECISIONS = (Precision.FLOAT32, Precision.BFLOAT16)
 SHARINGS = {
     ReleasePoint.EVENT: (Sharing.HOLD, Sharing.NAIVE, Sharing.CROSSOVER),
@@ -61,7 +64,7 @@ GPU = GpuScene(
             device=Device.CUDA,
         ),
     ),
-    rates_bps=(10e9, 25e9, 100e9),
+    rates_bps=(25e9, 100e9, 400e9),
     strategy="fixed-buckets",
     num_steps=24,
     num_cost_steps=8,
@@ -93,34 +96,65 @@ def grid(options: Options) -> Sequence[Trial]:
     if options.rate_given:
         scene = replace(scene, rates_bps=(options.rate_bps,))
     cells = [
-        cell for precision in PRECISIONS for rate in scene.rates_bps for cell in _cells(scene, precision, rate, options)
+        cell
+        for precision in PRECISIONS
+        for rate in scene.rates_bps
+        for cell in _pairs(scene, precision, _link(rate, options), options)
     ]
+    for rate in scene.rates_bps:
+        cells += _alone(scene, "alone", _link(rate, options), options)
+    cells += _alone(scene, "one-rank", FabricSpec(kind=FabricKind.NATIVE, num_hosts=1, rate_bps=None), options)
     return interleave(cells, options.num_repeats())
 
 
-def _cells(scene: GpuScene, precision: Precision, rate_bps: float | None, options: Options) -> Iterator[Trial]:
-    fabric = FabricSpec(
+def _link(rate_bps: float | None, options: Options) -> FabricSpec:
+    return FabricSpec(
         kind=FabricKind.PACED,
         num_hosts=1,
         num_virtual=options.num_hosts or NUM_RANKS,
         alpha_s=ALPHA_S,
         rate_bps=rate_bps,
     )
+
+
+def _swept(group: str, rate_bps: float | None) -> dict[str, Any]:
+    """A group's name and its place on the axis of rates."""
+    if rate_bps is None:
+        return {"group": group}
+    gbit = rate_bps / 1e9
+    return {"group": f"{group}-{gbit:g}", "axis": "Gbit/s", "at": gbit}
+
+
+def _alone(scene: GpuScene, group: str, fabric: FabricSpec, options: Options) -> Iterator[Trial]:
+    """Each job by itself, by the engine and by DDP with its own buckets."""
+    for job in jobs_with_data(scene.jobs(Precision.FLOAT32), options.data_path):
+        for system in SYSTEMS:
+            yield trial(
+                "gpu",
+                jobs=(replace(job, system=system),),
+                fabric=fabric,
+                options=options,
+                num_steps=scene.num_steps,
+                num_warmup=scene.num_warmup,
+                **_swept(group, fabric.rate_bps),
+            )
+
+
+def _pairs(scene: GpuScene, precision: Precision, fabric: FabricSpec, options: Options) -> Iterator[Trial]:
+    """Both jobs in every way of sharing, the exclusive trial first."""
     for release, sharings in SHARINGS.items():
         group = str(release) if precision is Precision.FLOAT32 else f"{release}-{precision}"
         for sharing in (Sharing.EXCLUSIVE, *sharings):
             base = trial(
                 "gpu",
-                group if rate_bps is None else f"{group}-{rate_bps / 1e9:g}",
-                jobs_with_data(scene.jobs(precision), options.data_path),
-                fabric,
-                options,
+                jobs=jobs_with_data(scene.jobs(precision), options.data_path),
+                fabric=fabric,
+                options=options,
                 num_steps=scene.num_steps,
                 num_warmup=scene.num_warmup,
                 sharing=sharing,
                 num_cost_steps=scene.num_cost_steps if sharing is Sharing.EXCLUSIVE else 0,
-                axis="" if rate_bps is None else "Gbit/s",
-                at=None if rate_bps is None else rate_bps / 1e9,
+                **_swept(group, fabric.rate_bps),
             )
             yield replace(base, release=release)
 

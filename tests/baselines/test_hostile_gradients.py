@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from baselines.api import Aggregated, Context, KeepsResidual, Message, Segment, Slot, Votes
 from baselines.catalogue import plugins
 from baselines.compression.dgc import Dgc
-from baselines.compression.error_feedback import ErrorFeedback
 from baselines.compression.half import Half
 from baselines.compression.powersgd import PowerSgd
 from baselines.kernels import feedback
@@ -178,13 +177,13 @@ def test_one_pass_gives_what_torchs_operations_give(nesterov: bool) -> None:
         torch.testing.assert_close(own.double(), exact, rtol=1e-6, atol=1e-6)
 
 
-def test_error_feedback_keeps_the_sum_beside_what_is_sent() -> None:
-    compressor = ErrorFeedback(Half())
-    states = {"a": compressor.init("a", torch.zeros(4))}
-    states["a"]["residual"][:] = torch.tensor([1.0, torch.nan, torch.inf, -1.0])
-    grad = torch.ones(4)
-    assert feedback.absorb(grad, states["a"]["residual"]) == 2
-    assert grad.tolist() == states["a"]["residual"].tolist() == [2.0, 1.0, 1.0, 0.0]
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["compiled", "vectorised"])
+def test_absorbing_gives_up_what_is_not_finite_in_any_residual(dtype: torch.dtype) -> None:
+    grads = [torch.ones(4, dtype=dtype), torch.ones(2, dtype=dtype)]
+    residuals = [torch.tensor([1.0, torch.nan, torch.inf, -1.0], dtype=dtype), torch.tensor([0.5, 2.0], dtype=dtype)]
+    assert feedback.absorb(grads, residuals) == 2
+    assert [grad.tolist() for grad in grads] == [kept.tolist() for kept in residuals] == [[2, 1, 1, 0], [1.5, 3]]
+    assert feedback.absorb(grads, residuals) == 0
 
 
 def test_texts_of_every_compressor_are_legal() -> None:

@@ -223,7 +223,7 @@ def test_coalesced_operations_are_one_message() -> None:
 
 @pytest.mark.parametrize("order", [("carried", "paid"), ("paid", "carried")])
 def test_an_answer_comes_when_it_is_both_carried_and_paid(order: tuple[str, str]) -> None:
-    both = Both("answer")
+    both = Both("answer", None)
     for part in order:
         assert not both.future.done()
         getattr(both, part)(None)
@@ -231,7 +231,7 @@ def test_an_answer_comes_when_it_is_both_carried_and_paid(order: tuple[str, str]
 
 
 def test_the_first_error_is_told_once() -> None:
-    both = Both("answer")
+    both = Both("answer", None)
     both.paid(FabricError("the link has ended"))
     both.carried(RuntimeError("a peer has gone"))
     with pytest.raises(FabricError, match="the link has ended"):
