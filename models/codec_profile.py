@@ -18,7 +18,7 @@ from results.files import read_json, write_json
 
 CODECS = FOLDER / "codecs"  # a folder of their own, since the one above holds networks
 DEFAULT = "cpu"
-BY_DEVICE = {"V100": "v100"}  # by what a layer profile says of its device; else the default
+BY_DEVICE = {"V100": "v100", "H100": "h100"}  # by what a layer profile says of its device; else the default
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,16 +8,16 @@ Claims that are not about one interval a cell have a function of their own in `s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 
-from analysis.cells import REPLAY, SIMULATED
-from analysis.claims import CellValue, ClaimRow, Formula, Level, Operands, judge
+from analysis.cells import REPLAY
+from analysis.claims import CellValue, ClaimRow, Formula
 from analysis.sharing.axes import RATE, RHO
 from analysis.sharing.rows import CROSSOVER, FAIR, NAIVE, PHASE, PairRow, SharingRow, SweepRow
-from analysis.stats import NOISE, Interval, computed, median_interval
+from analysis.stats import NOISE
 from analysis.study import Evidence, PaperFigure, Study
 from suites.crossover.findings import peak_of_sweeps, same_weights, shrinks_with_exposure
+from suites.pair_rows import PairClaim, against, gains, judged, limit_shares, operands, over_repeats, shares
 
 NAME = "crossover"
 HOLD = "hold"
@@ -29,7 +29,6 @@ MANY_WORKERS = 64
 PAPERS_NETWORKS = ("resnet50", "vgg16")
 PAPERS_SPEEDUP = 1.20  # abstract of arXiv 2103.07974, its words: 20 % speed-up for ImageNet classification
 
-Select = Callable[[Sequence[PairRow]], Iterator[CellValue]]
 _PAPER = (
     "Two identical jobs of a network of ImageNet classification under crossover, in our replay. Dashed: the speed-up "
     "that the abstract of arXiv 2103.07974 claims; its cluster, links and baseline are not public there, so the line "
@@ -37,87 +36,14 @@ _PAPER = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Claim(Level):
-    """A level with the cells that it is about, of these suites."""
-
-    select: Select
-    suites: tuple[str, ...] = (NAME,)
-
-
 def claims(evidence: Evidence) -> tuple[ClaimRow, ...]:
     """Every claim with its outcome, in the order of the table."""
-    judged = (
-        judge(claim, list(claim.select([pair for pair in evidence.pairs if pair.suite in claim.suites])))
-        for claim in CLAIMS
-    )
     return (
-        *judged,
+        *judged(CLAIMS, evidence, NAME),
         peak_of_sweeps(evidence.sweeps),
         shrinks_with_exposure(evidence.optimised),
         same_weights([pair for pair in evidence.pairs if pair.suite == NAME]),
     )
-
-
-def _of(pair: PairRow, *rows: SharingRow) -> Operands:
-    return (pair.alone_ids, *(row.record_ids for row in rows))
-
-
-def _interval(pair: PairRow, ratios: Sequence[float]) -> Interval:
-    """Over repeats; a virtual clock's are no sample."""
-    found = median_interval(ratios)
-    return computed(found) if pair.evidence == SIMULATED else found
-
-
-def _shares(accepts: Callable[[PairRow, SharingRow], bool]) -> Select:
-    """T* over the period of crossover with link turns, where `accepts` the cell."""
-
-    def select(pairs: Sequence[PairRow]) -> Iterator[CellValue]:
-        for pair in pairs:
-            row = pair.row(CROSSOVER)
-            if row is not None and row.bound_share is not None and accepts(pair, row):
-                yield CellValue(row.cell, row.bound_share, _of(pair, row))
-
-    return select
-
-
-def _limit_shares(accepts: Callable[[PairRow, SharingRow], bool]) -> Select:
-    """How much of the hard limit crossover uses, where `accepts` the cell."""
-
-    def select(pairs: Sequence[PairRow]) -> Iterator[CellValue]:
-        for pair in pairs:
-            row = pair.row(CROSSOVER)
-            if row is not None and row.limit_share is not None and accepts(pair, row):
-                yield CellValue(row.cell, row.limit_share, _of(pair, row))
-
-    return select
-
-
-def _gains(way: str, accepts: Callable[[PairRow], bool]) -> Select:
-    """The gain of one policy over running one after the other, where `accepts` the pair."""
-
-    def select(pairs: Sequence[PairRow]) -> Iterator[CellValue]:
-        for pair in pairs:
-            row = pair.row(way)
-            if row is not None and row.throughput is not None and accepts(pair):
-                yield CellValue(row.cell, row.throughput, _of(pair, row))
-
-    return select
-
-
-def _against(way: str, accepts: Callable[[PairRow], bool] = lambda _: True) -> Select:
-    """The gain of crossover over that of another policy, repeat by repeat."""
-
-    def select(pairs: Sequence[PairRow]) -> Iterator[CellValue]:
-        for pair in pairs:
-            row, other = pair.row(CROSSOVER), pair.row(way)
-            if row is not None and other is not None and accepts(pair):
-                theirs = {one.repeat: one.gain for one in other.paired}
-                ratios = [one.gain / theirs[one.repeat] for one in row.paired if one.repeat in theirs]
-                if ratios:
-                    yield CellValue(row.cell, _interval(pair, ratios), _of(pair, row, other))
-
-    return select
 
 
 def _against_phases(pairs: Sequence[PairRow]) -> Iterator[CellValue]:
@@ -129,7 +55,7 @@ def _against_phases(pairs: Sequence[PairRow]) -> Iterator[CellValue]:
             ratios = [one.gain / naive[one.repeat] for one in row.paired if one.repeat in naive]
             if ratios:
                 offsets = [one for one in pair.rows if one.policy == NAIVE and one.axis == PHASE]
-                yield CellValue(row.cell, _interval(pair, ratios), _of(pair, row, *offsets))
+                yield CellValue(row.cell, over_repeats(pair, ratios), operands(pair, row, *offsets))
 
 
 def _against_rival(pairs: Sequence[PairRow]) -> Iterator[CellValue]:
@@ -140,8 +66,8 @@ def _against_rival(pairs: Sequence[PairRow]) -> Iterator[CellValue]:
             rival = dict(pair.rival.by_repeat)
             ratios = [one.gain / rival[one.repeat] for one in row.paired if one.repeat in rival]
             if ratios:
-                ids = (*_of(pair, row), pair.rival.record_ids)
-                yield CellValue(row.cell, _interval(pair, ratios), ids)
+                ids = (*operands(pair, row), pair.rival.record_ids)
+                yield CellValue(row.cell, over_repeats(pair, ratios), ids)
 
 
 def _handovers(pairs: Sequence[PairRow]) -> Iterator[CellValue]:
@@ -191,122 +117,122 @@ def _of_few(pair: PairRow, row: SharingRow) -> bool:
 
 _SHARE = "Measured gain over the one that T* predicts, from the costs of the same repeat"
 _LIMIT = "Share of the hard limit max(Σc, Σ bytes/rate, longest chain of a job) that is used"
-CLAIMS: tuple[Claim, ...] = (
-    Claim(
+CLAIMS: tuple[PairClaim, ...] = (
+    PairClaim(
         claim="Paced, 2 to 16 workers, α = 20 µs: at least 0.97 of the limit that no turns can pass",
         quantity=_LIMIT,
-        select=_limit_shares(_of_few),
+        select=limit_shares(_of_few),
         formula=Formula.LIMIT_SHARE,
         low=0.97,
     ),
-    Claim(
+    PairClaim(
         claim=f"Paced, {MANY_WORKERS} workers, α = 20 µs: at least 0.97 of the limit that no turns can pass",
         quantity=_LIMIT,
-        select=_limit_shares(_of_many),
+        select=limit_shares(_of_many),
         formula=Formula.LIMIT_SHARE,
         low=0.97,
     ),
-    Claim(
+    PairClaim(
         claim="Paced, 2 to 64 workers, α = 20 µs: at least 0.97 of the gain that T* predicts",
         quantity=_SHARE,
-        select=_shares(_by_hosts),
+        select=shares(_by_hosts),
         formula=Formula.FIFO_SHARE,
         low=0.97,
     ),
-    Claim(
+    PairClaim(
         claim="Replay among 4 or 8 workers: at least 0.97 of the limit that no turns can pass",
         quantity=_LIMIT,
-        select=_limit_shares(_replayed),
+        select=limit_shares(_replayed),
         formula=Formula.LIMIT_SHARE,
         low=0.97,
     ),
-    Claim(
+    PairClaim(
         claim="Replay among 4 or 8 workers, ρ sweeps, mixed pairs: at least 0.96 of the gain that T* predicts",
         quantity=_SHARE,
-        select=_shares(_replayed),
+        select=shares(_replayed),
         formula=Formula.FIFO_SHARE,
         low=0.96,
     ),
-    Claim(
+    PairClaim(
         claim="Real compute on 2 hosts, the pair of quick too: at least 0.90 of the gain that T* predicts",
         suites=(NAME, "quick"),
         quantity=_SHARE,
-        select=_shares(_real),
+        select=shares(_real),
         formula=Formula.FIFO_SHARE,
         low=0.90,
     ),
-    Claim(
+    PairClaim(
         claim="Real Horovod jobs on 2 hosts: at least 0.90 of the gain that T* predicts",
         quantity=_SHARE,
-        select=_shares(_horovod),
+        select=shares(_horovod),
         formula=Formula.FIFO_SHARE,
         low=0.90,
     ),
-    Claim(
+    PairClaim(
         claim="Holding the turn through communication gains nothing: 1.00 ± 0.03",
         quantity="Gain of hold",
-        select=_gains(HOLD, lambda _: True),
+        select=gains(HOLD, lambda _: True),
         formula=Formula.GAIN,
         low=0.97,
         high=1.03,
     ),
-    Claim(
+    PairClaim(
         claim="With nothing to hide, crossover loses at most 3 %",
         quantity="Gain of crossover in the null controls",
-        select=_gains(CROSSOVER, is_null_control),
+        select=gains(CROSSOVER, is_null_control),
         formula=Formula.GAIN,
         low=0.97,
     ),
-    Claim(
+    PairClaim(
         claim="Mixed pairs gain over running one after the other",
         quantity="Gain of crossover",
-        select=_gains(CROSSOVER, lambda pair: pair.is_mixed),
+        select=gains(CROSSOVER, lambda pair: pair.is_mixed),
         formula=Formula.GAIN,
         low=1.0,
     ),
-    Claim(
+    PairClaim(
         claim="Link turns in order are never worse than a fairly shared link",
         quantity="Gain with link turns over gain with a fair link",
-        select=_against(FAIR_WAY),
+        select=against(FAIR_WAY),
         formula=Formula.GAIN_RATIO,
         low=1.0 - NOISE,
     ),
-    Claim(
+    PairClaim(
         claim="Link turns in order beat a fairly shared link where jobs differ",
         quantity="Gain with link turns over gain with a fair link in mixed pairs",
-        select=_against(FAIR_WAY, lambda pair: pair.is_mixed),
+        select=against(FAIR_WAY, lambda pair: pair.is_mixed),
         formula=Formula.GAIN_RATIO,
         low=1.0,
     ),
-    Claim(
+    PairClaim(
         claim=f"Crossover beats the median of naive co-location over {FEWEST_PHASES} or more start offsets",
         quantity="Gain of crossover over that median",
         select=_against_phases,
         formula=Formula.PHASES,
         low=1.0,
     ),
-    Claim(
+    PairClaim(
         claim="The token is never worse than a slot barrier",
         quantity="Gain of crossover over that of the slot barrier",
-        select=_against(BARRIER),
+        select=against(BARRIER),
         formula=Formula.GAIN_RATIO,
         low=1.0 - NOISE,
     ),
-    Claim(
+    PairClaim(
         claim="Two jobs in turns beat one job with twice the batch",
         quantity="Samples/s of crossover over those of the one job",
         select=_against_rival,
         formula=Formula.RIVAL,
         low=1.0,
     ),
-    Claim(
+    PairClaim(
         claim=f"ImageNet networks gain the {100 * (PAPERS_SPEEDUP - 1):.0f} % of the abstract's claim, at every rate",
         quantity="Gain of crossover",
-        select=_gains(CROSSOVER, is_papers_case),
+        select=gains(CROSSOVER, is_papers_case),
         formula=Formula.GAIN,
         low=PAPERS_SPEEDUP,
     ),
-    Claim(
+    PairClaim(
         claim="Half of the hand-overs in replay take at most 100 µs, on the host where they are slowest",
         quantity="Median hand-over",
         select=_handovers,
