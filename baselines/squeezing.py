@@ -81,8 +81,8 @@ def _combine(
         codec.add_decoded(code, total, ctx)
     reply = codec.encode(total, ctx)
     total.sub_(_decoded(codec, reply, scratch, ctx))
-    for residual, part in zip(kept, total.split([r.numel() for r in kept]), strict=True):
-        residual.copy_(part)
+    if kept:
+        torch._foreach_copy_(kept, total.split([residual.numel() for residual in kept]))
     return reply
 
 
@@ -119,7 +119,6 @@ def _take(flat: Tensor, share: Sequence[Share]) -> Tensor:
 
 def _put(flat: Tensor, share: Sequence[Share], values: Tensor) -> None:
     """Undo `_take`."""
-    offset = 0
-    for at, segment in share:
-        flat[at : at + segment.numel] = values[offset : offset + segment.numel]
-        offset += segment.numel
+    targets = [flat[at : at + segment.numel] for at, segment in share]
+    if targets:
+        torch._foreach_copy_(targets, values.split([segment.numel for _, segment in share]))

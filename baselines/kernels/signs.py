@@ -18,7 +18,6 @@ float64 sums.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import groupby
 
 import numpy as np
 import numpy.typing as npt
@@ -31,7 +30,7 @@ Floats = npt.NDArray[np.float32]
 Bytes = npt.NDArray[np.uint8]
 Integers = npt.NDArray[np.int64]
 
-PIECE = 1 << 20
+PIECE, GPU_PIECE = 1 << 20, 1 << 24
 """Elements at a time in vectorised torch, at least; an eighth of a large tensor, to bound temporaries by its size."""
 
 
@@ -74,36 +73,30 @@ def add_decoded(total: Tensor, bits: Tensor, means: Tensor, block_sizes: Sequenc
 
 
 def encode_vectorised(values: Tensor, block_sizes: Sequence[int]) -> tuple[Tensor, Tensor]:
-    """`encode` in torch alone, on any device."""
-    piece = _piece_of(values)
-    bits = torch.cat([_packed(part) for part in values.split(piece)])
-    num_blocks = len(block_sizes)
-    sums = torch.zeros(num_blocks, 4, dtype=torch.float64, device=values.device)
-    for start, width, block, rows in _runs(block_sizes, piece):
-        view = values[start : start + rows * width].view(rows, width)
-        positive = view >= 0
-        sums[block : block + rows] += torch.stack(
-            [
-                torch.where(positive, 0.0, view).sum(1, dtype=torch.float64),
-                torch.where(positive, view, 0.0).sum(1, dtype=torch.float64),
-                width - positive.sum(1),
-                positive.sum(1),
-            ],
-            dim=1,
-        )
+    """`encode` in torch alone, on any device: some twenty launches per piece, however many blocks."""
+    bits, sums = [], torch.zeros(len(block_sizes), 4, dtype=torch.float64, device=values.device)
+    for start, stop, first, sizes in _pieces(values, block_sizes):
+        part = values[start:stop]
+        positive = part >= 0
+        bits.append(_packed(positive))
+        lengths = torch.from_numpy(sizes).to(values.device)
+        sides = (torch.where(positive, 0.0, part), torch.where(positive, part, 0.0), ~positive, positive)
+        for column, side in enumerate(sides):
+            # A block that goes on in the next piece gets the rest there.
+            sums[first : first + sizes.size, column] += torch.segment_reduce(side.double(), "sum", lengths=lengths)
     means = sums[:, :2] / sums[:, 2:].clamp(min=1)
     means[~means.isfinite().all(1)] = torch.nan
-    return bits, means.float().view(-1)
+    return torch.cat(bits) if bits else values.new_zeros(0, dtype=torch.uint8), means.float().view(-1)
 
 
 def add_decoded_vectorised(total: Tensor, bits: Tensor, means: Tensor, block_sizes: Sequence[int]) -> None:
     """`add_decoded` in torch alone, on any device."""
-    pairs = means.view(-1, 2)
-    for start, width, block, rows in _runs(block_sizes, _piece_of(total)):
-        stop = start + rows * width
-        some = _unpacked(bits[start // 8 : (stop + 7) // 8])[start % 8 :][: stop - start].view(rows, width)
-        negative, positive = pairs[block : block + rows].split(1, dim=1)
-        total[start:stop] += torch.where(some, positive, negative).view(-1)
+    for start, stop, first, sizes in _pieces(total, block_sizes):
+        lengths = torch.from_numpy(sizes).to(total.device)
+        blocks = torch.arange(first, first + sizes.size, device=total.device)
+        owners = torch.repeat_interleave(blocks, lengths, output_size=stop - start)
+        some = _unpacked(bits[start // 8 : (stop + 7) // 8])[: stop - start]  # 1 for the mean of the others
+        total[start:stop] += means[2 * owners + some]
 
 
 def _checked(values: Tensor, block_sizes: Sequence[int]) -> Integers:
@@ -121,39 +114,29 @@ def _checked(values: Tensor, block_sizes: Sequence[int]) -> Integers:
     return sizes
 
 
-def _piece_of(values: Tensor) -> int:
-    return max(PIECE, -(-values.numel() // 64) * 8)
+def _pieces(values: Tensor, block_sizes: Sequence[int]) -> Iterator[tuple[int, int, int, Integers]]:
+    """Where each piece starts and stops, its first block, and how many elements it has of that one and the next ones.
+    Pieces start at whole bytes of bits."""
+    numel = values.numel()
+    piece = max(GPU_PIECE if values.is_cuda else PIECE, -(-numel // 64) * 8)
+    ends = np.cumsum(np.asarray(block_sizes, dtype=np.int64))
+    for start in range(0, numel, piece):
+        stop = min(start + piece, numel)
+        first, last = int(np.searchsorted(ends, start, "right")), int(np.searchsorted(ends, stop, "left"))
+        sizes = np.diff(np.minimum(ends[first : last + 1], stop), prepend=start)
+        yield start, stop, first, sizes
 
 
-def _runs(block_sizes: Sequence[int], piece: int) -> Iterator[tuple[int, int, int, int]]:
-    """Rectangles of at most about `piece` elements: start, width, index of the first block, rows.
-
-    Neighbours of equal size form the rows of one rectangle; a block larger than a piece gives several of one row.
-    """
-    start = block = 0
-    for size, equals in groupby(block_sizes):
-        num_left = sum(1 for _ in equals)
-        while num_left:
-            rows = min(num_left, max(1, piece // size))
-            if size <= piece:
-                yield start, size, block, rows
-            else:
-                for offset in range(0, size, piece):
-                    yield start + offset, min(piece, size - offset), block, 1
-            start, block, num_left = start + rows * size, block + rows, num_left - rows
-
-
-def _packed(values: Tensor) -> Tensor:
-    """Sign bits of a piece; only the last piece may be cut within a byte."""
-    signs = (values >= 0).to(torch.uint8)
-    signs = torch.nn.functional.pad(signs, (0, -signs.numel() % 8)).view(-1, 8)
-    return (signs << torch.arange(8, dtype=torch.uint8, device=values.device)).sum(1, dtype=torch.uint8)
+def _packed(positive: Tensor) -> Tensor:
+    """Bits of a piece's signs; only the last piece may be cut within a byte."""
+    signs = torch.nn.functional.pad(positive.to(torch.uint8), (0, -positive.numel() % 8)).view(-1, 8)
+    return (signs << torch.arange(8, dtype=torch.uint8, device=positive.device)).sum(1, dtype=torch.uint8)
 
 
 def _unpacked(bits: Tensor) -> Tensor:
-    """Booleans, eight a byte. `&` with 1 after the shift: `~` of a byte is a byte, and 254 is not False."""
+    """Zeros and ones, eight per byte."""
     shifts = torch.arange(8, dtype=torch.uint8, device=bits.device)
-    return ((bits.unsqueeze(1) >> shifts) & 1).bool().view(-1)
+    return ((bits.unsqueeze(1) >> shifts) & 1).view(-1)
 
 
 @compiled()

@@ -48,7 +48,7 @@ class Both:
 
     def __init__(self, answer: Any, on: Tensor | None) -> None:
         # torch refuses an answer on a GPU that its future was not told of.
-        devices = None if on is None or on.device.type == "cpu" else [on.device]
+        devices: list[int | str | torch.device] = [] if on is None or on.device.type == "cpu" else [on.device]
         self.future: torch.futures.Future[Any] = torch.futures.Future(devices=devices)
         self._answer, self._lock = answer, threading.Lock()
         self._missing = {"carried", "paid"}

@@ -45,7 +45,7 @@ from models.workload import Device, WorkloadSpec
 from results.codec import to_jsonable
 from results.files import write_json
 
-LONGEST_S, NUM_HALVINGS = 10e-3, 24
+LONGEST_S, RESOLUTION_S, NOTHING_S = 10e-3, 1e-9, 1e-12
 NUM_RANKS = 8
 QUEUED, FOUR_LANES = "unfused", "unfused+fifo(depth=4)"
 FORWARD_S, NUM_ELEMENTS = 5e-4, 1_024
@@ -210,14 +210,19 @@ def _by_lanes_in(costs: LinkCosts, seconds: float) -> LinkCosts:
 def _fitted(
     costs: LinkCosts, step_s: float, chain: Chain, strategy: str, having: Callable[[LinkCosts, float], LinkCosts]
 ) -> LinkCosts:
-    """`costs` having the longest time with which the step of `chain` is no longer than `step_s`."""
+    """`costs` having the shortest time with which the step of `chain` is as long as `step_s`, or nearest to it."""
+    from scipy.optimize import brentq  # with the first fit: whoever only predicts need not wait for it
+
     layers, plain = layers_of(chain.profile), parse_strategy(strategy)
     on_link = replace(costs, primitives=paced_costs(chain.link, NUM_RANKS).primitives)
-    shortest_s, longest_s = 0.0, LONGEST_S
-    for _ in range(NUM_HALVINGS):  # what takes longer never makes a shorter step
-        middle_s = (shortest_s + longest_s) / 2
-        if predict_step(layers, plain, having(on_link, middle_s)).step_s < step_s:
-            shortest_s = middle_s
-        else:
-            longest_s = middle_s
-    return having(costs, shortest_s)
+
+    def too_long_s(seconds: float) -> float:
+        """A hair more than it is, so that of several times that fit the shortest is found."""
+        return predict_step(layers, plain, having(on_link, seconds)).step_s - step_s + NOTHING_S
+
+    # What takes longer never makes a shorter step.
+    if too_long_s(0.0) >= 0.0:
+        return having(costs, 0.0)
+    if too_long_s(LONGEST_S) < 0.0:
+        return having(costs, LONGEST_S)
+    return having(costs, brentq(too_long_s, 0.0, LONGEST_S, xtol=RESOLUTION_S))
