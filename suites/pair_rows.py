@@ -40,28 +40,26 @@ def over_repeats(pair: PairRow, ratios: Sequence[float]) -> Interval:
     return computed(found) if pair.evidence == SIMULATED else found
 
 
-def shares(accepts: Callable[[PairRow, SharingRow], bool]) -> Select:
-    """T* over the period of crossover with link turns, where `accepts` the cell."""
+def shares(of: Callable[[SharingRow], Interval | None], accepts: Callable[[PairRow, SharingRow], bool]) -> Select:
+    """What crossover with link turns uses `of` a limit, where `accepts` the cell."""
 
     def select(pairs: Sequence[PairRow]) -> Iterator[CellValue]:
         for pair in pairs:
             row = pair.row(CROSSOVER)
-            if row is not None and row.bound_share is not None and accepts(pair, row):
-                yield CellValue(row.cell, row.bound_share, operands(pair, row))
+            if row is not None and (share := of(row)) is not None and accepts(pair, row):
+                yield CellValue(row.cell, share, operands(pair, row))
 
     return select
 
 
-def limit_shares(accepts: Callable[[PairRow, SharingRow], bool]) -> Select:
-    """How much of the hard limit crossover uses, where `accepts` the cell."""
+def of_fifo(row: SharingRow) -> Interval | None:
+    """The share of the gain that T* predicts."""
+    return row.bound_share
 
-    def select(pairs: Sequence[PairRow]) -> Iterator[CellValue]:
-        for pair in pairs:
-            row = pair.row(CROSSOVER)
-            if row is not None and row.limit_share is not None and accepts(pair, row):
-                yield CellValue(row.cell, row.limit_share, operands(pair, row))
 
-    return select
+def of_limit(row: SharingRow) -> Interval | None:
+    """The share of the limit that no turns can pass."""
+    return row.limit_share
 
 
 def gains(way: str, accepts: Callable[[PairRow], bool]) -> Select:

@@ -17,7 +17,7 @@ from analysis.sharing.rows import CROSSOVER, FAIR, NAIVE, PHASE, PairRow, Sharin
 from analysis.stats import NOISE
 from analysis.study import Evidence, PaperFigure, Study
 from suites.crossover.findings import peak_of_sweeps, same_weights, shrinks_with_exposure
-from suites.pair_rows import PairClaim, against, gains, judged, limit_shares, operands, over_repeats, shares
+from suites.pair_rows import PairClaim, against, gains, judged, of_fifo, of_limit, operands, over_repeats, shares
 
 NAME = "crossover"
 HOLD = "hold"
@@ -121,35 +121,35 @@ CLAIMS: tuple[PairClaim, ...] = (
     PairClaim(
         claim="Paced, 2 to 16 workers, α = 20 µs: at least 0.97 of the limit that no turns can pass",
         quantity=_LIMIT,
-        select=limit_shares(_of_few),
+        select=shares(of_limit, _of_few),
         formula=Formula.LIMIT_SHARE,
         low=0.97,
     ),
     PairClaim(
         claim=f"Paced, {MANY_WORKERS} workers, α = 20 µs: at least 0.97 of the limit that no turns can pass",
         quantity=_LIMIT,
-        select=limit_shares(_of_many),
+        select=shares(of_limit, _of_many),
         formula=Formula.LIMIT_SHARE,
         low=0.97,
     ),
     PairClaim(
         claim="Paced, 2 to 64 workers, α = 20 µs: at least 0.97 of the gain that T* predicts",
         quantity=_SHARE,
-        select=shares(_by_hosts),
+        select=shares(of_fifo, _by_hosts),
         formula=Formula.FIFO_SHARE,
         low=0.97,
     ),
     PairClaim(
         claim="Replay among 4 or 8 workers: at least 0.97 of the limit that no turns can pass",
         quantity=_LIMIT,
-        select=limit_shares(_replayed),
+        select=shares(of_limit, _replayed),
         formula=Formula.LIMIT_SHARE,
         low=0.97,
     ),
     PairClaim(
         claim="Replay among 4 or 8 workers, ρ sweeps, mixed pairs: at least 0.96 of the gain that T* predicts",
         quantity=_SHARE,
-        select=shares(_replayed),
+        select=shares(of_fifo, _replayed),
         formula=Formula.FIFO_SHARE,
         low=0.96,
     ),
@@ -157,14 +157,14 @@ CLAIMS: tuple[PairClaim, ...] = (
         claim="Real compute on 2 hosts, the pair of quick too: at least 0.90 of the gain that T* predicts",
         suites=(NAME, "quick"),
         quantity=_SHARE,
-        select=shares(_real),
+        select=shares(of_fifo, _real),
         formula=Formula.FIFO_SHARE,
         low=0.90,
     ),
     PairClaim(
         claim="Real Horovod jobs on 2 hosts: at least 0.90 of the gain that T* predicts",
         quantity=_SHARE,
-        select=shares(_horovod),
+        select=shares(of_fifo, _horovod),
         formula=Formula.FIFO_SHARE,
         low=0.90,
     ),

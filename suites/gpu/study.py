@@ -8,7 +8,7 @@ from analysis.claims import CellValue, ClaimRow, Formula, Level, judge
 from analysis.sharing.rows import CROSSOVER, NAIVE, PairRow
 from analysis.steps.claims import by_place, speedup
 from analysis.study import Evidence, Study
-from suites.pair_rows import PairClaim, against, gains, judged, limit_shares
+from suites.pair_rows import PairClaim, against, gains, judged, of_limit, shares
 from suites.step_rows import is_fifo, parts
 
 NAME = "gpu"
@@ -26,7 +26,7 @@ CLAIMS = (
     PairClaim(
         claim="Turns on one GPU in float32 use at least 0.97 of the limit that no turns can pass",
         quantity="Share of the hard limit max(Σc, Σ bytes/rate, longest chain of a job) that is used",
-        select=limit_shares(lambda pair, _: _in_float32(pair)),
+        select=shares(of_limit, lambda pair, _: _in_float32(pair)),
         formula=Formula.LIMIT_SHARE,
         low=0.97,
     ),
