@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 from torch import Tensor
 
@@ -13,12 +13,12 @@ from baselines.kernels import feedback
 log = logging.getLogger(__name__)
 
 
-def parts_of(states: Mapping[str, State], key: str, flat: Tensor, message: Message) -> Iterator[tuple[Tensor, Tensor]]:
-    """Each segment's state `key` [numel of the segment] beside its part of the flat message [numel]."""
-    offset = 0
-    for segment in message.segments:
-        yield states[segment.name][key][segment.start : segment.stop], flat[offset : offset + segment.numel]
-        offset += segment.numel
+def parts_of(
+    states: Mapping[str, State], key: str, flat: Tensor, message: Message
+) -> tuple[list[Tensor], list[Tensor]]:
+    """Each segment's state `key` [numel of the segment], and in the same order its part of the flat message [numel]."""
+    kept = [states[segment.name][key][segment.start : segment.stop] for segment in message.segments]
+    return kept, list(flat.split([segment.numel for segment in message.segments]))
 
 
 def absorb(states: Mapping[str, State], flat: Tensor, message: Message, key: str = "residual") -> None:
@@ -26,7 +26,7 @@ def absorb(states: Mapping[str, State], flat: Tensor, message: Message, key: str
 
     A residual that is not finite is taken for 0, which is logged: without that one infinity would never end.
     """
-    residuals, parts = list(zip(*parts_of(states, key, flat, message), strict=True)) or ((), ())
+    residuals, parts = parts_of(states, key, flat, message)
     report(feedback.absorb(parts, residuals), message)
 
 

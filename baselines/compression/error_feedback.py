@@ -85,7 +85,7 @@ class ErrorFeedback:
         absorb(states, grad, ctx.message)  # a stands in the residual meanwhile: what is inside may overwrite grad
         reduced = yield from self.inner.reduce(grad, states, replace(ctx, wants_contribution=True))
         assert reduced.contributed is not None, "a compressor must say what it contributed when asked"
-        residuals, parts = zip(*parts_of(states, "residual", reduced.contributed, ctx.message), strict=True)
+        residuals, parts = parts_of(states, "residual", reduced.contributed, ctx.message)
         torch._foreach_sub_(residuals, parts)  # at once: on a GPU a launch per parameter would cost more
         return Reduced(reduced.value, reduced.contributed)
 

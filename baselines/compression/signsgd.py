@@ -108,7 +108,7 @@ class Signum:
 
     def reduce(self, grad: Tensor, states: Mapping[str, State], ctx: Context) -> Reduction:
         """Update the momentum, then the majority of its signs [numel], −1, 0 or 1."""
-        for momentum, part in parts_of(states, "momentum", grad, ctx.message):
+        for momentum, part in zip(*parts_of(states, "momentum", grad, ctx.message), strict=True):
             if not math.isfinite(float(momentum.sum())):
                 report(int((~momentum.isfinite()).sum()), ctx.message)
                 momentum.nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0)

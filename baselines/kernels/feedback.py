@@ -18,7 +18,7 @@ from torch import Tensor
 from baselines.compiling import compiled
 
 Floats = NDArray[np.float32]
-Tensors = list[Tensor] | tuple[Tensor, ...]
+Tensors = list[Tensor]
 
 
 def absorb(grads: Tensors, residuals: Tensors) -> int:

@@ -44,7 +44,7 @@ WIDTHS = (2, 4, 8)
 CHUNK = 1024
 TILE = 4096
 """Elements whose random numbers are drawn at once; they stay in the first cache. Even."""
-PIECE, GPU_PIECE = 1 << 20, 1 << 24
+PIECE = 1 << 20
 """Elements at a time in vectorised torch, at least; a 16th of a large tensor, to bound temporaries by its size."""
 
 GAMMA, FIRST, SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB  # of SplitMix64
@@ -213,8 +213,7 @@ def _num_buckets(numel: int, bucket: int) -> int:
 
 
 def _piece_of(values: Tensor) -> int:
-    # On a GPU a piece's launches, some sixty, take longer than a million elements do.
-    return max(GPU_PIECE if values.is_cuda else PIECE, -(-values.numel() // 16))
+    return max(PIECE, -(-values.numel() // 16))
 
 
 def _norms_vectorised(values: Tensor, bucket: int, norm: Norm) -> Tensor:
