@@ -18,8 +18,8 @@ from pathlib import Path
 import numpy as np
 
 from fabric.simulated.flow import simulate_flows
-from fabric.simulated.graph import NetworkGraph
-from fabric.simulated.routing import PathSet, route
+from fabric.simulated.graph import NetworkGraph, PathSet
+from fabric.simulated.routing import route
 from fabric.simulated.topologies import FatTree, Torus
 from fabric.simulated.traffic import FlowRound, TrafficJob, all_to_all, ring_all_reduce
 

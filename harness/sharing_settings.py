@@ -38,11 +38,10 @@ def with_rules(trial: Trial, costs: Sequence[JobCosts]) -> Trial:
 def _with_found_phases(trial: Trial) -> Trial:
     # As the planners below, the clock of pipelines is needed by few trials.
     from harness.parallel.phases import found_phases
-    from harness.parallel.placement import machine_of
     from harness.parallel.trial_clock import clocked_job
 
     jobs = [clocked_job(trial, number) for number in range(len(trial.jobs))]
-    phases = found_phases(jobs, machine_of(trial, trial.jobs[0]))
+    phases = found_phases(jobs, trial.machine_of(trial.jobs[0]))
     found = tuple(replace(job, start_phase=phase) for job, phase in zip(trial.jobs, phases, strict=True))
     return replace(trial, jobs=found, finds_phases=False)
 

@@ -13,8 +13,9 @@ from rich.console import Console
 from rich.text import Text
 
 from harness.bench import Bench
+from harness.checks.trial import check
 from harness.memory import check_memory
-from harness.trial import Trial, TrialError, check
+from harness.trial import Trial, TrialError
 from harness.validity import is_worth_again
 from models.workload import Device, WorkloadSpec, open_workload
 from results.codec import from_jsonable

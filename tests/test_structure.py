@@ -48,7 +48,7 @@ def test_no_class_name_stands_for_two_things() -> None:
 
 
 def test_no_import_runs_in_a_circle() -> None:
-    graph = grimp.build_graph(*PACKAGES, cache_dir=None, exclude_type_checking_imports=True)
+    graph = grimp.build_graph(*PACKAGES, cache_dir=None)
     edges = networkx.DiGraph(
         (module, imported) for module in graph.modules for imported in graph.find_modules_directly_imported_by(module)
     )

@@ -17,10 +17,10 @@ from typing import NamedTuple
 import numpy as np
 
 from fabric.simulated.compiled import entry_point, inlined
-from fabric.simulated.graph import Floats, Ints, NetworkError, NetworkGraph
+from fabric.simulated.graph import Floats, Ints, NetworkError, NetworkGraph, PathSet
 from fabric.simulated.heap import drop_first, push
 from fabric.simulated.max_min import Shares, choose, choose_robbed, put, repair, shares_of, take_off
-from fabric.simulated.routing import PathSet, route
+from fabric.simulated.routing import route
 from fabric.simulated.traffic import TrafficJob
 
 BITS = 8.0

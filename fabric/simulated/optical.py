@@ -21,8 +21,7 @@ import networkx as nx
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 
-from fabric.simulated.graph import Floats, Ints, NetworkError
-from fabric.simulated.routing import PathSet
+from fabric.simulated.graph import Floats, Ints, NetworkError, PathSet
 from fabric.simulated.scheduling.fluid import max_min_rates
 
 BITS = 8.0

@@ -20,8 +20,8 @@ import numpy as np
 from fabric.simulated.engine import state
 from fabric.simulated.engine.loop import ALL_DONE, IDLE, OUT_OF_ROOM, run_until
 from fabric.simulated.engine.state import PS_PER_S, Simulated
-from fabric.simulated.graph import Floats, Ints, NetworkError, NetworkGraph
-from fabric.simulated.routing import PathSet, route
+from fabric.simulated.graph import Floats, Ints, NetworkError, NetworkGraph, PathSet
+from fabric.simulated.routing import route
 from fabric.simulated.switches import FlowControl, Marking, SwitchSettings
 from fabric.simulated.transports import TransportSpec, find_transport
 

@@ -9,9 +9,9 @@ from functools import cache
 import numpy as np
 
 from fabric.network import NetworkSpec
-from fabric.simulated.graph import Floats, Ints, NetworkError, NetworkGraph
+from fabric.simulated.graph import Floats, Ints, NetworkError, NetworkGraph, PathSet
 from fabric.simulated.laws import TransportLaw, law_of
-from fabric.simulated.routing import Algorithmic, PathSet, route
+from fabric.simulated.routing import Algorithmic, route
 from fabric.simulated.topologies import parse_topology
 from fabric.simulated.traffic import FlowRound, place_jobs
 from fabric.simulated.transports import TRANSPORTS

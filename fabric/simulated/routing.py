@@ -12,47 +12,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Protocol
 
 import numpy as np
 
 from fabric.simulated.compiled import entry_point, inlined
-from fabric.simulated.graph import Bools, Ints, NetworkError, NetworkGraph
+from fabric.simulated.graph import Bools, Ints, NetworkError, NetworkGraph, PathSet
 
 UNREACHED = -1
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class PathSet:
-    """Paths of flows as links: flow f takes `links[offsets[f] : offsets[f + 1]]`, in order."""
-
-    offsets: Ints  # [flows + 1]
-    links: Ints
-
-    def __len__(self) -> int:
-        return len(self.offsets) - 1
-
-    def __getitem__(self, flow: int) -> Ints:
-        return self.links[self.offsets[flow] : self.offsets[flow + 1]]
-
-    @classmethod
-    def of(cls, paths: Sequence[Sequence[int]]) -> PathSet:
-        """Pack lists of links."""
-        lengths = np.fromiter((len(path) for path in paths), np.int64, len(paths))
-        links = np.fromiter((link for path in paths for link in path), np.int64, int(lengths.sum()))
-        return cls(np.concatenate([np.zeros(1, np.int64), lengths.cumsum()]), links)
-
-
-class Routing(Protocol):
-    """How a network sends: all flows at once, each with a number that settles what the rules leave open."""
-
-    @property
-    def num_choices(self) -> int:
-        """How many values of a choice are told apart; choices beyond wrap around."""
-        ...
-
-    def paths(self, graph: NetworkGraph, sources: Ints, destinations: Ints, choices: Ints) -> PathSet:
-        """The links of each flow's path. Raises: NetworkError if failures leave a flow without one."""
 
 
 def route(

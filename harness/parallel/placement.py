@@ -4,20 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import TYPE_CHECKING
 
 from baselines.parallelism.api import ParallelismError, PipelineSchedule
 from baselines.parallelism.catalogue import schedule_of
-from baselines.parallelism.plans import Machine, PlannedStage, balanced_stages
+from baselines.parallelism.plans import PlannedStage, balanced_stages
 from models.graph import LayerGraph
 from models.graph_building import graph_from_flops, graph_from_profile, graph_of
 from models.layer_profile import load_profile
 from models.networks import find_network
 from models.values import Device, WorkloadSpec
 from models.workload import open_workload
-
-if TYPE_CHECKING:
-    from harness.trial import Job, Trial  # which have a placement
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,12 +75,3 @@ def graph_of_workload(workload: WorkloadSpec) -> LayerGraph:
     # Of the data's own images: bytes between stages grow with their area.
     image_size = open_workload(replace(workload, device=Device.CPU)).spec.image_size
     return graph_from_flops(workload.network, sequence_length=workload.sequence_length, image_size=image_size)
-
-
-def machine_of(trial: Trial, job: Job) -> Machine:
-    """The trial's hosts as planners and clocks see them. In replay tensors are scaled, so a byte of the real network
-    takes as many times less."""
-    rate_bps = trial.fabric.rate_bps
-    # Stages' costs count the real network's bytes, of which the link carries a scaled part.
-    beta = 8 / rate_bps / job.workload.size_scale if rate_bps else 0.0
-    return Machine(num_devices=trial.num_ranks, alpha_s=trial.fabric.alpha_s, beta_s_per_byte=beta)

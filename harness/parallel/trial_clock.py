@@ -18,7 +18,6 @@ from crossover import Sharing
 from harness.lab.rank import RankResult, Signals
 from harness.loop import Evaluated
 from harness.parallel.clock import TimedInstruction
-from harness.parallel.placement import machine_of
 from harness.parallel.planning import busy_per_step
 from harness.parallel.shared_clock import ClockedJob, DeviceOrder, SharedTimeline, run_jobs_on_clock
 from harness.parallel.trial_facts import clocked
@@ -73,7 +72,7 @@ def _times_of(trial: Trial) -> list[_Times]:
 
 def _shared(trial: Trial) -> list[_Times]:
     jobs = [clocked_job(trial, number) for number in range(len(trial.jobs))]
-    timeline = run_jobs_on_clock(jobs, machine_of(trial, trial.jobs[0]), DeviceOrder.FIRST_COME)
+    timeline = run_jobs_on_clock(jobs, trial.machine_of(trial.jobs[0]), DeviceOrder.FIRST_COME)
     # Two steps of the first job in the middle of the run; every job tells its passes in them.
     first_ends_s = timeline.step_ends_s[0]
     middle = len(first_ends_s) // 2

@@ -10,7 +10,7 @@ from baselines.parallelism.api import ParallelismError, PipelineSchedule
 from baselines.parallelism.plans import Workshare
 from harness.lab.rank import RankResult
 from harness.parallel.clock import PipelineTimeline
-from harness.parallel.placement import graph_of_workload, machine_of
+from harness.parallel.placement import graph_of_workload
 from harness.parallel.planning import busy_per_step, pipeline_step
 from harness.parallel.trial_job import pipelining_of
 from harness.trial import Trial
@@ -67,7 +67,7 @@ def clocked(trial: Trial, number: int) -> tuple[PipelineTimeline, float]:
     asked = pipelining_of(job)
     work = Workshare(batch_size=job.workload.batch_size * job.accumulate, num_micro_batches=job.accumulate)
     stages = asked.stages(job.workload, trial.world)
-    return pipeline_step(stages, asked.resolve(), graph_of_workload(job.workload), machine_of(trial, job), work)
+    return pipeline_step(stages, asked.resolve(), graph_of_workload(job.workload), trial.machine_of(job), work)
 
 
 def _in_flight_of(schedule: PipelineSchedule, per_step: int, num_steps: int) -> int:

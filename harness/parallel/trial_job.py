@@ -14,7 +14,7 @@ from baselines.parallelism.api import ParallelismError
 from baselines.parallelism.plans import Workshare
 from harness.parallel.clock import StageCosts
 from harness.parallel.pipeline import PipelineJob
-from harness.parallel.placement import Pipelining, graph_of_workload, machine_of
+from harness.parallel.placement import Pipelining, graph_of_workload
 from harness.parallel.planning import stage_costs
 from harness.parallel.stages import IGNORED, MicroBatch
 from harness.trial import Job, Trial
@@ -94,4 +94,4 @@ def costs_of_job(trial: Trial, number: int) -> tuple[StageCosts, ...]:
     job = trial.jobs[number]
     stages = pipelining_of(job).stages(job.workload, trial.world)
     work = Workshare(batch_size=job.workload.batch_size * job.accumulate, num_micro_batches=job.accumulate)
-    return stage_costs(stages, graph_of_workload(job.workload), machine_of(trial, job), work)
+    return stage_costs(stages, graph_of_workload(job.workload), trial.machine_of(job), work)

@@ -20,8 +20,8 @@ from harness.splits.split_learning import (
     train_rank,
 )
 from harness.splits.split_replay import SplitReplay
-from harness.splits.split_trial import planned_split
-from harness.splits.splitting import SplitPlan, splitting_of
+from harness.splits.split_trial import planned_split, splitting_of
+from harness.splits.splitting import SplitPlan
 from harness.trace import Recorder
 from harness.trial import Trial
 from models.device import VirtualDevice

@@ -6,21 +6,28 @@ import resource
 from collections.abc import Iterator
 from dataclasses import replace
 
+from baselines.parallelism.api import ParallelismError
 from harness.lab.rank import RankResult, Signals
-from harness.parallel.placement import machine_of
 from harness.splits.split_clock import SplitTimeline, run_split_on_clock
 from harness.splits.split_learning import SplitLearnt, learn_split
-from harness.splits.splitting import SplitPlan, splitting_of
-from harness.trial import Trial
+from harness.splits.splitting import SplitPlan, Splitting
+from harness.trial import Job, Trial
 from models.values import Device
 from results.facts import SplitFacts
 from results.record import Phases
 
 
+def splitting_of(job: Job) -> Splitting:
+    """The job's own. Raises: ParallelismError if it has none."""
+    if job.splitting is None:
+        raise ParallelismError(f"job {job.name} is not split; give it splitting")
+    return job.splitting
+
+
 def planned_split(trial: Trial) -> tuple[SplitPlan, SplitTimeline]:
     """The plan of the trial's job on its link, and its step on the clock. Raises: ParallelismError, TextError."""
     (job,) = trial.jobs
-    machine, asked = machine_of(trial, job), splitting_of(job)
+    machine, asked = trial.machine_of(job), splitting_of(job)
     plan = asked.on(job.workload, machine)
     return plan, run_split_on_clock(plan.program, machine, overlap=asked.overlap)
 

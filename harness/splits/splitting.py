@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING
 
 from baselines.parallelism.api import ParallelismError
 from baselines.parallelism.catalogue import planner_of
@@ -14,9 +13,6 @@ from baselines.parallelism.split_programs import SplitInstruction, split_program
 from harness.parallel.placement import graph_of_workload
 from harness.parallel.planning import config_of, operator_memory_bytes
 from models.values import WorkloadSpec
-
-if TYPE_CHECKING:
-    from harness.trial import Job  # which has a splitting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,13 +37,6 @@ class Splitting:
     def on(self, workload: WorkloadSpec, machine: Machine) -> SplitPlan:
         """The plan on these devices. Raises: ParallelismError for a plan of stages, or none; TextError."""
         return _planned(self.planner, workload, machine)
-
-
-def splitting_of(job: Job) -> Splitting:
-    """The job's own. Raises: ParallelismError if it has none."""
-    if job.splitting is None:
-        raise ParallelismError(f"job {job.name} is not split; give it splitting")
-    return job.splitting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,7 +30,7 @@ def measure_collectives(arguments: argparse.Namespace) -> int:
     from analysis.terminal import output_console
     from fabric.api import parse_rate
     from harness.bench import Bench
-    from harness.trial import check
+    from harness.checks.trial import check
     from results.record import Status, write_record
     from suites.api import Options
     from suites.collectives.grid import cells

@@ -13,9 +13,10 @@ from patience import patience_s
 
 from fabric.api import FabricKind, FabricSpec
 from harness.asynchrony.cluster import OnLoss, VirtualCluster
+from harness.checks.trial import check
 from harness.lab.launch import LabHandle
 from harness.lab.messages import Answer, Ending, Event, Task
-from harness.trial import Job, Trial, check
+from harness.trial import Job, Trial
 from models.workload import WorkloadSpec
 from results.record import ConsistencyFacts
 

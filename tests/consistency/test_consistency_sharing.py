@@ -25,12 +25,13 @@ from harness.asynchrony.cluster import Disturbances, VirtualCluster
 from harness.asynchrony.trial import run_virtual
 from harness.asynchrony.virtual import VirtualRun
 from harness.asynchrony.virtual_turns import DeviceSeats, in_turns
+from harness.checks.trial import check
 from harness.engine.checkpoint import CheckpointError
 from harness.lab.launch import LabHandle
 from harness.lab.messages import Answer, Ending, Task
 from harness.lab.rank import RankResult, Signals
 from harness.outcome import Background, record_of
-from harness.trial import Job, Link, Trial, TrialError, check
+from harness.trial import Job, Link, Trial, TrialError
 from models.workload import WorkloadSpec
 from results.record import Environment, Status
 

@@ -4,7 +4,7 @@ from analysis.claims import Outcome
 from analysis.study import Evidence
 from analysis.targets.rows import Price, TargetRow, TargetStudy
 from baselines.strategy import parse_strategy
-from harness.trial import check
+from harness.checks.trial import check
 from suites.api import Options
 from suites.consistency.grid import CLUSTERS, POLICIES, REPEATS, SUITE
 from suites.consistency.study import STUDY

@@ -11,10 +11,11 @@ from baselines.text import TextError
 from fabric.api import FabricKind, FabricSpec
 from harness.asynchrony.cluster import Disturbances, OnLoss, VirtualCluster
 from harness.asynchrony.trial import run_virtual
+from harness.checks.trial import check
 from harness.lab.messages import Answer, Ending
 from harness.lab.rank import Signals
 from harness.outcome import Background, record_of
-from harness.trial import Job, Trial, TrialError, check
+from harness.trial import Job, Trial, TrialError
 from models.workload import WorkloadSpec
 from results.codec import from_jsonable, to_jsonable
 from results.record import Environment, Record, Status

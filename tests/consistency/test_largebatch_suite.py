@@ -11,7 +11,7 @@ import pytest
 from analysis.claims import Outcome
 from analysis.study import Evidence
 from analysis.targets.rows import HeldOutEnd, TargetRow, TargetStudy
-from harness.trial import check
+from harness.checks.trial import check
 from results.codec import to_jsonable
 from suites.api import Options
 from suites.catalogue import SuiteError

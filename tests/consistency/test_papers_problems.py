@@ -15,7 +15,8 @@ from fabric.api import FabricKind, FabricSpec
 from harness.asynchrony.blocks import Chooses, Lasso, descend
 from harness.asynchrony.cluster import VirtualCluster
 from harness.asynchrony.shared_memory import SparseLogistic, train_shared
-from harness.trial import Job, Trial, TrialError, check
+from harness.checks.trial import check
+from harness.trial import Job, Trial, TrialError
 from models.workload import WorkloadSpec
 
 SPARSE = SparseLogistic.drawn(num_samples=4000, num_features=2000, num_nonzeros=10, seed=1)

@@ -9,7 +9,8 @@ from pages import ROOT
 
 from crossover import Sharing
 from fabric.api import FabricKind, FabricSpec
-from harness.trial import Job, Trial, TrialError, check
+from harness.checks.trial import check
+from harness.trial import Job, Trial, TrialError
 from models.workload import WorkloadSpec
 from scripts import compatibility
 from scripts.marked_block import PageError, with_block

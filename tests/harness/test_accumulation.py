@@ -20,7 +20,8 @@ from patience import patience_s
 
 from crossover import Sharing
 from harness.bench import Bench
-from harness.trial import Job, Trial, TrialError, check
+from harness.checks.trial import check
+from harness.trial import Job, Trial, TrialError
 from models.workload import WorkloadSpec
 from results.record import Status
 

@@ -10,11 +10,12 @@ from lab_tasks import NUM_WARMUP, digest, done, spec_of, task
 from patience import patience_s
 
 from baselines.text import TextError
+from harness.checks.trial import check
 from harness.lab.launch import LabHandle
 from harness.precision import Precision
 from harness.systems import system_of
 from harness.systems.api import HasPrecisions, Warms
-from harness.trial import TrialError, check
+from harness.trial import TrialError
 
 NUM_STEPS = 30
 PAIR = spec_of("native")

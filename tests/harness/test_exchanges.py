@@ -18,12 +18,13 @@ from baselines.api import Message, Segment, Serve
 from baselines.strategy import parse_strategy
 from crossover import Sharing
 from fabric.api import FabricKind, FabricSpec
+from harness.checks.trial import check
 from harness.engine.shards import Adopt, ServingError, Shards, pieces_of
 from harness.lab.launch import LabHandle
 from harness.lab.messages import Task
 from harness.lockstep.ranks import Lockstep, replicas
 from harness.outcome import Background, record_of
-from harness.trial import Job, Trial, TrialError, check
+from harness.trial import Job, Trial, TrialError
 from models.workload import WorkloadSpec
 from results.record import Environment, Status
 

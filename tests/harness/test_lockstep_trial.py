@@ -13,6 +13,7 @@ from patience import patience_s
 from crossover import Sharing
 from fabric.api import FabricError, FabricKind, FabricSpec, Host, build
 from harness.bench import Bench
+from harness.checks.trial import check
 from harness.lab.messages import Answer, Ending
 from harness.lab.rank import Place, RankResult, Signals
 from harness.lockstep.trial import run_lockstep
@@ -20,7 +21,7 @@ from harness.memory import PROCESS_BYTES, check_memory, replica_bytes, trial_byt
 from harness.outcome import Background, record_of
 from harness.predict.layers import plain_layers
 from harness.predict.lockstep import predicted_step
-from harness.trial import Job, Trial, TrialError, check
+from harness.trial import Job, Trial, TrialError
 from models.workload import Device, WorkloadSpec
 from results.record import Environment, Prediction, Record, Status
 

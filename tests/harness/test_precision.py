@@ -26,9 +26,10 @@ from baselines.compression.topk import TopK
 from baselines.strategy import parse_strategy
 from harness import precision
 from harness.bench import Bench
+from harness.checks.trial import check
 from harness.lockstep.ranks import Lockstep, replicas
 from harness.precision import FIRST_SCALE, GROWTH_INTERVAL, SMALLEST_SCALE, Guard, LossScale, Precision, in_precision
-from harness.trial import Job, Trial, TrialError, check
+from harness.trial import Job, Trial, TrialError
 from models.workload import Device, WorkloadSpec, open_workload
 from results.codec import from_jsonable, to_jsonable
 from results.record import Status

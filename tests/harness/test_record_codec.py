@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 
 from crossover import Sharing
 from fabric.api import FabricKind, FabricSpec
+from harness.checks.trial import check
 from harness.lab.messages import Answer, Ending, Event, Task, event_from, task_from, to_line
-from harness.trial import Job, Trial, TrialError, check
+from harness.trial import Job, Trial, TrialError
 from models.workload import Device, WorkloadSpec
 from results.codec import CodecError, from_jsonable, to_jsonable
 from results.record import (

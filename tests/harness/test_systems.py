@@ -12,13 +12,14 @@ from lab_tasks import digest, done, spec_of
 from patience import patience_s
 
 from baselines.text import TextError
+from harness.checks.trial import check
 from harness.lab.launch import LabHandle
 from harness.lab.messages import Answer, Task
 from harness.systems import system_of, systems
 from harness.systems.api import Warms
 from harness.systems.deepspeed import DEFAULT_BUCKET_ELEMENTS, DeepSpeed
 from harness.systems.horovod import autotuned
-from harness.trial import Job, Trial, TrialError, check
+from harness.trial import Job, Trial, TrialError
 from models.workload import Device, WorkloadSpec
 
 PAIR = spec_of("native")

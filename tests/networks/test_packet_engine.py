@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from fabric.simulated.flow import simulate_flows
-from fabric.simulated.graph import Cabling, NetworkError, NetworkGraph
+from fabric.simulated.graph import Cabling, NetworkError, NetworkGraph, PathSet
 from fabric.simulated.packet import PacketFlow, PacketRun, headroom_bytes, simulate_packets
-from fabric.simulated.routing import EqualCost, PathSet
+from fabric.simulated.routing import EqualCost
 from fabric.simulated.switches import SwitchSettings
 from fabric.simulated.topologies import BCube, FatTree, LeafSpine, Torus
 from fabric.simulated.traffic import FlowRound, TrafficJob

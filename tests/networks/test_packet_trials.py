@@ -16,8 +16,9 @@ from analysis.summary import summarise
 from fabric.api import FabricKind, FabricSpec, NetworkSpec
 from fabric.simulated.graph import NetworkError
 from fabric.simulated.packet_traffic import FlowGroup, MixedLoad, PacketTraffic
+from harness.checks.trial import check
 from harness.simulated.packets import run_traffic, traffic_record
-from harness.trial import Trial, TrialError, check
+from harness.trial import Trial, TrialError
 from results.codec import from_jsonable, to_jsonable
 from results.record import Environment, Record, Status
 from results.traffic import GroupFacts, TrafficFacts

@@ -15,6 +15,7 @@ from fabric.simulated.graph import NetworkError
 from fabric.simulated.placed import is_server_centric, place_network, shortest_choices
 from fabric.simulated.traffic import TrafficJob
 from harness.bench import Bench
+from harness.checks.trial import check
 from harness.lab.messages import Ending
 from harness.predict.costs import LinkCosts, given_costs
 from harness.predict.demand import Demands
@@ -22,7 +23,7 @@ from harness.predict.layers import layers_of_workload, plain_layers
 from harness.simulated.medium import alone_s, network_costs
 from harness.simulated.rounds import affine_rounds, collective_rounds
 from harness.simulated.trial import simulate
-from harness.trial import Job, Link, Trial, TrialError, check
+from harness.trial import Job, Link, Trial, TrialError
 from models.workload import Device, WorkloadSpec
 from results.record import Status
 

@@ -13,6 +13,7 @@ from baselines.parallelism.api import ParallelismError
 from baselines.parallelism.plans import balanced_stages
 from crossover import Sharing
 from fabric.api import FabricKind, FabricSpec
+from harness.checks.trial import check
 from harness.facts import plugins_of
 from harness.lab.messages import Answer, Ending
 from harness.lab.rank import RankResult, Signals, weights_digest
@@ -21,7 +22,7 @@ from harness.parallel.placement import Pipelining
 from harness.parallel.trial_clock import run_pipelines_on_clock
 from harness.parallel.trial_job import open_job
 from harness.sharing_settings import with_rules
-from harness.trial import Job, Trial, check
+from harness.trial import Job, Trial
 from models.graph_building import graph_of
 from models.values import Device, WorkloadSpec
 from results.codec import from_jsonable, to_jsonable

@@ -13,6 +13,7 @@ from baselines.parallelism.plans import Machine, Workshare
 from baselines.parallelism.split_programs import Computation, ExchangeKind, SplitExchange, split_program
 from crossover import Sharing
 from fabric.api import FabricKind, FabricSpec
+from harness.checks.trial import check
 from harness.facts import plugins_of
 from harness.lab.messages import Answer, Ending
 from harness.lab.rank import RankResult, Signals
@@ -21,7 +22,7 @@ from harness.parallel.placement import Pipelining
 from harness.splits.split_clock import run_split_on_clock
 from harness.splits.split_trial import run_split_in_process
 from harness.splits.splitting import Splitting
-from harness.trial import Job, Trial, check
+from harness.trial import Job, Trial
 from models.values import Device, WorkloadSpec
 from results.codec import from_jsonable, to_jsonable
 from results.record import Environment, Record, Status

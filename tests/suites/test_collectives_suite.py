@@ -18,10 +18,11 @@ from analysis.summary import every_claim, summarise
 from fabric.cluster import FabricError, FabricKind, FabricSpec
 from fabric.collectives import Collective, load_of
 from harness.bench import Bench
+from harness.checks.trial import check
 from harness.collectives import launch, ranks
 from harness.collectives.launch import command_line, facts_of
 from harness.collectives.libraries import Run
-from harness.trial import TimedCollective, Trial, TrialError, check
+from harness.trial import TimedCollective, Trial, TrialError
 from harness.validity import EvidenceKind, evidence_of
 from results.collectives import LARGE_BYTES, CollectiveFacts, Operation, SizeTimes, bus_factor
 from results.record import Record, Status, read_record, write_record

@@ -7,8 +7,9 @@ from collections import Counter
 import pytest
 
 from baselines.strategy import parse_strategy
+from harness.checks.trial import check
 from harness.predict.codecs import Charge, charge_of
-from harness.trial import Trial, check
+from harness.trial import Trial
 from models.workload import Device
 from suites.api import FEWEST, Options
 from suites.compression.grid import (

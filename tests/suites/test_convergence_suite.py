@@ -12,9 +12,10 @@ import pytest
 from patience import patience_s
 
 from fabric.api import FabricKind
+from harness.checks.trial import check
 from harness.lab.messages import Answer, Ending
 from harness.outcome import Background, record_of
-from harness.trial import Trial, TrialError, check
+from harness.trial import Trial, TrialError
 from models.workload import Device
 from results.record import Environment, Record
 from suites.api import Options

@@ -13,9 +13,10 @@ from analysis.stats import median_interval
 from analysis.steps.rows import Setting, StepRow
 from baselines.strategy import parse_strategy
 from fabric.api import FabricKind
+from harness.checks.trial import check
 from harness.facts import plugins_of
 from harness.sizes import scaled
-from harness.trial import Trial, check
+from harness.trial import Trial
 from models.layer_profile import Profile, load_profile
 from models.networks import find_network
 from models.workload import Device

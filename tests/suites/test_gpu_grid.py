@@ -6,8 +6,8 @@ import pytest
 
 from crossover import ReleasePoint, Sharing
 from fabric.api import FabricError, FabricKind
+from harness.checks.trial import check
 from harness.precision import Precision
-from harness.trial import check
 from models.workload import Device
 from suites.api import Options
 from suites.gpu.grid import SUITE

@@ -12,11 +12,12 @@ from analysis.claims import ClaimRow, Outcome
 from analysis.summary import every_claim
 from baselines.text import split_parts
 from fabric.api import FabricKind
+from harness.checks.trial import check
 from harness.facts import asked_of
 from harness.outcome import fabric_facts
 from harness.predict.calibration import Calibration
 from harness.predict.trial import foretell, simulated_record
-from harness.trial import Trial, check
+from harness.trial import Trial
 from results.codec import to_jsonable
 from results.record import Environment, Phases, RankTimes, Record, Status
 from suites.api import Options

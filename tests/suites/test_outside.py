@@ -15,7 +15,7 @@ from commands import CHECKOUT, Command
 
 from baselines import outside
 from baselines.catalogue import CatalogueError, plugins
-from harness.trial import check
+from harness.checks.trial import check
 from models.workload import WorkloadSpec, open_workload
 from results.codec import from_jsonable
 from results.facts import Combine

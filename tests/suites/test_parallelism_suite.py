@@ -6,12 +6,13 @@ import pytest
 
 from analysis.claims import Outcome
 from analysis.summary import summarise
+from harness.checks.trial import check
 from harness.lab.messages import Answer, Ending
 from harness.lab.rank import Signals
 from harness.outcome import Background, record_of
 from harness.parallel.trial_clock import run_pipelines_on_clock
 from harness.splits.split_trial import run_split_in_process
-from harness.trial import Trial, check
+from harness.trial import Trial
 from models.values import Device
 from results.record import Environment, Record
 from suites.api import Options

@@ -15,9 +15,9 @@ from typing import Protocol
 import numpy as np
 
 from fabric.simulated.compiled import entry_point
-from fabric.simulated.graph import Floats, Ints, NetworkError, NetworkGraph
+from fabric.simulated.graph import Floats, Ints, NetworkError, NetworkGraph, PathSet
 from fabric.simulated.max_min import Shares, choose, put, repair, shares_of
-from fabric.simulated.routing import PathSet, route
+from fabric.simulated.routing import route
 
 BITS = 8.0
 DONE = 1e-9  # of a flow's bytes: what rounding leaves

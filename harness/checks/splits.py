@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from baselines.parallelism.api import ParallelismError
 from fabric.api import FabricKind
-from harness.parallel.placement import machine_of
 from harness.precision import Precision
 from harness.splits.split_network import dimensions_of
+from harness.trial import Trial
 from models.values import Device
-
-if TYPE_CHECKING:
-    from harness.trial import Trial  # which calls this module
 
 
 def check_splits(trial: Trial) -> None:
@@ -45,7 +40,7 @@ def check_splits(trial: Trial) -> None:
     # A native network's rate is not known, so planners count its start-ups alone there.
     if not trial.fabric.rate_bps and trial.fabric.kind is not FabricKind.NATIVE:
         raise ParallelismError(f"{trial.cell}: the planner needs the link's rate; give the fabric rate_bps")
-    plan = job.splitting.on(spec, machine_of(trial, job))
+    plan = job.splitting.on(spec, trial.machine_of(job))
     if spec.device is not Device.REPLAY:
         dimensions_of([config.splits() for config in plan.configs], trial.world)
         if spec.dropout != 0.0:

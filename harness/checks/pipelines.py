@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from baselines.api import UpdatePoint
 from baselines.parallelism.api import ParallelismError
 from baselines.parallelism.plans import check_stages
@@ -14,10 +12,8 @@ from harness.parallel.placement import graph_of_workload, num_micro_batches_per_
 from harness.parallel.sessions import RunsPipelines
 from harness.precision import Precision
 from harness.systems import system_of
+from harness.trial import Job, Trial
 from models.values import Device
-
-if TYPE_CHECKING:
-    from harness.trial import Job, Trial  # which calls this module
 
 ON_CLOCK = (None, Sharing.EXCLUSIVE, Sharing.CROSSOVER)
 REFUSED = {
