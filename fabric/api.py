@@ -1,7 +1,7 @@
 """The network that ranks run over: ask with a `FabricSpec`, start a command behind its prefix, build in it.
 
     spec = FabricSpec(kind=FabricKind.EMULATED, num_hosts=4, rate_bps=parse_rate("200mbit"))
-    lab = subprocess.Popen([*command_prefix(spec), sys.executable, "-m", "harness.lab.process"])
+    lab = subprocess.Popen([*command_prefix(spec), sys.executable, "-m", "harness.lab"])
 
 and in the lab, before it starts any thread:
 

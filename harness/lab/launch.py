@@ -38,7 +38,7 @@ class LabHandle:
         namespaces = command_prefix(spec)
         self._scratch = Scratch()
         self._log = self._scratch.path / "lab.log"
-        lab = [sys.executable, "-m", "harness.lab.process", str(self._scratch.path)]
+        lab = [sys.executable, "-m", "harness.lab", str(self._scratch.path)]
         command = [*supervised(ending_with_me()), *namespaces, *(supervised() if namespaces else []), *lab]
         try:
             self._process = self._started(command)

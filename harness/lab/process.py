@@ -22,6 +22,7 @@ from torch import nn
 from baselines import kernels
 from crossover import CrossoverError
 from fabric.api import Cluster, FabricError, FabricSpec, build
+from harness.garbage import lasting
 from harness.lab.gpu import keep_forkable
 from harness.lab.messages import Answer, Ending, Event, Part, Task, task_from, to_line
 from harness.lab.rank import Place
@@ -71,7 +72,8 @@ class Lab:
             _check_seats(task)
             cluster = self._cluster_for(task.fabric)
             if task.trial is not None:
-                self._preload(task.trial)
+                with lasting():
+                    self._preload(task.trial)
             elif task.links is not None and task.links.rows:
                 preload()
         except (FabricError, DeviceError, WorkloadError) as error:
@@ -120,10 +122,11 @@ class Lab:
                 graph_of_workload(job.workload)
             if repr(job.workload) not in self._opened:
                 workload = open_workload(job.workload)
-                if job.workload.device is not Device.CUDA:
-                    _step_once(workload.build_model(trial.seed), job)
-                else:  # a GPU that was used here could not be used by forked ranks; what building imports takes seconds
-                    open_workload(dataclasses.replace(job.workload, device=Device.CPU)).build_model(trial.seed)
+                # A GPU that was used here could not be used by forked ranks; what building imports takes seconds.
+                if job.workload.device is Device.CUDA:
+                    workload = open_workload(dataclasses.replace(job.workload, device=Device.CPU))
+                workload.build_model(trial.seed)
+                _step_once(job)
                 self._opened.add(repr(job.workload))
 
     def _run(self, task: Task, cluster: Cluster, seats: list[Place]) -> Answer:
@@ -212,15 +215,15 @@ def _check_seats(task: Task) -> None:
         )
 
 
-def _step_once(model: nn.Module, job: Job) -> None:
-    """One optimizer step on zeros: torch imports most of itself with the first one."""
-    parameter = next(model.parameters())
+def _step_once(job: Job) -> None:
+    """One optimizer step on a zero: torch imports most of itself with the first one."""
+    parameter = nn.Parameter(torch.zeros(1))
     parameter.grad = torch.zeros_like(parameter)
     job.resolve().optimizer.build([parameter]).step()
 
 
 def main() -> int:
-    """`python -m harness.lab.process SCRATCH`: tasks on stdin, answers on stdout."""
+    """Tasks on stdin, answers on stdout; logs go to the folder that the command line names."""
     replies = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # whatever libraries print must not mix with the answers
     # Before the first fork, which a pool of threads does not survive.
@@ -235,7 +238,3 @@ def main() -> int:
         except (LauncherGone, BrokenPipeError):
             return 1
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

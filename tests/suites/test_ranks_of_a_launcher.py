@@ -24,6 +24,8 @@ from harness.lab.messages import Answer, Ending, LinkTimes, answer_from, to_line
 from harness.lab.spmd import LaunchError, Placement, first_host, is_spoken_for, placement, rank_said
 from results.record import Status, read_records
 
+pytestmark = pytest.mark.slow
+
 MEETING = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29511"}
 TORCHRUN = {"RANK": "1", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", **MEETING}
 OTHERS = {
@@ -287,12 +289,10 @@ def kill_one_rank(started: Started) -> None:
     deadline_s = monotonic() + patience_s(100)  # five processes import torch first
     while monotonic() < deadline_s and started.process.poll() is None:
         with suppress(psutil.NoSuchProcess):  # one that ended while it was looked at: look again
-            labs = [process for process in started.alive() if "harness.lab.process" in process.cmdline()]
+            labs = [process for process in started.alive() if "harness.lab" in process.cmdline()]
             if len(labs) >= 4:  # two labs and the ranks they forked
                 (victim,) = [
-                    p
-                    for p in started.alive()
-                    if p.environ().get("RANK") == "1" and "harness.lab.process" not in p.cmdline()
+                    p for p in started.alive() if p.environ().get("RANK") == "1" and "harness.lab" not in p.cmdline()
                 ]
                 victim.kill()
                 return
