@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterator
+from contextlib import ExitStack
 from functools import cache
 from importlib.util import find_spec
 
@@ -11,6 +12,8 @@ import psutil
 import pytest
 from hypothesis import HealthCheck, settings
 from patience import patience_s
+
+from harness.garbage import lasting
 
 GRACE_S = patience_s(3.0)
 
@@ -24,6 +27,18 @@ settings.load_profile("suite")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 OPTIONAL_CAPABILITIES = {"namespaces without root", "congestion control reno"}
+
+
+IMPORTING = ExitStack()
+
+
+def pytest_configure() -> None:
+    """Until all tests are collected, torch and theirs are imported."""
+    IMPORTING.enter_context(lasting())
+
+
+def pytest_collection_finish() -> None:
+    IMPORTING.close()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

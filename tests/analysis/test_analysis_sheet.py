@@ -27,6 +27,8 @@ from suites.catalogue import all_studies
 from suites.folders import FolderError, write_page
 from suites.reports import sheet_of
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[2]
 PAGE, RECORDS = ROOT / "docs" / "claims.md", ROOT / "results" / "reference"
 

@@ -33,6 +33,8 @@ from harness.lockstep.ranks import Lockstep, replicas
 from results.record import Status, read_records
 from suites.cli import main
 
+pytestmark = pytest.mark.slow
+
 TEXT = (ROOT / "CONTRIBUTING.md").read_text()
 EXAMPLE = re.compile(r"<!-- example: (?P<path>\S+) -->")
 PACKAGES = ("analysis", "baselines", "crossover", "fabric", "harness", "models", "results", "suites")
@@ -194,24 +196,14 @@ def test_replicas_stay_identical_in_every_legal_combination(world: int) -> None:
             assert torch.equal(other.get_parameter(name), parameter), f"{parts}: {name}"
 
 
-def all_but_kernels(folder: str, names: list[str]) -> list[str]:
-    """What of a folder is not copied: caches but for compiled kernels, which take most of a minute to compile."""
-    in_cache = Path(folder).name == "__pycache__"
-    return [
-        name
-        for name in names
-        if (in_cache and not name.endswith((".nbi", ".nbc")))
-        or (name == "__pycache__" and Path(folder).name != "kernels")
-    ]
-
-
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of the project with the example saved where the text says."""
+    """A copy of the project without its records, the example saved where the text says. Caches are copied: compiling
+    kernels takes most of a minute."""
     path, code = example()
     root = tmp_path_factory.mktemp("checkout")
     for name in (*PACKAGES, "tests/baselines"):
-        shutil.copytree(ROOT / name, root / name, ignore=all_but_kernels)
+        shutil.copytree(ROOT / name, root / name, ignore=shutil.ignore_patterns("reference", "archive"))
     for name in ("pyproject.toml", *(str(shared.relative_to(ROOT)) for shared in ROOT.glob("tests/[!t]*.py"))):
         shutil.copy(ROOT / name, root / name)
     (root / path).write_text(code)

@@ -18,6 +18,8 @@ from harness.lab.labs import Labs, OnEvent
 from harness.lab.launch import CHECKOUT, LabHandle, LabLost
 from harness.lab.messages import Answer, Ending, Event, Task
 
+pytestmark = pytest.mark.slow
+
 FABRICS = pytest.mark.parametrize("kind", ["native", pytest.param("emulated", marks=pytest.mark.emulated)])
 
 

@@ -11,6 +11,8 @@ from patience import patience_s
 from harness.lab.launch import LabHandle
 from harness.lab.messages import Answer, Ending
 
+pytestmark = pytest.mark.slow
+
 PAIR = spec_of("native")
 LOSSLESS = (
     "unfused",

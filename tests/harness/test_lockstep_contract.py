@@ -22,7 +22,8 @@ from baselines.strategy import DEFAULTS, RULES, Strategy, parse_strategy, why_il
 from baselines.text import TextError, build, read_call, split_parts
 from harness.lockstep.ranks import Lockstep, replicas
 
-pytestmark = pytest.mark.timeout(300)  # the first one loads the kernels, and compiles them where no cache has them
+# The first one loads the kernels, and compiles them where no cache has them.
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 NUM_STEPS = 3
 WORLDS = (1, 2, 3, 4)

@@ -1,11 +1,10 @@
-"""Calibration, whole trials foretold, the command, and a real cell beside its prediction."""
+"""Calibration, whole trials foretold, and the command."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import replace
 from pathlib import Path
-from statistics import median
 
 import pytest
 
@@ -28,7 +27,6 @@ from harness.predict.calibration import (
     Calibration,
     RowTime,
     fit,
-    measure_one,
     read_calibration,
     row_s,
     write_calibration,
@@ -65,6 +63,8 @@ from models.workload import Device, WorkloadSpec
 from results.lines import line_s_per_byte
 from results.record import Environment, Prediction, Status, read_record, write_record
 from suites.cli import main
+
+pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
 REPLAY = WorkloadSpec(network="resnet50", device=Device.REPLAY, size_scale=50)
@@ -333,24 +333,6 @@ def test_the_command_predicts_a_grid_and_refuses_nonsense(tmp_path: Path, capsys
     assert "step time and scaling efficiency" in capsys.readouterr().out
     for wrong in (["predict"], ["predict", "quick", "--beta", "1"], [*grid[:3], "--alpha", "1", "--hosts", "x"]):
         assert main(wrong) == 2
-
-
-@pytest.mark.timeout(180)
-@pytest.mark.emulated
-def test_a_real_cell_takes_as_long_as_foretold() -> None:
-    """15 %, and a link so slow that its bytes dominate: the cores are shared with whatever else runs here."""
-    runner = Labs()
-    try:
-        calibration = Calibration(entries=(measure_one(SLOW, runner, num_repeats=3, others=False),))
-        trial = asked(SLOW, "fixed-buckets", num_warmup=1, num_steps=11)  # so many that five late ones are no median
-        told = predict_trial(trial, calibration)
-        with Bench(runner) as bench:
-            record = bench.run(trial)
-    finally:
-        runner.close()
-    assert record.status is Status.OK, record.reason
-    assert isinstance(told, Prediction)
-    assert told.step_time_s == pytest.approx(median(record.jobs[0].step_times_s()), rel=0.15)
 
 
 def test_a_paced_trial_is_foretold_from_what_was_measured_beside_its_repeat(monkeypatch: pytest.MonkeyPatch) -> None:

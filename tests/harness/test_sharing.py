@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from queue import SimpleQueue
 
@@ -20,6 +21,8 @@ from harness.predict.layers import layers_of_workload
 from harness.trial import Job, Link, Trial
 from models.workload import Device, WorkloadSpec
 from results.record import Record, Status
+
+pytestmark = pytest.mark.slow
 
 FABRIC = FabricSpec(kind=FabricKind.NATIVE, num_hosts=2, rate_bps=None)
 SMALL = WorkloadSpec(network="resnet20", batch_size=4)
@@ -108,15 +111,13 @@ def test_replayed_jobs_together_divide_the_device(bench: Bench) -> None:
     assert together.makespan_s >= 2 * 4 * (layers.forward_s + layers.backward_s)
 
 
-def test_a_trial_that_is_ended_in_mid_turn_leaves_the_lab_fit_for_the_next() -> None:
+def test_a_trial_that_is_ended_in_mid_turn_leaves_the_lab_fit_for_the_next(bench: Bench) -> None:
     asked = two_jobs(Sharing.CROSSOVER, workload=WorkloadSpec(network="resnet20", batch_size=4), num_steps=1_000_000)
-    with LabHandle(FABRIC) as lab:
-        first = lab.ask(Task(trial=two_jobs(Sharing.CROSSOVER)))  # else the lab's start counts in the short time below
-        assert first.ending is Ending.DONE, first.reason
-        answer = lab.ask(Task(trial=Trial(**{**_fields(asked), "timeout_s": patience_s(4.0)})))
-        assert answer.ending is Ending.TIMEOUT
-        again = lab.ask(Task(trial=two_jobs(Sharing.CROSSOVER)))
-        assert again.ending is Ending.DONE, again.reason
+    first = bench.run(two_jobs(Sharing.CROSSOVER))  # else the lab's start counts in the short time below
+    assert first.status is Status.OK, first.reason
+    assert bench.run(replace(asked, timeout_s=patience_s(2.0))).status is Status.TIMEOUT
+    again = bench.run(two_jobs(Sharing.CROSSOVER))
+    assert again.status is Status.OK, again.reason
 
 
 def test_an_arbiter_that_cannot_start_is_an_error_and_no_skipped_cell(
@@ -132,10 +133,6 @@ def test_an_arbiter_that_cannot_start_is_an_error_and_no_skipped_cell(
     tempfile.tempdir = None
     assert answer.ending is Ending.FAILED
     assert "longer than 107 bytes: use a shorter folder" in answer.reason
-
-
-def _fields(trial: Trial) -> dict[str, object]:
-    return {name: getattr(trial, name) for name in trial.__dataclass_fields__}
 
 
 class Recorded(Alone):

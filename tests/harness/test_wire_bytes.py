@@ -19,7 +19,8 @@ from patience import patience_s
 from harness.lab.launch import LabHandle
 from harness.lab.messages import Answer
 
-pytestmark = [pytest.mark.emulated, pytest.mark.timeout(300)]  # a busy machine makes processes late, not wrong
+# A busy machine makes processes late, not wrong.
+pytestmark = [pytest.mark.slow, pytest.mark.emulated, pytest.mark.timeout(300)]
 
 HEADER_BYTES = 14 + 20 + 20 + 12  # Ethernet, IPv4, TCP and its time stamps
 SEGMENT_BYTES = 1500 - 20 - 20 - 12

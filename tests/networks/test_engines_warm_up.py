@@ -14,6 +14,8 @@ from fabric.simulated.packet import PacketFlow, simulate_packets
 from fabric.simulated.topologies import FatTree
 from fabric.simulated.warm_up import warm_up
 
+pytestmark = pytest.mark.slow
+
 SET_UP = Path(__file__).resolve().parents[2] / "scripts" / "setup.py"
 
 

@@ -17,6 +17,8 @@ from fabric.simulated.topologies import BCube, FatTree, LeafSpine, Torus
 from fabric.simulated.traffic import FlowRound, TrafficJob
 from fabric.simulated.transports import TRANSPORTS, FlowControl, Marking, find_transport
 
+pytestmark = pytest.mark.slow
+
 STAR = LeafSpine(1, 1, 8, gbit=40).build()
 
 

@@ -17,6 +17,8 @@ from harness.parallel.stage_worker import StageWorker
 from harness.parallel.stages import MicroBatch, StageModule, cross_entropy_part
 from models.chain import chain_of, names_of_parameters
 
+pytestmark = pytest.mark.slow
+
 Weights = dict[str, Tensor]
 NUM_STEPS = 12  # beyond the longest delay, seven micro-batches, and the steps that flush
 # In float64: steps of a small ResNet amplify rounding ten-thousandfold, and float32 would show nothing else.

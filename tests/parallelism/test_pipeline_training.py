@@ -17,6 +17,8 @@ from harness.parallel.rank_program import RankRun, ReceiveFrom, Request
 from harness.parallel.stages import micro_batches_of
 from models.values import Batch
 
+pytestmark = pytest.mark.slow
+
 
 def job_of(network: str, num_stages: int, schedule: PipelineSchedule) -> PipelineJob:
     stages = even_stages(NUM_LINKS[network], num_stages)

@@ -30,6 +30,8 @@ from suites.catalogue import suite_of
 from suites.folders import held
 from suites.runner import finished_before, run_trials
 
+pytestmark = pytest.mark.slow
+
 DIGITS = ("--only", "real/resnet20-digits/fixed-buckets")
 
 
