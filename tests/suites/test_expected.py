@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import statistics
 from dataclasses import replace
 from functools import cache
@@ -22,6 +23,7 @@ from results.record import Record, Status, read_record
 from suites.expected import MACHINE_S, calibration_s, expected_each_s, expected_s, step_parts
 from suites.progress import LINE_EVERY_S, ProgressBar, ProgressLines, RunProgress, time_left
 
+SLOW_BPS = 200e6
 REFERENCE = Path(__file__).parents[2] / "results" / "reference"
 RESNET = Job(
     name="job",
@@ -44,18 +46,23 @@ def measured() -> dict[str, Record]:
 
 
 def test_steps_of_reference_records_are_expected_within_a_factor_and_without_bias() -> None:
-    ratios = {}
+    ratios, machines_own = {}, set()
     for cell, record in measured().items():
         trial = from_jsonable(Trial, record.trial)
         step_s = statistics.fmean(record.jobs[0].step_times_s())
         ratios[cell] = step_parts(trial.jobs[0], trial.fabric, trial.num_ranks).step_s / step_s
+        fast = (trial.fabric.rate_bps or math.inf) > SLOW_BPS
+        if fast and trial.jobs[0].workload.device is not Device.REPLAY:
+            machines_own.add(cell)
     assert len(ratios) > 30
     # Unfused real networks come out short: how many tensors they have is not known unbuilt.
-    # Records are of several days, on which one machine's unshaped steps took 23 ms and 42; the line without
-    # communication took 12 ms idle and 27 beside other work.
+    # Records are of several machines and days: torch DDP's unshaped step took 8 ms on one and 28 on another; the line
+    # without communication took 12 ms idle and 27 beside other work.
     assert all(0.25 < ratio < 2.5 for ratio in ratios.values()), ratios
-    # Short on the whole: half of the cells have four samples per step, which an engine's own time is a good part of.
-    assert 0.7 < statistics.median(ratios.values()) < 1.15
+    # A link of this rate or a profile's layers are as fast everywhere, and there is no bias but the engine's own time.
+    told = [ratio for cell, ratio in ratios.items() if cell not in machines_own]
+    assert len(told) > 15
+    assert 0.8 < statistics.median(told) < 1.15
 
 
 def test_a_whole_trial_takes_its_steps_and_little_more() -> None:
