@@ -20,6 +20,8 @@ import torch
 from torch import nn
 
 from baselines import kernels
+from baselines.api import OptimizerSpec
+from baselines.strategy import parse_strategy
 from crossover import CrossoverError
 from fabric.api import Cluster, FabricError, FabricSpec, build
 from harness.garbage import lasting
@@ -30,10 +32,9 @@ from harness.lab.rank_process import RankProcess, fork_rank
 from harness.lab.services import places
 from harness.lab.watch import LauncherGone, Watch
 from harness.parallel.placement import graph_of_workload
-from harness.predict.rows import preload
 from harness.systems import system_of
 from harness.systems.api import Preloads
-from harness.trial import Job, Trial
+from harness.trial import Trial
 from models.device import DeviceError
 from models.workload import Device, WorkloadError, open_workload
 
@@ -71,11 +72,11 @@ class Lab:
         try:
             _check_seats(task)
             cluster = self._cluster_for(task.fabric)
-            if task.trial is not None:
-                with lasting():
+            with lasting():
+                if task.trial is not None:
                     self._preload(task.trial)
-            elif task.links is not None and task.links.rows:
-                preload()
+                elif task.links is not None and task.links.rows:
+                    _step_once(parse_strategy("sgd").optimizer)
         except (FabricError, DeviceError, WorkloadError) as error:
             return Answer(ending=Ending.UNAVAILABLE, reason=str(error))
         return self._run_at(task, cluster)
@@ -126,7 +127,7 @@ class Lab:
                 if job.workload.device is Device.CUDA:
                     workload = open_workload(dataclasses.replace(job.workload, device=Device.CPU))
                 workload.build_model(trial.seed)
-                _step_once(job)
+                _step_once(job.resolve().optimizer)
                 self._opened.add(repr(job.workload))
 
     def _run(self, task: Task, cluster: Cluster, seats: list[Place]) -> Answer:
@@ -215,11 +216,11 @@ def _check_seats(task: Task) -> None:
         )
 
 
-def _step_once(job: Job) -> None:
-    """One optimizer step on a zero: torch imports most of itself with the first one."""
+def _step_once(optimizer: OptimizerSpec) -> None:
+    """One step on a zero: torch imports most of itself with the first one, which every rank would do again."""
     parameter = nn.Parameter(torch.zeros(1))
     parameter.grad = torch.zeros_like(parameter)
-    job.resolve().optimizer.build([parameter]).step()
+    optimizer.build([parameter]).step()
 
 
 def main() -> int:

@@ -33,13 +33,6 @@ def time_rows(rows: Sequence[Row], num_repeats: int) -> tuple[tuple[float, ...],
     return tuple(_PROBES[row.probe.value](row, num_repeats) for row in rows)
 
 
-def preload() -> None:
-    """What ranks would otherwise import one by one: torch loads most of itself with the first optimizer step."""
-    parameters = list(nn.ParameterList([nn.Parameter(torch.zeros(1))]))
-    parameters[0].grad = torch.zeros(1)
-    parse_strategy("sgd").optimizer.build(parameters).step()
-
-
 def _exchange(row: Row, num_repeats: int) -> tuple[float, ...]:
     strategy = parse_strategy(row.strategy)
     transport = ProcessGroupTransport(strategy.ordering.depth, in_time=not strategy.sums_in_known_order)
