@@ -103,20 +103,18 @@ Group = tuple[Segment, ...]
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """Segments that travel together. `index` counts messages of a step in the agreed order."""
+    """Segments that travel together, with `numel` elements in all, one segment behind the other, and `nbytes` bytes
+    uncompressed. `index` counts messages of a step in the agreed order."""
 
     index: int
     segments: Group
+    # Summed once: they are asked for several times per message, and a plan's messages are the same in every step.
+    numel: int = field(init=False, repr=False, compare=False)
+    nbytes: int = field(init=False, repr=False, compare=False)
 
-    @property
-    def numel(self) -> int:
-        """How many elements, those of all segments one after the other."""
-        return sum(segment.numel for segment in self.segments)
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the uncompressed gradients."""
-        return sum(segment.nbytes for segment in self.segments)
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "numel", sum([segment.stop - segment.start for segment in self.segments]))
+        object.__setattr__(self, "nbytes", sum([segment.nbytes for segment in self.segments]))
 
     @property
     def priority(self) -> int:
@@ -288,7 +286,7 @@ Payload = tuple[Tensor, ...]
 Merge = Callable[[Payload, Payload], Payload]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Aggregate:
     """A compressor's request.
 

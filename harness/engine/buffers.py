@@ -64,6 +64,7 @@ class _Slice:
     message: Message
     flat: Tensor
     parts: list[Tensor]
+    sources: Sequence[tuple[nn.Parameter, Segment | None]]  # of each part; with the segment where that is a piece
     becoming: Sequence[tuple[nn.Parameter, Tensor]]
     others: Sequence[tuple[Segment, Tensor]]
 
@@ -97,10 +98,10 @@ class StandingBuffers:
         own = self._slice_of(message, parameters)
         if own is None:
             return self._pool.gather(message, parameters)
-        pieces = []
-        for segment, part in zip(message.segments, own.parts, strict=True):
-            grad = _gradient(parameters[segment.name])
-            pieces.append(grad if grad.shape == part.shape else _flat_part(grad, segment))
+        pieces = [
+            _gradient(parameter) if piece is None else _flat_part(_gradient(parameter), piece)
+            for parameter, piece in own.sources
+        ]
         # One call for all parameters: a copy per parameter costs more in Python than in memory traffic.
         torch._foreach_copy_(own.parts, pieces)
         return own.flat
@@ -128,13 +129,15 @@ class StandingBuffers:
         memory, start, _ = self._places[message.segments[0].index]
         begin = end = start + message.segments[0].start
         parts, becoming, others = list[Tensor](), list[tuple[nn.Parameter, Tensor]](), list[tuple[Segment, Tensor]]()
+        sources = list[tuple[nn.Parameter, Segment | None]]()
         for segment in message.segments:
             flat, start, part = self._places[segment.index]
             if flat is not memory or start + segment.start != end:
                 return None
             end += segment.numel
-            parameter = parameters[segment.name]
-            if segment.numel != part.numel():
+            parameter, is_piece = parameters[segment.name], segment.numel != part.numel()
+            sources.append((parameter, segment if is_piece else None))
+            if is_piece:
                 part = flat[end - segment.numel : end]
                 others.append((segment, part))
             elif parameter.is_contiguous():
@@ -142,7 +145,7 @@ class StandingBuffers:
             else:
                 others.append((segment, part))
             parts.append(part)
-        return _Slice(message, memory[begin:end], parts, becoming, others)
+        return _Slice(message, memory[begin:end], parts, sources, becoming, others)
 
 
 def flatten_gradients(message: Message, parameters: Parameters, buffers: Buffers, *, scale: float) -> Tensor:

@@ -23,6 +23,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from heapq import heapreplace
 from typing import Protocol
 
 from baselines.api import Message, Payload, Primitive
@@ -114,7 +115,10 @@ class Core:
     shares_link: bool = False
     dispatch: StaticDispatch | Negotiation = field(default_factory=lambda: StaticDispatch(()))
     left: dict[str, int] = field(default_factory=dict)  # elements of each parameter that have not landed
-    _lane_bytes: list[int] = field(default_factory=list)
+    # The gradient of a parameter, given by its index, is ready; whether something may be done about it. The dispatch's
+    # own, since it is called per gradient, where a call more would hold backward up.
+    ready: Callable[[int], bool] = field(init=False)
+    _lanes: list[tuple[int, int]] = field(default_factory=list)  # heap: bytes given to each in this step, its number
     _underway: dict[int, Underway] = field(default_factory=dict)
     _next: Message | None = None
     _num_elements: int = 0
@@ -128,12 +132,9 @@ class Core:
     def begin(self, dispatch: StaticDispatch | Negotiation, numels: Mapping[str, int]) -> None:
         """A step in which `dispatch` decides on parameters of `numels` elements; the one before is complete."""
         self.dispatch, self.left, self._next = dispatch, dict(numels), None
-        self._lane_bytes = [0] * self.num_lanes
+        self._lanes = [(0, lane) for lane in range(self.num_lanes)]
         self._num_elements = self._unsent = sum(numels.values())
-
-    def ready(self, index: int) -> bool:
-        """The gradient of parameter `index` is ready; whether something may be done about it."""
-        return self.dispatch.ready(index)
+        self.ready = dispatch.ready
 
     def send(self) -> list[Action] | None:
         """Begin the next message if it may go now and its lane is free; None if not."""
@@ -141,13 +142,13 @@ class Core:
         if message is None:
             return None
         # Every rank must choose the same lane, so what is in flight just here does not count.
-        lane = min(range(self.num_lanes), key=self._lane_bytes.__getitem__)
+        lane_bytes, lane = self._lanes[0]
         # The lane that every rank would choose may still be busy on this rank alone; taking another would mix up
         # messages.
         if lane in self._underway or not self._may_go(message):
             return None
         self._next = None
-        self._lane_bytes[lane] += message.nbytes
+        heapreplace(self._lanes, (lane_bytes + message.nbytes, lane))
         # Made before the link is ours, so that the link never waits for a processor.
         own = self._underway[lane] = Underway(message, self.opens(message, lane), lane)
         self.traffic.num_messages += 1
@@ -225,10 +226,11 @@ class Core:
         del self._underway[own.lane]
         left, complete = self.left, []
         for segment in own.message.segments:
-            left[segment.name] -= segment.numel
-            if left[segment.name] == 0:
-                del left[segment.name]
-                complete.append(segment.name)
+            name = segment.name
+            left[name] = still_left = left[name] - segment.stop + segment.start
+            if not still_left:
+                del left[name]
+                complete.append(name)
         # A parameter cut over messages has landed with the last of them.
         landed = Landed(own.lane, own.message, tuple(complete))
         return [landed, LinkTurn.RELEASE] if self._gives_link_back() else [landed]

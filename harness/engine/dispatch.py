@@ -92,7 +92,8 @@ class StaticDispatch:
 
     def __post_init__(self, known: Needs | None) -> None:
         self._needs = known or needs_of(self.plan)
-        self._missing = list(self._needs.num_parameters)
+        # Behind the last message stands one that never has what it needs, so that nobody has to look for the end.
+        self._missing = [*self._needs.num_parameters, 1]
 
     def ready(self, index: int) -> bool:
         """The gradient of parameter `index` is ready on this rank; whether a message may go now.
@@ -100,21 +101,18 @@ class StaticDispatch:
         May be called from another thread than `next`: this one alone writes `_missing`, that one
         `_next`.
         """
-        self._needs.one_more(index, self._missing)
-        return self.has_next
-
-    @property
-    def has_next(self) -> bool:
-        """Whether a message could go now."""
-        position = self._next  # read once: the other thread moves it on
-        return position < len(self.plan) and self._missing[position] == 0
+        # Not by `one_more`: this is called per gradient from autograd's hooks, and holds backward up.
+        missing = self._missing
+        for message_index in self._needs.messages_of.get(index, ()):
+            missing[message_index] -= 1
+        return not missing[self._next]
 
     def next(self) -> Message | None:
         """The next message of the plan if its gradients are ready."""
-        if self.has_next:
-            self._next += 1
-            return self.plan[self._next - 1]
-        return None
+        if self._missing[self._next]:
+            return None
+        self._next += 1
+        return self.plan[self._next - 1]
 
 
 def credit_of(ordering: Ordering) -> int | None:

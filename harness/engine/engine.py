@@ -37,12 +37,14 @@ from harness.engine.messages import RankMessages
 from harness.engine.negotiate import Negotiation
 from harness.engine.reduction import Reduces, Tagged
 from harness.engine.straight import NUM_QUEUED, StraightSums, may_queue
-from harness.engine.streams import streams_for
+from harness.engine.streams import InOrder, streams_for
 from harness.engine.traffic import PROBE, Traffic
 from harness.engine.transport import CONTROL, QueuesSums, Transport
 from harness.precision import Guard
 from harness.trace import Recorder
 from results.record import Adapted
+
+NO_STEP = "no step has begun; call begin_step before backward"
 
 
 class EngineError(RuntimeError):
@@ -83,7 +85,7 @@ class Engine:
             compressor=compressor or strategy.compression,
             guard=self._guard,
             streams=self._streams,
-            recorder=recorder,
+            recorder=None if strategy.sends_plain_sums else recorder,
         )
         # Link turns hold a message back before it starts, which a sum in the library's queue cannot be.
         on_gpu = any(parameter.is_cuda for parameter in self.parameters.values())
@@ -102,9 +104,12 @@ class Engine:
         self._seen: list[str] = []
         self._lay_out(list(self.parameters))
         # Behind accumulation, so a parameter that is used twice is announced once, with its whole gradient.
-        self._hooks = [p.register_post_accumulate_grad_hook(self._hook(n)) for n, p in self.parameters.items()]
+        self._hooks = [
+            p.register_post_accumulate_grad_hook(partial(self._ready, n)) for n, p in self.parameters.items()
+        ]
         self._waited_s = 0.0
         self._adaptation = self._new_adaptation(model) if adapts(strategy) else None
+        self._told = self._told_of_gradients()
 
     def _carrier(self, straight: QueuesSums | None) -> Communication | StraightSums:
         """Who carries out what the core says: plain sums straight from the hooks, all else by lanes."""
@@ -146,7 +151,7 @@ class Engine:
         self._step = self._num_before if self._step is None else self._step + 1
         self._overflowed = None
         self._messages.begin(self._step, self.segments, loss_scale)
-        self._communication.begin(self._new_dispatch(), {segment.name: segment.numel for segment in self.segments})
+        self._communication.begin(self._new_dispatch(), self._numels)
         if self._adaptation is not None:
             self._adaptation.layers.begin_backward()
 
@@ -230,20 +235,23 @@ class Engine:
         if self._link is not None:
             self._link.leave()
 
-    def _hook(self, name: str) -> Callable[[Tensor], None]:
-        def ready(_: Tensor) -> None:
-            if not self._muted:
-                self._announce(name)
-
-        return ready
+    def _ready(self, name: str, _: Tensor) -> None:
+        """Autograd's hook: what it takes holds backward up, once per parameter."""
+        if not self._muted:
+            self._announce(name)
 
     def _announce(self, name: str) -> None:
+        if self._step is None:
+            raise EngineError(NO_STEP)
         self._seen.append(name)
-        self._streams.mark_ready(name)
-        if self._adaptation is not None:
-            self._adaptation.layers.ready(name)
-        self._current_step()
+        for tell in self._told:
+            tell(name)
         self._communication.ready(self._index[name])
+
+    def _told_of_gradients(self) -> tuple[Callable[[str], None], ...]:
+        """Who wants to know, in the hook, that the gradient of a parameter is ready."""
+        streams = () if isinstance(self._streams, InOrder) else (self._streams.mark_ready,)
+        return streams if self._adaptation is None else (*streams, self._adaptation.layers.ready)
 
     def _new_dispatch(self) -> StaticDispatch | Negotiation:
         if self.strategy.rank_invariant:
@@ -258,7 +266,7 @@ class Engine:
 
     def _current_step(self) -> int:
         if self._step is None:
-            raise EngineError("no step has begun; call begin_step before backward")
+            raise EngineError(NO_STEP)
         return self._step
 
     def _block_until(self, done: Callable[[], bool]) -> None:
@@ -371,6 +379,7 @@ class Engine:
     def _lay_out(self, order: Sequence[str]) -> None:
         self._index = {name: index for index, name in enumerate(order)}
         self.segments = lay_out(self.parameters, order)
+        self._numels = {segment.name: segment.numel for segment in self.segments}
         self._plan = make_plan(self.strategy.packing, self.segments) if self.strategy.rank_invariant else ()
         self._needs = needs_of(self._plan)
 

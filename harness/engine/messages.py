@@ -29,7 +29,7 @@ class RankMessages:
     """The gradients and compressor states of one rank, and what is needed to reduce them.
 
     `compressor` is the strategy's, or one that does the same and is charged for it. `guard` watches scaled gradients.
-    `recorder` notes the time of compression.
+    `recorder` notes the time of compression, which plain sums have none of.
     """
 
     strategy: Strategy
@@ -89,10 +89,12 @@ class GradientRun:
         with self._own.streams.lane(self._lane):
             if answer is None:
                 self._begin()
-            start_s = perf_counter()
-            tagged, reduced = self._go_on(answer)
-            # Until here: gathering and scattering gradients is no codec's work.
-            if self._own.recorder is not None:
+            if self._own.recorder is None:
+                tagged, reduced = self._go_on(answer)
+            else:
+                start_s = perf_counter()
+                tagged, reduced = self._go_on(answer)
+                # Until here: gathering and scattering gradients is no codec's work.
                 self._own.recorder.add("codec", "encode" if answer is None else "decode", start_s, perf_counter())
             if reduced is not None:
                 self._finish(reduced)

@@ -7,7 +7,7 @@ them together in one process.
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
@@ -61,7 +61,8 @@ def reduce_message(
         aggregate = next(compression)
         while True:
             # The exchange is told the message too: by it a parameter server knows which part is whose.
-            exchanging = exchange.run(replace(aggregate, message=ctx.message), ctx.rank, ctx.world)
+            aggregate.message = ctx.message
+            exchanging = exchange.run(aggregate, ctx.rank, ctx.world)
             try:
                 primitive = next(exchanging)
                 while True:

@@ -6,7 +6,7 @@ Gloo carries what lies on the CPU, and each of its sends, whatever its size, tak
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from torch import Tensor
@@ -62,15 +62,15 @@ def bytes_sent(primitive: Primitive, world: int) -> float:
     of the table of collectives. Serve: nothing.
     """
     match primitive:
-        case Serve():
-            return 0.0
-        case Transfer(send=send):
-            return 0.0 if send is None else float(_nbytes((send,)))
-        case AllToAll(parts):
-            return float(_nbytes(parts))
         case AllReduce(tensor) | AllGather(tensor) | Gather(tensor) | Broadcast(tensor):
             # Ranks of a gather or broadcast send different amounts; records take the mean, which sums to the total.
-            return _nbytes((tensor,)) * load_of(collective_of(primitive), world).sent_bytes
+            return tensor.nbytes * load_of(collective_of(primitive), world).sent_bytes
+        case Transfer(send=send):
+            return 0.0 if send is None else float(send.nbytes)
+        case AllToAll(parts):
+            return float(_nbytes(parts))
+        case Serve():
+            return 0.0
 
 
 def framing_sent(primitive: Primitive, world: int) -> float:
@@ -79,16 +79,16 @@ def framing_sent(primitive: Primitive, world: int) -> float:
     Its all-reduce and all-gather cut in two what they carry to each neighbour.
     """
     match primitive:
-        case Serve() | Transfer(send=None):
-            return 0.0
-        case Transfer(send=Tensor() as tensor):
-            num_sends = 1.0
-        case AllToAll(parts=(tensor, *_)):
-            num_sends = load_of(Collective.ALL_TO_ALL, world).num_sent
         case AllReduce(tensor) | AllGather(tensor):
             num_sends = 2 * load_of(collective_of(primitive), world).num_sent
         case Gather(tensor) | Broadcast(tensor):
             num_sends = load_of(collective_of(primitive), world).num_sent
+        case Transfer(send=Tensor() as tensor):
+            num_sends = 1.0
+        case AllToAll(parts=(tensor, *_)):
+            num_sends = load_of(Collective.ALL_TO_ALL, world).num_sent
+        case _:
+            return 0.0
     return 0.0 if tensor.is_cuda else num_sends * FRAMING_BYTES
 
 
@@ -96,25 +96,30 @@ def bytes_received(primitive: Transfer | AllToAll) -> int:
     """Payload bytes that reach the rank which asks for `primitive`."""
     if isinstance(primitive, AllToAll):
         return sum(primitive.sizes) * primitive.parts[0].element_size()
-    return 0 if primitive.into is None else _nbytes((primitive.into,))
+    return 0 if primitive.into is None else primitive.into.nbytes
 
 
 def tensor_bytes(primitive: Primitive) -> float:
     """n of the table of collectives: bytes of the rank's tensor; of transfers and all-to-all, where ranks may differ,
     the fuller direction. 0 where the rank sits the round out."""
     match primitive:
+        case AllReduce(tensor) | AllGather(tensor) | Gather(tensor) | Broadcast(tensor):
+            return float(tensor.nbytes)
         case Transfer() | AllToAll():
             return max(bytes_sent(primitive, 2), bytes_received(primitive))
         case Serve():
             return 0.0
-        case AllReduce(tensor) | AllGather(tensor) | Gather(tensor) | Broadcast(tensor):
-            return float(_nbytes((tensor,)))
+
+
+_COLLECTIVES: Mapping[type[Primitive], Collective] = {
+    own: Collective(own.__name__) for own in (AllReduce, AllGather, AllToAll, Gather, Broadcast, Transfer)
+}
 
 
 def collective_of(primitive: Primitive) -> Collective:
-    """Which collective a primitive is. Raises: ValueError for a `Serve`, of which nothing travels."""
-    return Collective(type(primitive).__name__)
+    """Which collective a primitive is. Raises: KeyError for a `Serve`, of which nothing travels."""
+    return _COLLECTIVES[type(primitive)]
 
 
 def _nbytes(tensors: Iterable[Tensor]) -> int:
-    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+    return sum(tensor.nbytes for tensor in tensors)

@@ -130,8 +130,8 @@ class ProcessGroupTransport:
 
     def queue(self, tensor: torch.Tensor) -> HeldByLibrary:
         """All queued sums share lane 0's group, which keeps their order over ranks."""
-        work: dist.Work | None = dist.all_reduce(tensor, group=self._groups[0], async_op=True)
-        assert work is not None, "this rank is not part of its own group"
+        # The group's own method, as DDP calls it: what torch's function adds to it holds backward up.
+        work: dist.Work = self._groups[0].allreduce([tensor])
         return work
 
     def start(self, primitive: Primitive, lane: int, done: Done) -> None:
