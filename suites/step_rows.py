@@ -10,6 +10,8 @@ ORDERINGS = ("p3", "tictac", "bytescheduler")
 SPEED = "Speed-up, repeat by repeat"
 # Parameters that say how large a message may be, and their unit in bytes. torch's MB are MiB.
 SIZES = {"bucket_bytes": 1, "bucket_mb": MIB, "threshold_bytes": 1, "fusion_threshold_bytes": 1}
+FIRST_BYTES = "first_bucket_bytes"
+DDP, DDP_SIZES = "torch-ddp", (MIB, 25 * MIB)  # of its first bucket and the others where it is given no size
 ROUNDED = 0.01  # sizes are recorded to three figures
 
 
@@ -28,13 +30,22 @@ def anywhere(_: Setting) -> bool:
     return True
 
 
-def message_bytes(row: StepRow) -> float | None:
-    """How large its messages may be at most; None where nothing says so."""
-    given = [own for plugin in row.strategy.plugins for own in plugin.given if own.name in SIZES]
-    return float(given[0].given or 0) * SIZES[given[0].name] or None if given else None
+def message_sizes(row: StepRow) -> tuple[float, float] | None:
+    """How many bytes its first message may have and how many each other one; None where nothing says so.
+
+    torch DDP's first bucket is smaller only where it is given no size (torch 2.8 and later).
+    """
+    if row.method == DDP:
+        return DDP_SIZES
+    given = {own.name: float(own.given or 0) for plugin in row.strategy.plugins for own in plugin.given}
+    size = next((given[name] * unit for name, unit in SIZES.items() if given.get(name)), None)
+    return None if size is None else (given.get(FIRST_BYTES, size), size)
 
 
 def same_size(row: StepRow, other: StepRow) -> bool:
-    """Whether both may send messages of one size, to the three figures that sizes are written with."""
-    own, theirs = message_bytes(row), message_bytes(other)
-    return own is not None and theirs is not None and abs(own / theirs - 1) < ROUNDED
+    """Whether both may send messages of the same sizes, the first one too, to the three figures that sizes are written
+    with."""
+    own, theirs = message_sizes(row), message_sizes(other)
+    if own is None or theirs is None:
+        return False
+    return all(abs(a / b - 1) < ROUNDED for a, b in zip(own, theirs, strict=True))

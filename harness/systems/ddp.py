@@ -2,7 +2,7 @@
 
 `find_unused_parameters` stays off and BatchNorm statistics stay local (`broadcast_buffers` off),
 as they do in Horovod and in our engine. `bucket_mb` 0 means torch's own default: 25 MiB after a
-first bucket of 1 MiB.
+first bucket of 1 MiB; any other is the size of the first bucket too, as torch has it where a size is given.
 
 `hook` is one of torch's own communication hooks: `fp16` and `bf16` send halves, `powersgd` matrices of
 rank `powersgd_rank` with error feedback and warm start (Vogels et al., NeurIPS 2019), where they are half

@@ -10,7 +10,7 @@ from analysis.stats import median_interval
 from analysis.steps.claims import StepClaim, by_place, fastest, over, speedup, step_claims
 from analysis.steps.rows import StepRow
 from analysis.study import Evidence, Study
-from suites.step_rows import ORDERINGS, SPEED, anywhere, is_fifo, parts, same_size
+from suites.step_rows import DDP, ORDERINGS, SPEED, anywhere, is_fifo, parts, same_size
 
 NAME = "ordering"
 SLOWER = 0.03
@@ -18,7 +18,6 @@ FAST_GBIT = 100.0  # of the suite's links the one on which no order can help
 OF_BOUND = 0.90
 VISIBLE = 0.05  # of a step; where less can be gained, no share of it is given
 SERVERS = "parameter-server"
-DDP = "torch-ddp"
 PACED = "paced"
 
 
@@ -79,10 +78,8 @@ def _best_against_ddp(rows: Sequence[StepRow]) -> Iterator[CellValue]:
 
 
 def _alike(row: StepRow, other: StepRow) -> bool:
-    """Whether both have nothing but buckets of one size, the first of ours too."""
-    given = {own.name: own.given for own in row.strategy.plugins[0].given}
-    even = parts(row) == {"fixed-buckets"} and given.get("bucket_bytes") == given.get("first_bucket_bytes")
-    return even and other.method.startswith(DDP) and same_size(row, other)
+    """Whether both have nothing but buckets of the same sizes."""
+    return parts(row) == {"fixed-buckets"} and other.method.startswith(DDP) and same_size(row, other)
 
 
 CLAIMS: tuple[StepClaim, ...] = (
