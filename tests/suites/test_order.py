@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from functools import cache
 
@@ -27,6 +28,16 @@ def test_the_same_trials_run_repeat_by_repeat_in_another_order_each_time(quick: 
     orders = [[trial.cell for trial in found if trial.repeat == repeat] for repeat in range(3)]
     assert len({tuple(order) for order in orders}) == 3
     assert orders[0] != [trial.cell for trial in quick if trial.repeat == 0]
+
+
+def test_what_is_compared_runs_next_to_each_other(quick: list[Trial]) -> None:
+    """All cells of a place in one stretch, in each repeat: a machine that drifts has less time to."""
+    found = in_random_order(quick, seed=1)
+    places = [(trial.repeat, trial.fabric, tuple(job.workload for job in trial.jobs)) for trial in found]
+    stretches = [place for place, _ in itertools.groupby(places)]
+    assert len(stretches) == len(set(places)) < len(found)
+    orders = [[place[1:] for place in stretches if place[0] == repeat] for repeat in range(3)]
+    assert orders[0] != orders[1] or orders[1] != orders[2]
 
 
 def test_a_seed_decides_the_order(quick: list[Trial]) -> None:
