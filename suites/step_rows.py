@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from analysis.cells import OURS
+from analysis.naming import Method
 from analysis.steps.rows import Setting, StepRow
 from suites.scaling import MIB
 
@@ -30,22 +31,22 @@ def anywhere(_: Setting) -> bool:
     return True
 
 
-def message_sizes(row: StepRow) -> tuple[float, float] | None:
-    """How many bytes its first message may have and how many each other one; None where nothing says so.
+def message_sizes(method: Method) -> tuple[float, float] | None:
+    """How many bytes a method's first message may have and how many each other one; None where nothing says so.
 
-    torch DDP's first bucket is smaller only where it is given no size (torch 2.8 and later).
+    torch DDP's first bucket is smaller only where it is given no size (found with torch 2.13).
     """
-    if row.method == DDP:
+    if str(method) == DDP:
         return DDP_SIZES
-    given = {own.name: float(own.given or 0) for plugin in row.strategy.plugins for own in plugin.given}
-    size = next((given[name] * unit for name, unit in SIZES.items() if given.get(name)), None)
-    return None if size is None else (given.get(FIRST_BYTES, size), size)
+    given = {own.name: own.given for plugin in method.plugins for own in plugin.given}
+    size = next((float(given[name] or 0) * unit for name, unit in SIZES.items() if name in given), 0.0)
+    return (float(given.get(FIRST_BYTES) or size), size) if size else None
 
 
 def same_size(row: StepRow, other: StepRow) -> bool:
     """Whether both may send messages of the same sizes, the first one too, to the three figures that sizes are written
     with."""
-    own, theirs = message_sizes(row), message_sizes(other)
+    own, theirs = message_sizes(row.strategy), message_sizes(other.strategy)
     if own is None or theirs is None:
         return False
     return all(abs(a / b - 1) < ROUNDED for a, b in zip(own, theirs, strict=True))

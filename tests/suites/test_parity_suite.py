@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch.distributed as dist
 
+from analysis.naming import Method
 from baselines.strategy import parse_strategy
 from fabric.api import Host
 from harness.engine.dispatch import make_plan
 from harness.engine.layout import lay_out, trainable_parameters
+from harness.facts import plugins_of
 from harness.systems import system_of
 from harness.systems.api import RankSeat
 from models.workload import open_workload
 from suites.parity.grid import BUCKETS, RECIPES
-from suites.recipes import Recipe
+from suites.recipes import RESNET20, Recipe
+from suites.scaling import MIB
+from suites.step_rows import message_sizes
 
 
 @pytest.fixture
@@ -48,3 +53,24 @@ def test_both_engines_fill_the_same_buckets(strategy: str, system: str, recipe: 
     order = [names[number] for bucket in theirs for number in bucket]
     plan = make_plan(parse_strategy(strategy).packing, lay_out(trainable_parameters(model), order))
     assert [[names.index(segment.name) for segment in message.segments] for message in plan] == theirs
+
+
+@pytest.mark.parametrize(
+    ("text", "sizes"),
+    [
+        ("torch-ddp", (MIB, 25 * MIB)),
+        ("torch-ddp(bucket_mb=25)", (25 * MIB, 25 * MIB)),
+        ("torch-ddp(bucket_mb=0.25, hook='fp16')", (MIB / 4, MIB / 4)),
+        ("torch-ddp(hook='fp16')", None),
+        ("horovod(cycle_s=0.005, fusion_threshold_bytes=1000)", (1000, 1000)),
+        ("local", None),
+    ],
+)
+def test_a_system_tells_how_large_its_messages_may_be(text: str, sizes: tuple[float, float] | None) -> None:
+    assert message_sizes(Method(plugins_of(replace(RESNET20.job(), system=text)))) == sizes
+
+
+@pytest.mark.parametrize(("strategy", "system"), BUCKETS)
+def test_what_a_pair_is_given_says_the_same(strategy: str, system: str) -> None:
+    ours, theirs = RESNET20.job(strategy=strategy), RESNET20.job(system=system)
+    assert message_sizes(Method(plugins_of(ours))) == message_sizes(Method(plugins_of(theirs)))
