@@ -20,8 +20,6 @@ import torch
 from torch import nn
 
 from baselines import kernels
-from baselines.api import OptimizerSpec
-from baselines.strategy import parse_strategy
 from crossover import CrossoverError
 from fabric.api import Cluster, FabricError, FabricSpec, build
 from harness.garbage import lasting
@@ -76,7 +74,7 @@ class Lab:
                 if task.trial is not None:
                     self._preload(task.trial)
                 elif task.links is not None and task.links.rows:
-                    _step_once(parse_strategy("sgd").optimizer)
+                    _step_once()
         except (FabricError, DeviceError, WorkloadError) as error:
             return Answer(ending=Ending.UNAVAILABLE, reason=str(error))
         return self._run_at(task, cluster)
@@ -127,7 +125,7 @@ class Lab:
                 if job.workload.device is Device.CUDA:
                     workload = open_workload(dataclasses.replace(job.workload, device=Device.CPU))
                 workload.build_model(trial.seed)
-                _step_once(job.resolve().optimizer)
+                _step_once()
                 self._opened.add(repr(job.workload))
 
     def _run(self, task: Task, cluster: Cluster, seats: list[Place]) -> Answer:
@@ -216,11 +214,14 @@ def _check_seats(task: Task) -> None:
         )
 
 
-def _step_once(optimizer: OptimizerSpec) -> None:
-    """One step on a zero: torch imports most of itself with the first one, which every rank would do again."""
+def _step_once() -> None:
+    """One step on a zero: torch imports most of itself with the first one, which every rank would do again.
+
+    Of SGD, whatever a job trains with: Adam asks CUDA whether it is recording a graph, which starts CUDA here.
+    """
     parameter = nn.Parameter(torch.zeros(1))
     parameter.grad = torch.zeros_like(parameter)
-    optimizer.build([parameter]).step()
+    torch.optim.SGD([parameter], lr=0.1).step()
 
 
 def main() -> int:

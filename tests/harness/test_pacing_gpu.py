@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 from collections.abc import Hashable
+from pathlib import Path
 
 import pytest
 import torch
@@ -13,12 +15,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crossover import Alone
+from fabric.api import FabricKind, FabricSpec
 from fabric.collectives import Collective
 from harness.lab import gpu
 from harness.lab.gpu import EventTurns, GpuMemory, logged_turns, on_host_clock, own_times, peak_memory, until_idle
+from harness.lab.process import Lab
 from harness.paced.link_client import Paid
+from harness.trial import Job, Trial
 from harness.turns import LoggedTurns, Turn
-from models.workload import Device
+from models.workload import Device, WorkloadSpec
 
 HOST_AT_ZERO_S, DRIFT = 100.0, 1.001  # the device's clock is slow by a thousandth
 
@@ -112,3 +117,18 @@ def test_a_message_on_a_gpu_is_paid_from_when_its_stream_comes_to_it(monkeypatch
     with virtual_world(Carrier()):
         dist.group.WORLD.allreduce([torch.ones(3).as_subclass(OnDevice)]).wait()  # type: ignore[union-attr]
     assert asked_at_ms == [10.0]
+
+
+def test_a_lab_prepares_a_gpus_job_without_starting_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ranks that it forks could not use the GPU then. Adam asks whether a graph is being recorded, which starts it."""
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda check_available=False: torch.device("cuda"))
+    for asking in ("torch.cuda.is_current_stream_capturing", "torch.accelerator.current_stream"):
+        monkeypatch.setattr(asking, lambda *_: pytest.fail("this starts CUDA"))
+    workload = WorkloadSpec(network="resnet20", batch_size=4, device=Device.CUDA)
+    job = Job(name="a", workload=workload, optimizer="adam(lr=0.0001)")
+    trial = Trial(
+        suite="test", cell="test", jobs=(job,), fabric=FabricSpec(kind=FabricKind.NATIVE, num_hosts=1, rate_bps=None)
+    )
+    lab = Lab(io.BytesIO(), io.BytesIO(), Path())
+    lab._preload(trial)
