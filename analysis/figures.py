@@ -1,4 +1,4 @@
-"""Which figures a summary holds, and writing them: PNG and PDF for papers, SVG for the report."""
+"""Which figures a summary holds, and writing them: PNG to look at, PDF for papers, SVG in the report."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def draw_all(summary: Summary, folder: Path) -> list[Path]:
 
     The files' metadata name the records they were made from. Raises: OSError.
     """
-    return save_all(drawings(summary), folder)
+    return save_all(drawings(summary), folder, pdf=True)
 
 
-def save_all(drawn: Iterable[Drawing], folder: Path) -> list[Path]:
+def save_all(drawn: Iterable[Drawing], folder: Path, *, pdf: bool) -> list[Path]:
     """Write drawings as the figures of `folder`, where those of an earlier report that are none of them go."""
     folder.mkdir(parents=True, exist_ok=True)
-    written = [path for drawing in drawn for path in save(drawing, folder)]
+    written = [path for drawing in drawn for path in save(drawing, folder, pdf=pdf)]
     for path in sorted(set(folder.iterdir()) - set(written)):
         if _is_of_a_report(path):
             path.unlink()
@@ -46,20 +46,21 @@ def _is_of_a_report(path: Path) -> bool:
     return mark is not None and path.is_file() and not path.is_symlink() and mark in path.read_bytes()
 
 
-def save(drawing: Drawing, folder: Path) -> list[Path]:
-    """Write one drawing as PNG and PDF."""
+def save(drawing: Drawing, folder: Path, *, pdf: bool) -> list[Path]:
+    """Write one drawing as PNG and, if `pdf`, as that too: cutting its fonts to size takes longer than drawing it."""
     from analysis import theme
 
     sources = SOURCES + ", ".join(drawing.record_ids)
-    png, pdf = folder / f"{drawing.name}.png", folder / f"{drawing.name}.pdf"
+    told = {"Title": drawing.name, "Subject": drawing.caption, "Keywords": sources, "CreationDate": None}
+    paths = [folder / f"{drawing.name}.png"]
     with theme.style():
         drawing.figure.savefig(
-            png, dpi=PNG_DPI, facecolor="white", metadata={"Description": drawing.caption, "Source": sources}
+            paths[0], dpi=PNG_DPI, facecolor="white", metadata={"Description": drawing.caption, "Source": sources}
         )
-        drawing.figure.savefig(
-            pdf, metadata={"Title": drawing.name, "Subject": drawing.caption, "Keywords": sources, "CreationDate": None}
-        )
-    return [png, pdf]
+        if pdf:
+            paths.append(folder / f"{drawing.name}.pdf")
+            drawing.figure.savefig(paths[1], metadata=told)
+    return paths
 
 
 def drawings(summary: Summary) -> Iterator[Drawing]:

@@ -41,15 +41,15 @@ class Inline:
     record_ids: tuple[str, ...]
 
 
-def write_all(summary: Summary, folder: Path) -> tuple[list[Path], Path]:
-    """Draw every figure once, write it to `folder/figures` and into `folder/report.html`.
+def write_all(summary: Summary, folder: Path, *, pdf: bool = False) -> tuple[list[Path], Path]:
+    """Draw every figure once, write it to `folder/figures` as PNG, if `pdf` as that too, and into `folder/report.html`.
 
     Figures that an earlier report left in `folder/figures` go. Returns the paths of figures and page. Raises: OSError.
     """
     drawn = list(drawings(summary))
     # The page first: saving at another resolution moves the layout a little.
     page = _write_page(render_page(summary, drawn), folder)
-    return save_all(drawn, folder / "figures"), page
+    return save_all(drawn, folder / "figures", pdf=pdf), page
 
 
 def _write_page(page: str, folder: Path) -> Path:

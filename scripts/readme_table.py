@@ -70,9 +70,8 @@ def pick(summary: Summary, name: str) -> Drawing:
 def copy_image(drawing: Drawing, path: Path) -> None:
     """Write the PNG alone; papers take their PDF from `make figures`."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    png, pdf = save(drawing, path.parent)
+    (png,) = save(drawing, path.parent, pdf=False)
     png.replace(path)
-    pdf.unlink()
 
 
 def block(summary: Summary, drawing: Drawing) -> str:

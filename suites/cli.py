@@ -206,7 +206,7 @@ def _add_report(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     text = "Tables, figures and report.html from records alone."
     report = commands.add_parser("report", help="report on records", description=text)
     report.add_argument("folders", nargs="*", type=named_path, metavar="DIR", help="records (default: the last runs)")
-    report.add_argument("--figures", action="store_true", help="figures only")
+    report.add_argument("--figures", action="store_true", help="the figures alone, as PNG and PDF")
     report.add_argument(
         "--baseline",
         metavar="SYSTEM",

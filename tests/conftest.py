@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from functools import cache
 from importlib.util import find_spec
+from typing import TYPE_CHECKING
 
 import psutil
 import pytest
@@ -14,6 +15,10 @@ from hypothesis import HealthCheck, settings
 from patience import patience_s
 
 from harness.garbage import lasting
+
+if TYPE_CHECKING:
+    from harness.bench import Bench
+    from harness.lab.labs import Labs
 
 GRACE_S = patience_s(3.0)
 
@@ -76,6 +81,24 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         yield
+
+
+@pytest.fixture(scope="session")
+def labs() -> Iterator[Labs]:
+    """For trials of real processes. Shared, since a lab takes longer to start than such a trial: who ends a lab, or
+    changes what it inherits, starts one."""
+    from harness.lab.labs import Labs  # and torch, which tests of the scheduler do without
+
+    with closing(Labs()) as shared:
+        yield shared
+
+
+@pytest.fixture(scope="module")
+def bench(labs: Labs) -> Bench:
+    """On the shared labs, which it leaves open."""
+    from harness.bench import Bench
+
+    return Bench(labs)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -31,7 +31,7 @@ class Labs:
     def __init__(self) -> None:
         self._labs: dict[tuple[FabricKind, int], LabHandle] = {}
 
-    def ask(self, task: Task, on_event: OnEvent) -> Answer:
+    def ask(self, task: Task, on_event: OnEvent = lambda event: None) -> Answer:
         """By the lab of the task's kind of fabric, which is started if there is none. Raises: LabLost, FabricError."""
         # By thread: Linux sends the parent-death signal when the thread that forked ends, not the process.
         own = (task.fabric.kind, get_ident())

@@ -178,7 +178,7 @@ def _commit_in(note: Path) -> str:
 def _conclude(folder: Path) -> None:
     """Report, figures and the sheet of claims, beside the records."""
     records = list(read_records(_record_folders(folder)))
-    publish(records, folder, Console(stderr=True), as_json=False)
+    publish(records, folder, Console(stderr=True), as_json=False, pdf=True)
     page = folder / PAGE.name
     write_page(page, sheet_of(records))
     Console(stderr=True).print(f"claims: {page}", highlight=False, markup=False)

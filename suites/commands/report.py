@@ -16,6 +16,7 @@ from analysis.summary import NoRecordsError
 from analysis.tables import comparison_table, comparisons_as_json, render, rows_as_json, write_csv
 from analysis.targets.training import Baseline
 from analysis.terminal import output_console
+from analysis.wording import plural
 from results.record import Record, RecordError, read_records
 from suites.folders import prepare_folder
 from suites.reports import BASELINE, summary_of
@@ -28,9 +29,11 @@ def publish(
     *,
     as_json: bool,
     as_csv: bool = False,
+    pdf: bool = False,
     baseline: Baseline = BASELINE,
 ) -> None:
-    """Print the tables (or JSON on stdout) and write figures, report.html and, if asked, CSV tables to `folder`."""
+    """Print the tables (or JSON on stdout) and write figures, report.html and, if asked, CSV tables and figures as PDF
+    to `folder`."""
     from analysis.report import write_all
 
     prepare_folder(folder)
@@ -43,9 +46,9 @@ def publish(
     else:
         render(summary, output_console())
     with console.status("drawing figures and report"):
-        figures, page = write_all(summary, folder)
+        figures, page = write_all(summary, folder, pdf=pdf)
     console.print(
-        f"{len(figures)} figure files in {folder / 'figures'}; report: {page}",
+        f"{plural(len(figures), 'figure file')} in {folder / 'figures'}; report: {page}",
         highlight=False,
         markup=False,
         soft_wrap=True,

@@ -29,7 +29,7 @@ def records() -> list[Record]:
 
 @pytest.fixture(scope="module")
 def written(records: list[Record], tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Path], Path]:
-    return write_all(summary_of(records), tmp_path_factory.mktemp("report"))
+    return write_all(summary_of(records), tmp_path_factory.mktemp("report"), pdf=True)
 
 
 @pytest.fixture(scope="module")
@@ -127,6 +127,7 @@ def test_figures_of_an_earlier_report_go_and_what_others_put_there_stays(
     fewer = [record for record in records if len(record.jobs) == 2]
     later, _ = write_all(summary_of(fewer), tmp_path)
     assert set(later) < set(earlier)
+    assert {path.suffix for path in later} == {".png"}
     assert {path.name for path in figures.iterdir()} == {path.name for path in later} | {
         *own, "photo.png", "linked.png", "folder.png",
     }  # fmt: skip

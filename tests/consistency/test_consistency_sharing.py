@@ -27,7 +27,7 @@ from harness.asynchrony.virtual import VirtualRun
 from harness.asynchrony.virtual_turns import DeviceSeats, in_turns
 from harness.checks.trial import check
 from harness.engine.checkpoint import CheckpointError
-from harness.lab.launch import LabHandle
+from harness.lab.labs import Labs
 from harness.lab.messages import Answer, Ending, Task
 from harness.lab.rank import RankResult, Signals
 from harness.outcome import Background, record_of
@@ -169,7 +169,7 @@ def test_a_trial_of_both_on_the_virtual_clock_has_one_record(on_the_clock: tuple
 
 
 def test_among_processes_both_train_in_turns_and_the_synchronous_one_to_the_same_bits(
-    on_the_clock: tuple[RankResult, ...],
+    on_the_clock: tuple[RankResult, ...], labs: Labs
 ) -> None:
     """Two workers and a server of either job on three hosts, with the scheduler's own arbiters."""
     trial = trial_of(
@@ -178,8 +178,7 @@ def test_among_processes_both_train_in_turns_and_the_synchronous_one_to_the_same
         timeout_s=patience_s(60.0),
     )
     check(trial)
-    with LabHandle(trial.fabric) as lab:
-        answer = lab.ask(Task(trial=trial))
+    answer = labs.ask(Task(trial=trial))
     assert answer.ending is Ending.DONE, answer.reason
     (clocks,) = {rank.consistency.clocks for rank in answer.ranks if rank.consistency is not None}
     assert clocks == (3, 3)

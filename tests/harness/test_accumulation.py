@@ -7,7 +7,7 @@ import math
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -131,12 +131,6 @@ def test_the_loss_of_a_step_is_the_mean_of_its_micro_batches(told: Told) -> None
     whole, cut = (told["unfused", accumulate, CLIP, 0]["losses"] for accumulate in (1, 3))
     assert cut == pytest.approx(whole, rel=1e-5)
     assert whole[0] == pytest.approx(float(loss_of(network(), samples_of(0, 0)).detach()), rel=1e-6)
-
-
-@pytest.fixture(scope="module")
-def bench() -> Iterator[Bench]:
-    with Bench() as made:
-        yield made
 
 
 @pytest.fixture(scope="module")

@@ -37,7 +37,8 @@ from harness.engine.adaptation import (
     settled_after,
 )
 from harness.engine.engine import Engine
-from harness.lab.launch import CHECKOUT, LabHandle
+from harness.lab.labs import Labs
+from harness.lab.launch import CHECKOUT
 from harness.lockstep.collectives import perform
 from harness.lockstep.ranks import Lockstep, replicas
 from harness.trace import Recorder
@@ -402,13 +403,12 @@ def test_real_ranks_are_bound_alike_and_again_when_layers_slow_down(tmp_path: Pa
     )
 
 
-def test_what_was_tuned_reaches_the_result_of_real_ranks() -> None:
+def test_what_was_tuned_reaches_the_result_of_real_ranks(labs: Labs) -> None:
     """The lab's own processes over gloo; the weights are those of fixed buckets, bit for bit."""
     pair = spec_of("native")
-    with LabHandle(pair) as lab:
-        plain = digest(lab.ask(task(pair, strategy="fixed-buckets")))
-        tuned = lab.ask(task(pair, strategy="slices(slice_elements=20000)+bayesian(trials=4, steps=3)"))
-        bound = lab.ask(task(pair, strategy="mg-wfbp+at-pre-hook"))
+    plain = digest(labs.ask(task(pair, strategy="fixed-buckets")))
+    tuned = labs.ask(task(pair, strategy="slices(slice_elements=20000)+bayesian(trials=4, steps=3)"))
+    bound = labs.ask(task(pair, strategy="mg-wfbp+at-pre-hook"))
     assert digest(tuned) == digest(bound) == plain
     for answer, whats in ((tuned, ["tried"] * 4 + ["chosen"]), (bound, ["bound"])):
         first, second = done(answer)

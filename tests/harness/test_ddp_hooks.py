@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 from lab_tasks import NUM_WARMUP, digest, done, spec_of, task
@@ -11,7 +9,7 @@ from patience import patience_s
 
 from baselines.text import TextError
 from harness.checks.trial import check
-from harness.lab.launch import LabHandle
+from harness.lab.labs import Labs
 from harness.precision import Precision
 from harness.systems import system_of
 from harness.systems.api import HasPrecisions, Warms
@@ -23,14 +21,8 @@ POWERSGD = "torch-ddp(hook='powersgd', powersgd_rank=2)"
 
 
 @pytest.fixture(scope="module")
-def lab() -> Iterator[LabHandle]:
-    with LabHandle(PAIR) as handle:
-        yield handle
-
-
-@pytest.fixture(scope="module")
-def exact(lab: LabHandle) -> str:
-    return digest(lab.ask(task(PAIR, system="torch-ddp", num_steps=NUM_STEPS, timeout_s=patience_s(100.0))))
+def exact(labs: Labs) -> str:
+    return digest(labs.ask(task(PAIR, system="torch-ddp", num_steps=NUM_STEPS, timeout_s=patience_s(100.0))))
 
 
 @pytest.mark.timeout(120)
@@ -42,18 +34,18 @@ def exact(lab: LabHandle) -> str:
         pytest.param("horovod(cycle_s=0.005, fp16=True)", marks=pytest.mark.horovod),
     ],
 )
-def test_a_hook_keeps_ranks_equal_and_changes_what_is_learnt(lab: LabHandle, exact: str, system: str) -> None:
-    answer = lab.ask(task(PAIR, system=system, num_steps=NUM_STEPS, timeout_s=patience_s(100.0)))
+def test_a_hook_keeps_ranks_equal_and_changes_what_is_learnt(labs: Labs, exact: str, system: str) -> None:
+    answer = labs.ask(task(PAIR, system=system, num_steps=NUM_STEPS, timeout_s=patience_s(100.0)))
     assert digest(answer) != exact
     losses = done(answer)[0].losses
     assert sum(losses[-5:]) < sum(losses[:5])
 
 
 @pytest.mark.timeout(120)
-def test_powersgd_sends_everything_until_it_starts(lab: LabHandle, exact: str) -> None:
+def test_powersgd_sends_everything_until_it_starts(labs: Labs, exact: str) -> None:
     """With `start_iter` behind the last step it is plain DDP in one bucket: two summands have one order."""
     system = "torch-ddp(hook='powersgd', start_iter=31)"
-    assert digest(lab.ask(task(PAIR, system=system, num_steps=NUM_STEPS, timeout_s=patience_s(100.0)))) == exact
+    assert digest(labs.ask(task(PAIR, system=system, num_steps=NUM_STEPS, timeout_s=patience_s(100.0)))) == exact
 
 
 def test_powersgd_has_a_warm_up_of_its_own() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -20,7 +19,7 @@ from crossover import Sharing
 from fabric.api import FabricKind, FabricSpec
 from harness.checks.trial import check
 from harness.engine.shards import Adopt, ServingError, Shards, pieces_of
-from harness.lab.launch import LabHandle
+from harness.lab.labs import Labs
 from harness.lab.messages import Task
 from harness.lockstep.ranks import Lockstep, replicas
 from harness.outcome import Background, record_of
@@ -207,14 +206,8 @@ def trial_of(strategy: str, num_hosts: int = 2, **asked: object) -> Trial:
 
 
 @pytest.fixture(scope="module")
-def lab() -> Iterator[LabHandle]:
-    with LabHandle(spec_of("native")) as handle:
-        yield handle
-
-
-@pytest.fixture(scope="module")
-def expected(lab: LabHandle) -> str:
-    return digest(lab.ask(Task(trial=trial_of("unfused"))))
+def expected(labs: Labs) -> str:
+    return digest(labs.ask(Task(trial=trial_of("unfused"))))
 
 
 @pytest.mark.parametrize(
@@ -227,15 +220,15 @@ def expected(lab: LabHandle) -> str:
         "tensor-fusion+parameter-server",
     ],
 )
-def test_two_real_ranks_train_bit_for_bit_as_with_all_reduce(lab: LabHandle, expected: str, strategy: str) -> None:
-    assert digest(lab.ask(Task(trial=trial_of(strategy)))) == expected
+def test_two_real_ranks_train_bit_for_bit_as_with_all_reduce(labs: Labs, expected: str, strategy: str) -> None:
+    assert digest(labs.ask(Task(trial=trial_of(strategy)))) == expected
 
 
 @pytest.mark.parametrize("update", ["worker", "server"])
-def test_two_real_workers_and_a_server_train_as_two_ranks(lab: LabHandle, expected: str, update: str) -> None:
+def test_two_real_workers_and_a_server_train_as_two_ranks(labs: Labs, expected: str, update: str) -> None:
     """And the record is the workers': their times and losses, with the server counted apart."""
     trial = trial_of(f"fixed-buckets+parameter-server(servers=1, update='{update}')", 3, num_cost_steps=2)
-    answer = lab.ask(Task(trial=trial))
+    answer = labs.ask(Task(trial=trial))
     *workers, server = done(answer)
     assert [rank.serves for rank in answer.ranks] == [False, False, True]
     assert {rank.weights_digest for rank in workers} == {expected}
@@ -248,21 +241,20 @@ def test_two_real_workers_and_a_server_train_as_two_ranks(lab: LabHandle, expect
     assert len(job.curve) == 8
 
 
-def test_a_rank_that_dies_in_an_exchange_of_its_own_rounds_is_named(lab: LabHandle) -> None:
+def test_a_rank_that_dies_in_an_exchange_of_its_own_rounds_is_named(labs: Labs) -> None:
     """An exchange that does not fit is an error of the rank that names it, and no hang."""
-    answer = lab.ask(Task(trial=trial_of("hierarchical(ranks_per_host=3)")))
+    answer = labs.ask(Task(trial=trial_of("hierarchical(ranks_per_host=3)")))
     assert "ranks_per_host=3 does not divide 2 ranks" in answer.reason
 
 
 @pytest.mark.emulated
-def test_four_ranks_on_two_hosts_send_between_leaders_alone() -> None:
+def test_four_ranks_on_two_hosts_send_between_leaders_alone(labs: Labs) -> None:
     """The hosts' interfaces carry the leaders' ring, 2(H−1)/H·n; the rest of it stays in the hosts."""
     fabric = spec_of("emulated")
-    with LabHandle(fabric) as emulated:
-        answers = [
-            emulated.ask(Task(trial=trial_of(f"single-bucket+{exchange}", ranks_per_host=2, fabric=fabric)))
-            for exchange in ("hierarchical(ranks_per_host=2)", "tree")
-        ]
+    answers = [
+        labs.ask(Task(trial=trial_of(f"single-bucket+{exchange}", ranks_per_host=2, fabric=fabric)))
+        for exchange in ("hierarchical(ranks_per_host=2)", "tree")
+    ]
     hierarchical = answers[0]
     assert digest(hierarchical)
     assert digest(answers[1])

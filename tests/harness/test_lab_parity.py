@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 from lab_tasks import digest, done, spec_of, task
 from patience import patience_s
 
-from harness.lab.launch import LabHandle
+from harness.lab.labs import Labs
 from harness.lab.messages import Answer, Ending
 
 pytestmark = pytest.mark.slow
@@ -23,31 +21,25 @@ LOSSLESS = (
 
 
 @pytest.fixture(scope="module")
-def lab() -> Iterator[LabHandle]:
-    with LabHandle(PAIR) as handle:
-        yield handle
+def ddp_digest(labs: Labs) -> str:
+    return digest(labs.ask(task(PAIR, system="torch-ddp")))
 
 
-@pytest.fixture(scope="module")
-def ddp_digest(lab: LabHandle) -> str:
-    return digest(lab.ask(task(PAIR, system="torch-ddp")))
-
-
-def test_fixed_buckets_equal_torch_ddp_bit_for_bit(lab: LabHandle, ddp_digest: str) -> None:
-    assert digest(lab.ask(task(PAIR, strategy="fixed-buckets"))) == ddp_digest
+def test_fixed_buckets_equal_torch_ddp_bit_for_bit(labs: Labs, ddp_digest: str) -> None:
+    assert digest(labs.ask(task(PAIR, strategy="fixed-buckets"))) == ddp_digest
 
 
 @pytest.mark.parametrize("strategy", LOSSLESS)
-def test_lossless_strategies_equal_torch_ddp_on_two_ranks(lab: LabHandle, ddp_digest: str, strategy: str) -> None:
+def test_lossless_strategies_equal_torch_ddp_on_two_ranks(labs: Labs, ddp_digest: str, strategy: str) -> None:
     """Two summands have one order, and halving is exact: bit for bit, however messages are cut."""
-    answer = lab.ask(task(PAIR, strategy=strategy))
+    answer = labs.ask(task(PAIR, strategy=strategy))
     assert digest(answer) == ddp_digest
     assert all(rank.wire_bytes["gradient"] > 0 for rank in answer.ranks)
 
 
 @pytest.mark.parametrize("strategy", ["fixed-buckets+half", "unfused+topk(density=0.1)+error-feedback"])
-def test_lossy_strategies_keep_ranks_equal_and_learn(lab: LabHandle, ddp_digest: str, strategy: str) -> None:
-    answer = lab.ask(task(PAIR, strategy=strategy, num_steps=30))
+def test_lossy_strategies_keep_ranks_equal_and_learn(labs: Labs, ddp_digest: str, strategy: str) -> None:
+    answer = labs.ask(task(PAIR, strategy=strategy, num_steps=30))
     assert digest(answer) != ddp_digest
     losses = done(answer)[0].losses
     assert sum(losses[-5:]) < sum(losses[:5])
@@ -55,10 +47,10 @@ def test_lossy_strategies_keep_ranks_equal_and_learn(lab: LabHandle, ddp_digest:
 
 @pytest.mark.horovod
 @pytest.mark.parametrize("system", ["horovod(cycle_s=0.005)", "horovod(cycle_s=0.005, fusion_threshold_bytes=0)"])
-def test_horovod_gives_the_same_weights(lab: LabHandle, ddp_digest: str, system: str) -> None:
+def test_horovod_gives_the_same_weights(labs: Labs, ddp_digest: str, system: str) -> None:
     """Horovod divides after the sum and not before; for two ranks both are exact. What its exchange and its computation
     cost alone is measured behind the training, so that it can share by what is foretold."""
-    answer = lab.ask(task(PAIR, system=system, num_cost_steps=2))
+    answer = labs.ask(task(PAIR, system=system, num_cost_steps=2))
     assert digest(answer) == ddp_digest
     for rank in done(answer):
         assert rank.costs is not None
@@ -66,12 +58,12 @@ def test_horovod_gives_the_same_weights(lab: LabHandle, ddp_digest: str, system:
         assert rank.costs.communication_s > 0
 
 
-def test_four_ranks_agree_with_torch_ddp(lab: LabHandle) -> None:
+def test_four_ranks_agree_with_torch_ddp(labs: Labs) -> None:
     """Each run's ranks agree bit for bit. Between the runs a ring of 4 sums in another order, since DDP
     puts its first step into one bucket: 1e-7 of the loss after a step, which training on batches of 4
     multiplies up to 1e-4 in 15 steps on one processor and to 1e-2 in 8 on another."""
     fabric = spec_of("native", num_hosts=4)
-    ours, theirs = (lab.ask(task(fabric, **job)) for job in ({"strategy": "fixed-buckets"}, {"system": "torch-ddp"}))
+    ours, theirs = (labs.ask(task(fabric, **job)) for job in ({"strategy": "fixed-buckets"}, {"system": "torch-ddp"}))
     assert digest(ours)
     assert digest(theirs)
     for one, other in zip(ours.ranks, theirs.ranks, strict=True):
@@ -79,23 +71,23 @@ def test_four_ranks_agree_with_torch_ddp(lab: LabHandle) -> None:
         assert one.losses == pytest.approx(other.losses, rel=0.5)
 
 
-def test_without_communication_ranks_drift_apart(lab: LabHandle) -> None:
-    answer = lab.ask(task(PAIR, system="local"))
+def test_without_communication_ranks_drift_apart(labs: Labs) -> None:
+    answer = labs.ask(task(PAIR, system="local"))
     assert len({rank.weights_digest for rank in done(answer)}) == 2
 
 
-def test_an_exception_in_a_rank_is_named_and_the_lab_goes_on(lab: LabHandle) -> None:
+def test_an_exception_in_a_rank_is_named_and_the_lab_goes_on(labs: Labs, monkeypatch: pytest.MonkeyPatch) -> None:
     """A rank without communication cannot measure what communication costs."""
-    answer = lab.ask(task(PAIR, system="local", num_steps=2, num_cost_steps=1))
+    answer = labs.ask(task(PAIR, system="local", num_steps=2, num_cost_steps=1))
     assert answer.ending is Ending.FAILED
     assert "job a rank " in answer.reason
     assert "on localhost failed: ValueError: this system cannot communicate alone" in answer.reason
-    assert lab.is_running
-    assert digest(lab.ask(task(PAIR, num_steps=3)))
+    monkeypatch.setattr("harness.lab.labs.LabHandle", lambda spec: pytest.fail("another lab is started"))
+    assert digest(labs.ask(task(PAIR, num_steps=3)))
 
 
-def test_who_is_late_is_named(lab: LabHandle) -> None:
-    answer = lab.ask(task(PAIR, num_steps=1_000_000, timeout_s=3.0))
+def test_who_is_late_is_named(labs: Labs) -> None:
+    answer = labs.ask(task(PAIR, num_steps=1_000_000, timeout_s=3.0))
     assert answer.ending is Ending.TIMEOUT
     assert "not done after 3 s" in answer.reason
     assert "job a rank 0 at step" in answer.reason
@@ -119,23 +111,17 @@ NUM_COMPRESSED_STEPS = 5
 PATIENCE_S = patience_s(150.0)  # a lab that has no cache compiles kernels first
 
 
-@pytest.fixture(scope="module")
-def virtual_lab() -> Iterator[LabHandle]:
-    with LabHandle(spec_of("lockstep", 3)) as handle:
-        yield handle
-
-
-def on_three_ranks(lab: LabHandle, kind: str, strategy: str, optimizer: str) -> Answer:
+def on_three_ranks(labs: Labs, kind: str, strategy: str, optimizer: str) -> Answer:
     asked = {"strategy": f"fixed-buckets+{strategy}", "optimizer": optimizer}
-    return lab.ask(task(spec_of(kind, 3), num_steps=NUM_COMPRESSED_STEPS, timeout_s=PATIENCE_S, **asked))
+    return labs.ask(task(spec_of(kind, 3), num_steps=NUM_COMPRESSED_STEPS, timeout_s=PATIENCE_S, **asked))
 
 
 @pytest.mark.timeout(300)  # a busy machine makes processes late, not wrong
 @pytest.mark.parametrize("strategy", GATHERED)
-def test_codes_give_the_weights_of_lockstep_bit_for_bit(lab: LabHandle, virtual_lab: LabHandle, strategy: str) -> None:
+def test_codes_give_the_weights_of_lockstep_bit_for_bit(labs: Labs, strategy: str) -> None:
     """Codes are decoded in order of rank and merged in the order of the tree, wherever the ranks are."""
-    real = on_three_ranks(lab, "native", strategy, GATHERED[strategy])
-    virtual = on_three_ranks(virtual_lab, "lockstep", strategy, GATHERED[strategy])
+    real = on_three_ranks(labs, "native", strategy, GATHERED[strategy])
+    virtual = on_three_ranks(labs, "lockstep", strategy, GATHERED[strategy])
     training = [rank for rank in done(real) if not rank.serves]
     assert {rank.weights_digest for rank in training} == {
         rank.weights_digest for rank in done(virtual) if not rank.serves
@@ -146,11 +132,11 @@ def test_codes_give_the_weights_of_lockstep_bit_for_bit(lab: LabHandle, virtual_
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("strategy", SUMMED)
-def test_what_is_summed_on_the_way_learns_as_in_lockstep(lab: LabHandle, virtual_lab: LabHandle, strategy: str) -> None:
+def test_what_is_summed_on_the_way_learns_as_in_lockstep(labs: Labs, strategy: str) -> None:
     """A ring of three adds each part in another order: the last bit of a sum, of a half-precision number in one case,
     which training on batches of 4 multiplies up."""
-    real = on_three_ranks(lab, "native", strategy, SUMMED[strategy])
-    virtual = on_three_ranks(virtual_lab, "lockstep", strategy, SUMMED[strategy])
+    real = on_three_ranks(labs, "native", strategy, SUMMED[strategy])
+    virtual = on_three_ranks(labs, "lockstep", strategy, SUMMED[strategy])
     assert digest(real)
     for one, other in zip(done(real), done(virtual), strict=True):
         assert one.losses[:3] == pytest.approx(other.losses[:3], rel=1e-3)
@@ -159,10 +145,9 @@ def test_what_is_summed_on_the_way_learns_as_in_lockstep(lab: LabHandle, virtual
 
 
 @pytest.mark.emulated
-def test_parity_holds_on_the_emulated_fabric_and_interfaces_count() -> None:
+def test_parity_holds_on_the_emulated_fabric_and_interfaces_count(labs: Labs) -> None:
     fabric = spec_of("emulated")
-    with LabHandle(fabric) as emulated:
-        ours, theirs = (emulated.ask(task(fabric, system=system)) for system in ("ours", "torch-ddp"))
+    ours, theirs = (labs.ask(task(fabric, system=system)) for system in ("ours", "torch-ddp"))
     assert digest(ours) == digest(theirs)
     assert ours.sent_bytes is not None
     payload = ours.ranks[0].wire_bytes["gradient"] * 20

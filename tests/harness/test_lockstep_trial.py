@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -52,12 +51,6 @@ def results(asked: Trial) -> list[RankResult]:
 def record(asked: Trial, ranks: list[RankResult], prediction: Prediction | None = None) -> Record:
     background = Background(Environment(), prediction=prediction)
     return record_of(asked, Answer(ending=Ending.DONE, ranks=tuple(ranks)), background)
-
-
-@pytest.fixture(scope="module")
-def bench() -> Iterator[Bench]:
-    with Bench() as opened:
-        yield opened
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from importlib.util import find_spec
 
 import pytest
@@ -34,12 +33,6 @@ def asked(fabric: FabricSpec, *names: str, sharing: Sharing | None = None, **job
         num_steps=2,
         timeout_s=patience_s(120.0),
     )
-
-
-@pytest.fixture(scope="module")
-def bench() -> Iterator[Bench]:
-    with Bench() as opened:
-        yield opened
 
 
 def digests(record: Record) -> set[str]:

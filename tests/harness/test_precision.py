@@ -282,12 +282,11 @@ def trial(own: Job, **asked: Any) -> Trial:
 
 
 @pytest.mark.slow  # float16 on a CPU without float16 arithmetic
-def test_a_record_says_what_was_computed_in_and_how_the_scale_fared() -> None:
+def test_a_record_says_what_was_computed_in_and_how_the_scale_fared(bench: Bench) -> None:
     asked = job(precision=Precision.FLOAT16, strategy="fixed-buckets+half+error-feedback", clip_norm=1.0)
     own = trial(asked, timeout_s=patience_s(120.0))
     assert from_jsonable(Trial, to_jsonable(own)) == own
-    with Bench() as bench:
-        record = bench.run(own)
+    record = bench.run(own)
     assert record.status is Status.OK, record.reason
     (told,) = record.jobs
     assert told.precision == "float16"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from queue import SimpleQueue
@@ -45,13 +44,6 @@ RULES: dict[Sharing, dict[str, object]] = {
 def digests(record: Record) -> set[str]:
     assert record.status is Status.OK, record.reason
     return {job.weights_digest for job in record.jobs}
-
-
-@pytest.fixture(scope="module")
-def bench() -> Iterator[Bench]:
-    """One lab for all: starting one takes longer than a trial."""
-    with Bench() as own:
-        yield own
 
 
 @pytest.fixture(scope="module")

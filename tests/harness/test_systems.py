@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from patience import patience_s
 
 from baselines.text import TextError
 from harness.checks.trial import check
-from harness.lab.launch import LabHandle
+from harness.lab.labs import Labs
 from harness.lab.messages import Answer, Task
 from harness.systems import system_of, systems
 from harness.systems.api import Warms
@@ -44,19 +43,13 @@ def trial(*, num_warmup: int = 1, **job: Any) -> Trial:
     )
 
 
-@pytest.fixture(scope="module")
-def lab() -> Iterator[LabHandle]:
-    with LabHandle(PAIR) as handle:
-        yield handle
-
-
-def ask(lab: LabHandle, **asked: Any) -> Answer:
-    return lab.ask(Task(trial=trial(**asked)))
+def ask(labs: Labs, **asked: Any) -> Answer:
+    return labs.ask(Task(trial=trial(**asked)))
 
 
 @pytest.fixture(scope="module")
-def replay_digest(lab: LabHandle) -> str:
-    return digest(ask(lab, system="torch-ddp", accumulate=2, clip_norm=50.0))
+def replay_digest(labs: Labs) -> str:
+    return digest(ask(labs, system="torch-ddp", accumulate=2, clip_norm=50.0))
 
 
 @pytest.mark.parametrize(
@@ -66,18 +59,18 @@ def replay_digest(lab: LabHandle) -> str:
         pytest.param("horovod(cycle_s=0.001)", marks=pytest.mark.horovod),
     ],
 )
-def test_replayed_micro_batches_give_the_weights_of_torch_ddp(lab: LabHandle, replay_digest: str, system: str) -> None:
-    assert digest(ask(lab, system=system, accumulate=2, clip_norm=50.0)) == replay_digest
+def test_replayed_micro_batches_give_the_weights_of_torch_ddp(labs: Labs, replay_digest: str, system: str) -> None:
+    assert digest(ask(labs, system=system, accumulate=2, clip_norm=50.0)) == replay_digest
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(120)
 @pytest.mark.skipif(find_spec("deepspeed") is None, reason="DeepSpeed is not installed: run 'make doctor'")
 @pytest.mark.parametrize("system", ["deepspeed", "deepspeed(zero=1, bucket_mb=0.01)"])
-def test_deepspeed_replays_too(lab: LabHandle, system: str) -> None:
+def test_deepspeed_replays_too(labs: Labs, system: str) -> None:
     """Without clipping, whose factor it rounds in another way than torch does."""
-    expected = digest(ask(lab, system="torch-ddp", accumulate=2))
-    answer = ask(lab, system=system, accumulate=2)
+    expected = digest(ask(labs, system="torch-ddp", accumulate=2))
+    answer = ask(labs, system=system, accumulate=2)
     assert digest(answer) == expected
     for rank in done(answer):
         assert rank.phases.exposed_s is not None
@@ -85,13 +78,13 @@ def test_deepspeed_replays_too(lab: LabHandle, system: str) -> None:
 
 
 @pytest.mark.horovod
-def test_horovods_tuner_has_chosen_when_the_warm_up_ends(lab: LabHandle) -> None:
+def test_horovods_tuner_has_chosen_when_the_warm_up_ends(labs: Labs) -> None:
     """Horovod 0.28.1 ends itself in about one of 150 searches this short, beside busy processes: rank 0's loop stops
     without an error and rank 1 reads "Connection closed by peer". That is no fault of the harness: ask again, once."""
     system = f"horovod({SEARCH})"
-    answer = ask(lab, system=system, num_warmup=made(system).num_warmup)
+    answer = ask(labs, system=system, num_warmup=made(system).num_warmup)
     if "Horovod has been shut down" in answer.reason:
-        answer = ask(lab, system=system, num_warmup=made(system).num_warmup)
+        answer = ask(labs, system=system, num_warmup=made(system).num_warmup)
     first, second = done(answer)
     assert first.notes["autotune"] == "4 settings tried"
     assert 1 <= float(first.notes["autotune_cycle_ms"]) <= 100

@@ -8,15 +8,11 @@ twice: a full segment at most for each that the kernel counts as sent again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
-from functools import cache
-
 import pytest
 from lab_tasks import done, spec_of, task
 from patience import patience_s
 
-from harness.lab.launch import LabHandle
+from harness.lab.labs import Labs
 from harness.lab.messages import Answer
 
 # A busy machine makes processes late, not wrong.
@@ -72,18 +68,11 @@ PRIMITIVES = (
 WORLDS = [(2, strategy) for strategy in PRIMITIVES] + [(3, strategy) for strategy in CASES]
 
 
-@pytest.fixture(scope="module")
-def labs() -> Iterator[Callable[[int], LabHandle]]:
-    """The lab of so many hosts, the same for all cases of that number."""
-    with ExitStack() as stack:
-        yield cache(lambda num_hosts: stack.enter_context(LabHandle(spec_of("emulated", num_hosts))))
-
-
-def task_bytes(lab: LabHandle, world: int, strategy: str, optimizer: str) -> tuple[float, float, float]:
+def task_bytes(labs: Labs, world: int, strategy: str, optimizer: str) -> tuple[float, float, float]:
     """Bytes per step that all interfaces carried at least, first transmissions alone, and at most; those counted."""
     asked = {"strategy": strategy, "optimizer": optimizer}
     few, many = (
-        lab.ask(task(spec_of("emulated", world), num_steps=n, timeout_s=PATIENCE_S, **asked)) for n in (FEW, MANY)
+        labs.ask(task(spec_of("emulated", world), num_steps=n, timeout_s=PATIENCE_S, **asked)) for n in (FEW, MANY)
     )
     resent = SEGMENT_BYTES * sum(sum(answer.resent_segments or ()) for answer in (few, many))
     crossed = crossed_bytes(many) - crossed_bytes(few)
@@ -104,9 +93,7 @@ def counted_bytes(answer: Answer, num_steps: int) -> float:
 
 
 @pytest.mark.parametrize(("world", "strategy"), WORLDS)
-def test_counted_bytes_are_those_that_cross_the_interfaces(
-    labs: Callable[[int], LabHandle], world: int, strategy: str
-) -> None:
-    least, most, counted = task_bytes(labs(world), world, strategy, CASES[strategy])
+def test_counted_bytes_are_those_that_cross_the_interfaces(labs: Labs, world: int, strategy: str) -> None:
+    least, most, counted = task_bytes(labs, world, strategy, CASES[strategy])
     assert least <= (1 + TOLERANCE) * counted
     assert most >= (1 - TOLERANCE) * counted

@@ -3,14 +3,13 @@
 A weight tied between embedding and head, and a cell that every token calls again, must be sent once and complete.
 """
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from patience import patience_s
 
 from fabric.api import FabricKind, FabricSpec
-from harness.lab.launch import LabHandle
+from harness.lab.labs import Labs
 from harness.lab.messages import Ending, Task
 from harness.trial import Job, Trial
 from models.workload import WorkloadSpec
@@ -18,13 +17,7 @@ from models.workload import WorkloadSpec
 FABRIC = FabricSpec(kind=FabricKind.NATIVE, num_hosts=2, rate_bps=None)
 
 
-@pytest.fixture(scope="module")
-def lab() -> Iterator[LabHandle]:
-    with LabHandle(FABRIC) as handle:
-        yield handle
-
-
-def train(lab: LabHandle, network: str, **job: Any) -> tuple[str, tuple[float, ...]]:
+def train(labs: Labs, network: str, **job: Any) -> tuple[str, tuple[float, ...]]:
     workload = WorkloadSpec(network=network, batch_size=4, sequence_length=16, dropout=0.0)
     asked = Trial(
         suite="test",
@@ -35,21 +28,21 @@ def train(lab: LabHandle, network: str, **job: Any) -> tuple[str, tuple[float, .
         num_steps=24,
         timeout_s=patience_s(120.0),
     )
-    answer = lab.ask(Task(trial=asked))
+    answer = labs.ask(Task(trial=asked))
     assert answer.ending is Ending.DONE, answer.reason
     (digest,) = {rank.weights_digest for rank in answer.ranks}  # all ranks agree
     return digest, tuple(answer.ranks[0].losses)
 
 
 @pytest.mark.parametrize("network", ["transformer_lm", "lstm_lm", "elman_rnn"])
-def test_two_hosts_train_as_under_torch_ddp_and_the_loss_falls(lab: LabHandle, network: str) -> None:
-    ours, losses = train(lab, network, strategy="fixed-buckets(bucket_bytes=400000, first_bucket_bytes=100000)")
-    theirs, _ = train(lab, network, system="torch-ddp")
+def test_two_hosts_train_as_under_torch_ddp_and_the_loss_falls(labs: Labs, network: str) -> None:
+    ours, losses = train(labs, network, strategy="fixed-buckets(bucket_bytes=400000, first_bucket_bytes=100000)")
+    theirs, _ = train(labs, network, system="torch-ddp")
     assert ours == theirs
     assert sum(losses[-4:]) < sum(losses[:4]) - 2  # half a nat a step
 
 
-def test_a_cell_called_for_every_token_is_updated_before_the_first_call(lab: LabHandle) -> None:
-    late, _ = train(lab, "elman_rnn", strategy="unfused+at-pre-hook")
-    early, _ = train(lab, "elman_rnn", strategy="unfused")
+def test_a_cell_called_for_every_token_is_updated_before_the_first_call(labs: Labs) -> None:
+    late, _ = train(labs, "elman_rnn", strategy="unfused+at-pre-hook")
+    early, _ = train(labs, "elman_rnn", strategy="unfused")
     assert late == early

@@ -1,6 +1,5 @@
 """Pipelined jobs among processes over a paced link: the weights of lockstep, alone and sharing devices."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -18,12 +17,6 @@ PACED = FabricSpec(kind=FabricKind.PACED, num_hosts=2, rate_bps=1e9, alpha_s=20e
 LOCKSTEP = FabricSpec(kind=FabricKind.LOCKSTEP, num_hosts=2, rate_bps=1e9, alpha_s=20e-6)
 DIGITS = WorkloadSpec(network="resnet20", data="digits", batch_size=8, num_evaluation=40)
 REPLAYED = WorkloadSpec(network="gpt2", device=Device.REPLAY, batch_size=1, size_scale=500)
-
-
-@pytest.fixture(scope="module")
-def bench() -> Iterator[Bench]:
-    with Bench() as opened:
-        yield opened
 
 
 def trial_of(workload: WorkloadSpec, fabric: FabricSpec, system: str = "ours") -> Trial:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 import pytest
@@ -12,7 +11,7 @@ from patience import patience_s
 
 from baselines.parallelism.operator_costs import OperatorConfig
 from fabric.api import FabricKind, FabricSpec
-from harness.lab.launch import LabHandle
+from harness.lab.labs import Labs
 from harness.lab.messages import Answer, Ending, Task
 from harness.lab.rank import Signals
 from harness.outcome import Background, record_of
@@ -46,20 +45,14 @@ def trial_of(planner: str, workload: WorkloadSpec, fabric: FabricSpec, *, num_st
     )
 
 
-@pytest.fixture(scope="module")
-def labs() -> Iterator[Mapping[FabricSpec, LabHandle]]:
-    with LabHandle(PACED_PAIR) as pair, LabHandle(PACED_ALONE) as alone:
-        yield {PACED_PAIR: pair, PACED_ALONE: alone}
-
-
-def answered(labs: Mapping[FabricSpec, LabHandle], trial: Trial) -> Answer:
-    answer = labs[trial.fabric].ask(Task(trial=trial))
+def answered(labs: Labs, trial: Trial) -> Answer:
+    answer = labs.ask(Task(trial=trial))
     assert answer.ending is Ending.DONE, answer.reason
     return answer
 
 
 @pytest.mark.parametrize("planner", ["tofu", "mesh-tensorflow(mesh='columns=2', layout='channel-out=columns')"])
-def test_processes_train_split_operators_as_lockstep_does(labs: Mapping[FabricSpec, LabHandle], planner: str) -> None:
+def test_processes_train_split_operators_as_lockstep_does(labs: Labs, planner: str) -> None:
     trial = replace(trial_of(planner, TEXT, PACED_PAIR, num_steps=9), evaluate_every=5)
     answer = answered(labs, trial)
     lockstep = replace(trial, fabric=replace(PACED_PAIR, kind=FabricKind.LOCKSTEP))
@@ -84,9 +77,7 @@ def test_processes_train_split_operators_as_lockstep_does(labs: Mapping[FabricSp
 
 
 @pytest.mark.parametrize(("planner", "fabric"), [("tofu", PACED_ALONE), (HYBRID, PACED_ALONE), ("hypar", PACED_PAIR)])
-def test_a_replayed_rank_sends_what_its_plan_says(
-    labs: Mapping[FabricSpec, LabHandle], planner: str, fabric: FabricSpec
-) -> None:
+def test_a_replayed_rank_sends_what_its_plan_says(labs: Labs, planner: str, fabric: FabricSpec) -> None:
     trial = trial_of(planner, REPLAYED, fabric)
     _, timeline = planned_split(trial)
     for rank in answered(labs, trial).ranks:
