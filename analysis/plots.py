@@ -18,7 +18,7 @@ from matplotlib.typing import LineStyleType
 from analysis import theme
 from analysis.rows import CellRow, CurveRow, SettingRow
 from analysis.stats import Interval
-from analysis.wording import number
+from analysis.wording import number, plural
 
 MARKERS = "osD^vPX<>"
 
@@ -54,7 +54,7 @@ def _middle(ratios: Sequence[float]) -> float:
 
 def _column(setting: SettingRow) -> str:
     fabric = setting.key.fabric
-    return f"{setting.key.workload}\n{setting.num_workers} workers\n{fabric.stands_for}\n({setting.evidence})"
+    return f"{setting.key.workload}\n{plural(setting.num_workers, 'worker')}\n{fabric.stands_for}\n({setting.evidence})"
 
 
 def _speedup(setting: SettingRow, name: str) -> float:
@@ -92,7 +92,7 @@ def throughput(setting: SettingRow, palette: Mapping[str, str]) -> Figure:
     theme.label(
         axes,
         setting.title,
-        f"samples/s, all {setting.num_workers} workers ({setting.evidence}, {theme.repeats(rows)})",
+        f"samples/s of {plural(setting.num_workers, 'worker')} ({setting.evidence}, {theme.repeats(rows)})",
     )
     return figure
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from analysis.naming import Method
 from analysis.stats import Interval
+from analysis.wording import plural
 from results.record import Phases
 
 
@@ -25,7 +26,7 @@ class Setting:
         """One line, such as `vgg16-replay, 4 workers, 25 Gbit/s`."""
         link = "" if self.gbit is None else f", {self.gbit:g} Gbit/s"
         network = f", {self.network}" if self.network else ""
-        return f"{self.workload}, {self.num_workers} workers{link}{network}"
+        return f"{self.workload}, {plural(self.num_workers, 'worker')}{link}{network}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,6 +19,7 @@ from analysis.cells import LOCAL, SIMULATED, fabric_key, is_measured, is_shared,
 from analysis.stats import NOISE, Interval, median_interval, pairs_interval, quantile_interval
 from analysis.steps.rows import ErrorRow, PaysRow, Setting, StepRow, StudyRow, on_fabric
 from analysis.targets.training import median_phases, visible_phases
+from analysis.wording import plural
 from results.lines import line_s_per_byte
 from results.record import Record
 
@@ -272,7 +273,7 @@ def error_rows(rows: Sequence[StepRow]) -> tuple[ErrorRow, ...]:
         return ()
     kinds: tuple[Callable[[StepRow], str], ...] = (
         lambda row: on_fabric(row.fabric),
-        lambda row: f"{row.place.num_workers} workers",
+        lambda row: plural(row.place.num_workers, "worker"),
         lambda row: row.place.workload,
         lambda row: f"suite {row.place.suite}",
     )
