@@ -47,11 +47,10 @@ def _is_of_a_report(path: Path) -> bool:
 
 
 def save(drawing: Drawing, folder: Path, *, pdf: bool) -> list[Path]:
-    """Write one drawing as PNG and, if `pdf`, as that too: cutting its fonts to size takes longer than drawing it."""
+    """Write one drawing as PNG, with `pdf` as PDF too, whose fonts take longer to cut to size than the drawing."""
     from analysis import theme
 
     sources = SOURCES + ", ".join(drawing.record_ids)
-    told = {"Title": drawing.name, "Subject": drawing.caption, "Keywords": sources, "CreationDate": None}
     paths = [folder / f"{drawing.name}.png"]
     with theme.style():
         drawing.figure.savefig(
@@ -59,6 +58,7 @@ def save(drawing: Drawing, folder: Path, *, pdf: bool) -> list[Path]:
         )
         if pdf:
             paths.append(folder / f"{drawing.name}.pdf")
+            told = {"Title": drawing.name, "Subject": drawing.caption, "Keywords": sources, "CreationDate": None}
             drawing.figure.savefig(paths[1], metadata=told)
     return paths
 

@@ -42,7 +42,7 @@ class Inline:
 
 
 def write_all(summary: Summary, folder: Path, *, pdf: bool = False) -> tuple[list[Path], Path]:
-    """Draw every figure once, write it to `folder/figures` as PNG, if `pdf` as that too, and into `folder/report.html`.
+    """Draw every figure once, write it to `folder/figures` as PNG, with `pdf` as PDF too, and into `report.html`.
 
     Figures that an earlier report left in `folder/figures` go. Returns the paths of figures and page. Raises: OSError.
     """

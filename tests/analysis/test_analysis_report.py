@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 from synthetic_records import absent, quick_suite
 
-from analysis.figures import drawings
+from analysis.figures import draw_all, drawings
 from analysis.plots import overview
 from analysis.report import render_page, write_all
 from analysis.summary import NoRecordsError
@@ -163,6 +163,13 @@ def test_every_figure_is_png_and_pdf_and_names_its_records(written: tuple[list[P
     assert {path.suffix for path in paths} == {".png", ".pdf"}
     with Image.open(paths[names.index("throughput-resnet20-digits.png")]) as image:
         assert "real-resnet20-digits-torch-ddp-0" in image.info["Source"]
+
+
+def test_figures_alone_are_png_and_pdf_each(records: list[Record], tmp_path: Path) -> None:
+    paths = draw_all(summary_of([record for record in records if len(record.jobs) == 2]), tmp_path)
+    stems = {path.stem for path in paths}
+    assert stems
+    assert {path.name for path in paths} == {f"{stem}.{kind}" for stem in stems for kind in ("png", "pdf")}
 
 
 def test_importing_the_analysis_does_not_import_matplotlib() -> None:

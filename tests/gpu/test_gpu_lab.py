@@ -17,7 +17,7 @@ NETWORKS = (("vision", "resnet20"), ("language", "bert_tiny"))
 
 
 @pytest.mark.parametrize("optimizer", ["sgd(lr=0.05)", "adam(lr=0.0001)"])
-def test_jobs_in_turns_train_on_the_gpu_whatever_their_optimizer(optimizer: str) -> None:
+def test_jobs_in_turns_train_on_the_gpu_whatever_their_optimizer(bench: Bench, optimizer: str) -> None:
     jobs = tuple(
         Job(
             name=name,
@@ -37,7 +37,6 @@ def test_jobs_in_turns_train_on_the_gpu_whatever_their_optimizer(optimizer: str)
         num_steps=2,
         timeout_s=patience_s(120.0),
     )
-    with Bench() as bench:
-        for _ in range(2):
-            record = bench.run(trial)
-            assert record.status is Status.OK, record.reason
+    for _ in range(2):
+        record = bench.run(trial)
+        assert record.status is Status.OK, record.reason
