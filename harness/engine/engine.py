@@ -74,7 +74,9 @@ class Engine:
         self._generator = rank_generator(seed, transport.rank)
         self._num_before = 0  # steps of the run that a checkpoint goes on from
         self._overflowed: bool | None = None  # of the present step, None until ranks agree
-        self._streams = streams_for(self.parameters, strategy.ordering.depth)
+        # Link turns hold a message back before it starts, which a sum in the library's queue cannot be.
+        straight = _straight(strategy, transport) if link is None else None
+        self._streams = streams_for(self.parameters, strategy.ordering.depth if straight is None else 1)
         self._messages = RankMessages(
             strategy=strategy,
             parameters=self.parameters,
@@ -87,9 +89,6 @@ class Engine:
             streams=self._streams,
             recorder=None if strategy.sends_plain_sums else recorder,
         )
-        # Link turns hold a message back before it starts, which a sum in the library's queue cannot be.
-        on_gpu = any(parameter.is_cuda for parameter in self.parameters.values())
-        straight = _straight(strategy, transport) if link is None and not on_gpu else None
         self._core = Core(
             opens=self._messages.open,
             world=transport.world,
@@ -114,7 +113,7 @@ class Engine:
     def _carrier(self, straight: QueuesSums | None) -> Communication | StraightSums:
         """Who carries out what the core says: plain sums straight from the hooks, all else by lanes."""
         if straight is not None:
-            return StraightSums(self._core, straight, recorder=self.recorder)
+            return StraightSums(self._core, straight, recorder=self.recorder, streams=self._streams)
         return Communication(
             self._core,
             self.transport,

@@ -2,7 +2,8 @@
 
 Nothing is left to decide once such a message is ready, so the library may hold many of them: it begins the next one by
 itself, as it does for torch's DDP. And nobody needs to be told of an end before somebody waits for it. So no thread
-but the main one and autograd's is involved. Those two never run at once, so there is no lock either.
+but the main one and autograd's is involved. Those two never run at once, so there is no lock either. On a GPU all of
+them have one stream: a message is gathered as soon as its gradients are there, while those before it are on their way.
 
 A message has landed when it is looked at: at the next gradient that completes a message, or in `wait_until`.
 """
@@ -20,6 +21,7 @@ from baselines.strategy import Strategy
 from harness.engine.core import Action, Core, Landed, Start
 from harness.engine.dispatch import StaticDispatch
 from harness.engine.negotiate import Negotiation
+from harness.engine.streams import Streams
 from harness.engine.transport import GLOO_AT_ONCE, HeldByLibrary, QueuesSums
 from harness.trace import Recorder
 
@@ -37,8 +39,8 @@ class StraightSums:
     """Messages of one rank on `transport`. `error` is set when it failed; `landed` are the parameters of this step
     whose gradients are known to be reduced."""
 
-    def __init__(self, core: Core, transport: QueuesSums, *, recorder: Recorder) -> None:
-        self._core, self._transport, self._recorder = core, transport, recorder
+    def __init__(self, core: Core, transport: QueuesSums, *, recorder: Recorder, streams: Streams) -> None:
+        self._core, self._transport, self._recorder, self._streams = core, transport, recorder, streams
         self._held: deque[tuple[int, Tensor, HeldByLibrary, float]] = deque()  # with lane and start, oldest first
         self.landed: set[str] = set()
         self.error: BaseException | None = None
@@ -94,7 +96,9 @@ class StraightSums:
     def _carry_out(self, action: Action) -> None:
         match action:
             case Start(lane, AllReduce(tensor)):
-                self._held.append((lane, tensor, self._transport.queue(tensor), perf_counter()))
+                with self._streams.lane(lane):
+                    work = self._transport.queue(tensor)
+                self._held.append((lane, tensor, work, perf_counter()))
             case Landed(names=names):
                 self.landed.update(names)
             case _:

