@@ -16,6 +16,7 @@ everywhere one window decides the rest. So what becomes urgent waits for what is
 from __future__ import annotations
 
 import threading
+from array import array
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from time import perf_counter
@@ -181,7 +182,8 @@ class Negotiation:
         look_again_s, had_waiting = 0.0, False
         if self._coordinator is not None:
             # The minimum of the bytes is a logical and: ready on every rank.
-            everywhere = torch.stack(list(masks)).amin(0).nonzero().view(-1).tolist()
+            common = torch.stack(list(masks)).amin(0).tolist()
+            everywhere = [index for index, is_ready in enumerate(common) if is_ready]
             had_waiting = self._coordinator.has_waiting
             window = self._coordinator.decide(
                 everywhere, self._in_flight, now_s, queued=tuple(self._decided), ahead_bytes=self._ahead.nbytes
@@ -216,7 +218,10 @@ class Negotiation:
                 numbers += [segment.index, segment.start, segment.stop]
         size = HEADER + self._capacity
         assert len(numbers) <= size, f"a window of {len(numbers)} numbers does not fit into {size}"
-        return torch.tensor(numbers + [0] * (size - len(numbers)), dtype=torch.int32)
+        padded = array("i", bytes(size * array("i").itemsize))
+        padded[: len(numbers)] = array("i", numbers)
+        # A list of numbers would be looked at one by one.
+        return torch.frombuffer(padded, dtype=torch.int32)
 
     def _take_window(self, decisions: Tensor) -> None:
         numbers = decisions.tolist()
@@ -238,16 +243,21 @@ class Negotiation:
             self._decided.append(message)
             self._queued_bytes += message.nbytes
             self._num_decided += 1
-            for segment in segments:
-                self._mark_decided(segment.name, segment.numel)
+            self._mark_decided(segments)
 
     def _segment(self, index: int, start: int, stop: int) -> Segment:
         whole = self._segments[index]
+        if whole.start == start and whole.stop == stop:
+            return whole
         return Segment(whole.name, whole.shape, start, stop, whole.index, whole.itemsize)
 
-    def _mark_decided(self, name: str, numel: int) -> None:
-        self._undecided[name] -= numel
-        if self._undecided[name] == 0:
-            del self._undecided[name]
-            with self._lock:
-                self._waiting.discard(name)
+    def _mark_decided(self, segments: Sequence[Segment]) -> None:
+        undecided, whole = self._undecided, list[str]()
+        for segment in segments:
+            name = segment.name
+            undecided[name] = left = undecided[name] - segment.numel
+            if left == 0:
+                del undecided[name]
+                whole.append(name)
+        with self._lock:
+            self._waiting.difference_update(whole)

@@ -15,6 +15,7 @@ from typing import Protocol, runtime_checkable
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import AllgatherOptions, AllreduceOptions, BroadcastOptions, GatherOptions
 
 from baselines.api import AllGather, AllReduce, AllToAll, Broadcast, Gather, Payload, Primitive, Serve, Transfer
 from crossover.arbiter.scheduling import short_slices
@@ -25,6 +26,10 @@ from models.workload import Device
 
 Done = Callable[[Payload | Exception], None]
 CONTROL = -1
+_SUM, _GATHER_ALL, _GATHER, _BROADCAST = AllreduceOptions(), AllgatherOptions(), GatherOptions(), BroadcastOptions()
+for _options in (_SUM, _GATHER_ALL, _GATHER, _BROADCAST):
+    _options.asyncOp = True
+_GATHER.rootRank = _BROADCAST.rootRank = 0
 GLOO_AT_ONCE = 2  # operations of one group that gloo carries out side by side; the others wait in their order
 
 
@@ -130,25 +135,25 @@ class ProcessGroupTransport:
 
     def queue(self, tensor: torch.Tensor) -> HeldByLibrary:
         """All queued sums share lane 0's group, which keeps their order over ranks."""
-        # The group's own method, as DDP calls it: what torch's function adds to it holds backward up.
-        work: dist.Work = self._groups[0].allreduce([tensor])
+        work: dist.Work = self._groups[0].allreduce([tensor], _SUM)
         return work
 
     def start(self, primitive: Primitive, lane: int, done: Done) -> None:
         """Begin `primitive` on the lane's group; `done` is called by a thread of the library, or of this transport."""
         group = self._groups[lane]
+        # The group's own methods, as DDP calls them: what torch's functions add costs a third of a small message.
         match primitive:
             case AllReduce(tensor):
-                self._then(dist.all_reduce(tensor, group=group, async_op=True), (tensor,), done)
+                self._then(group.allreduce([tensor], _SUM), (tensor,), done)
             case AllGather(tensor):
                 parts = tuple(torch.empty_like(tensor) for _ in range(self.world))
-                self._then(dist.all_gather(list(parts), tensor, group=group, async_op=True), parts, done)
+                self._then(group.allgather([list(parts)], [tensor], _GATHER_ALL), parts, done)
             case Gather(tensor):
                 parts = tuple(torch.empty_like(tensor) for _ in range(self.world)) if self.rank == 0 else ()
-                into = list(parts) if self.rank == 0 else None
-                self._then(dist.gather(tensor, into, dst=self._ranks[0], group=group, async_op=True), parts, done)
+                into = [list(parts)] if self.rank == 0 else []
+                self._then(group.gather(into, [tensor], _GATHER), parts, done)
             case Broadcast(tensor):
-                self._then(dist.broadcast(tensor, src=self._ranks[0], group=group, async_op=True), (tensor,), done)
+                self._then(group.broadcast([tensor], _BROADCAST), (tensor,), done)
             case AllToAll(parts, sizes):
                 self._all_to_all(parts, sizes, group, done)
             # A rank that sits the round out must not take a thread for it.
@@ -161,8 +166,7 @@ class ProcessGroupTransport:
             case Serve():
                 raise AssertionError("the engine serves by itself, nothing of it travels")
 
-    def _then(self, work: dist.Work | None, answer: Payload, done: Done) -> None:
-        assert work is not None, "this rank is not part of its own group"
+    def _then(self, work: dist.Work, answer: Payload, done: Done) -> None:
         if answer and answer[0].is_cuda and not self._is_paced:
             self._then_on_device([work], answer, done)
             return
