@@ -54,6 +54,7 @@ class Communication:
         # Made once: a closure per primitive is time on every small message's way.
         self._receivers = {lane: self.receiver(lane) for lane in (CONTROL, *range(core.num_lanes))}
         self._started_s: dict[int, float] = {}
+        self._news: list[str] = []  # parameters that have landed, of which the main thread does not know yet
         self.changed = threading.Condition()
         self.landed: set[str] = set()
         self._awaited: Callable[[], bool] | None = None  # what the main thread waits for
@@ -113,6 +114,8 @@ class Communication:
             try:
                 while self._work:
                     self._work.popleft()()
+                    # Behind what follows from the event: who is woken takes the interpreter, and the link would wait.
+                    self._tell()
             except BaseException as error:  # noqa: BLE001  reported by every later call of the main thread
                 # Nothing later may run on a core that failed half-way.
                 self._work.clear()
@@ -156,20 +159,24 @@ class Communication:
                     with self._streams.lane(lane):
                         self._transport.start(action.real, lane, self._receivers[lane])
                 case Landed():
-                    self._land(action)
+                    self._note(action)
                 case LookAgain(after_s):
                     assert self._alarm is not None, "a static plan has nothing to look at again"
                     self._alarm.ring_in(after_s)
                 case LinkTurn():
                     self._turn(action)
 
-    def _land(self, landed: Landed) -> None:
+    def _note(self, landed: Landed) -> None:
         now_s = perf_counter()
         start_s = self._started_s.pop(landed.lane, now_s)
         self._recorder.add(f"lane {landed.lane}", f"message {landed.message.index}", start_s, now_s)
-        if landed.names:  # waking the main thread costs as much as sending: only when what it waits for is there
+        self._news += landed.names
+
+    def _tell(self) -> None:
+        if self._news:  # waking the main thread costs as much as sending: only when what it waits for is there
             with self.changed:
-                self.landed.update(landed.names)
+                self.landed.update(self._news)
+                self._news.clear()
                 if self._awaited is not None and self._awaited():
                     self.changed.notify_all()
 

@@ -125,6 +125,34 @@ def test_closing_ends_the_thread_and_the_hooks(text: str, num_threads: int) -> N
     assert engine.traffic.num_messages == 0
 
 
+class Slow(Room):
+    """Answers when told to. Before each message: what the main thread knew to have landed."""
+
+    def __init__(self) -> None:
+        super().__init__(1)
+        self.engine: Engine
+        self.known, self.held = list[set[str]](), list[Callable[[], None]]()
+
+    def ask(self, rank: int, primitive: Primitive, lane: int, done: Done) -> None:
+        self.known.append(set(self.engine._communication.landed))
+        self.held.append(lambda: Room.ask(self, rank, primitive, lane, done))
+
+
+def test_the_next_message_goes_before_the_main_thread_is_told_of_the_last_one() -> None:
+    """Whoever is woken takes the interpreter, and the link would wait for it."""
+    room, model = Slow(), awkward()
+    engine = room.engine = Engine(model, parse_strategy("unfused+fifo(depth=1)"), room.seat(0), recorder=Recorder())
+    engine.begin_step()
+    loss_at(0)(0, model).backward()
+    engine.end_backward()
+    for num_landed in range(len(engine.parameters)):
+        assert len(room.held) == 1
+        room.held.pop()()
+        assert len(engine._communication.landed) == num_landed + 1
+    assert [len(known) for known in room.known] == [0, *range(len(engine.parameters) - 1)]
+    engine.close()
+
+
 def test_a_muted_engine_keeps_gradients_local() -> None:
     model = awkward()
     engine = Engine(model, parse_strategy("unfused"), Room(1).seat(0), recorder=Recorder())
