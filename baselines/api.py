@@ -253,6 +253,14 @@ class Ordering(Protocol):
 
 
 @runtime_checkable
+class OneByOne(Protocol):
+    """An ordering whose messages travel one behind the other: the first of those in flight has the link, and the next
+    are handed over already. Messages of any other ordering share the link."""
+
+    one_by_one: ClassVar[bool]
+
+
+@runtime_checkable
 class Keyed(Protocol):
     """An ordering that picks the pending message of the smallest key, which never changes: a heap then does."""
 

@@ -26,6 +26,7 @@ from baselines.api import (
     Knob,
     NeedsCosts,
     NeedsOptimizer,
+    OneByOne,
     OptimizerSpec,
     Ordering,
     Packing,
@@ -89,6 +90,11 @@ class Strategy:
     def sums_in_known_order(self) -> bool:
         """Whether messages are plain sums in an order that all ranks know beforehand, as torch DDP's are."""
         return self.rank_invariant and self.sends_plain_sums
+
+    @property
+    def sums_one_by_one(self) -> bool:
+        """Whether messages are plain sums that travel one behind the other."""
+        return self.sends_plain_sums and isinstance(self.ordering, OneByOne)
 
     @property
     def updates_on_servers(self) -> bool:

@@ -38,6 +38,7 @@ class ByteScheduler:
         paper="Peng et al., ByteScheduler, SOSP 2019",
     )
     rank_invariant: ClassVar[bool] = False
+    one_by_one: ClassVar[bool] = True
     knobs: ClassVar[Mapping[str, Knob]] = {"credit_bytes": Knob(16_000_000, 256_000_000)}
     credit_bytes: int = size(16_000_000, "bytes")
     depth: int = 4

@@ -7,7 +7,7 @@ Paper: Jayarajan et al., Priority-based Parameter Propagation for Distributed DN
 
 A message on its way is not recalled, so what is urgent waits for at most the messages in flight and those already
 agreed: use it with small messages, and with parameters that are updated as the forward needs them:
-`slices(slice_elements=40000)+p3+at-pre-hook`. While one message travels, the next is prepared: `depth` 2.
+`slices(slice_elements=40000)+p3+at-pre-hook`. While one message travels, the next is handed over: `depth` 2.
 
 The authors' code compares priorities with `<=`, which is no strict weak order and leaves the order of equals open;
 here equals keep their order.
@@ -36,6 +36,7 @@ class P3:
         paper="Jayarajan et al., P3, SysML 2019, arXiv 1905.03960",
     )
     rank_invariant: ClassVar[bool] = False
+    one_by_one: ClassVar[bool] = True
     depth: int = 2
 
     def __post_init__(self) -> None:

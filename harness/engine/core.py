@@ -103,7 +103,8 @@ class Core:
     """One rank among `world`; a message goes to one of `num_lanes`, each of which carries one at a time.
 
     `traffic` counts what starts. `clock` tells the time that policies see. With `shares_link` the link is asked for
-    before the first message of a step goes, and given back once little of the step is left. Apart from `ready`, which
+    before the first message of a step goes, and given back once little of the step is left. `one_by_one`: messages
+    travel one behind the other. Apart from `ready`, which
     another thread may call, one thread at a time.
     """
 
@@ -113,12 +114,13 @@ class Core:
     traffic: Traffic
     clock: Callable[[], float]
     shares_link: bool = False
+    one_by_one: bool = False
     dispatch: StaticDispatch | Negotiation = field(default_factory=lambda: StaticDispatch(()))
     left: dict[str, int] = field(default_factory=dict)  # elements of each parameter that have not landed
     # The gradient of a parameter, given by its index, is ready; whether something may be done about it. The dispatch's
     # own, since it is called per gradient, where a call more would hold backward up.
     ready: Callable[[int], bool] = field(init=False)
-    _lanes: list[tuple[int, int]] = field(default_factory=list)  # heap: bytes given to each in this step, its number
+    _lanes: list[tuple[int, int]] = field(default_factory=list)  # heap: bytes or messages given to each, its number
     _underway: dict[int, Underway] = field(default_factory=dict)
     _next: Message | None = None
     _num_elements: int = 0
@@ -142,13 +144,14 @@ class Core:
         if message is None:
             return None
         # Every rank must choose the same lane, so what is in flight just here does not count.
-        lane_bytes, lane = self._lanes[0]
+        given, lane = self._lanes[0]
         # The lane that every rank would choose may still be busy on this rank alone; taking another would mix up
         # messages.
         if lane in self._underway or not self._may_go(message):
             return None
         self._next = None
-        heapreplace(self._lanes, (lane_bytes + message.nbytes, lane))
+        # In turn where messages travel in turn; else as many bytes to each, so that small ones pass a large one.
+        heapreplace(self._lanes, (given + (1 if self.one_by_one else message.nbytes), lane))
         # Made before the link is ours, so that the link never waits for a processor.
         own = self._underway[lane] = Underway(message, self.opens(message, lane), lane)
         self.traffic.num_messages += 1

@@ -96,6 +96,7 @@ class Engine:
             traffic=Traffic(),
             clock=perf_counter,
             shares_link=link is not None,
+            one_by_one=strategy.sums_one_by_one,
         )
         self._communication = self._carrier(straight)
         self._muted = False

@@ -1,8 +1,8 @@
 """Carries out primitives on torch.distributed process groups.
 
-A group a lane: messages that are in flight together never share a group, so the rounds of one
-cannot be taken for the rounds of another, whatever the timing on other ranks. Control messages
-have a group of their own.
+A group per lane: messages that are in flight together never share a group, so the rounds of one
+cannot be taken for the rounds of another, whatever the timing on other ranks. Messages of one round
+each, begun in one order by all ranks, may share one. Control messages have a group of their own.
 """
 
 from __future__ import annotations
@@ -87,8 +87,10 @@ class ProcessGroupTransport:
     A GPU's primitive goes after the present stream's work, and that stream's later work after it;
     `done` is called when the device has really done it (run on one GPU, not yet on several). With `ranks` the groups
     are of these alone, ascending, which all make them; `rank` counts among them. `in_time`: the library's threads get
-    ahead of computation, which negotiated messages need and which holds computation up. Tensors are `size_scale` times
-    smaller than what they stand for; rounds of control are not, and take a paced link for so much less.
+    ahead of computation, which negotiated messages need and which holds computation up. `in_order`: all ranks start the
+    primitives of all lanes in one order, so lanes share a group, which carries the next one as soon as it has carried
+    one. Tensors are `size_scale` times smaller than what they stand for; rounds of control are not, and take a paced
+    link for so much less.
     Raises: RuntimeError from torch when a peer is gone; it reaches `done`.
     """
 
@@ -99,15 +101,17 @@ class ProcessGroupTransport:
         *,
         ranks: Sequence[int] | None = None,
         in_time: bool = True,
+        in_order: bool = False,
         size_scale: int = 1,
     ) -> None:
         self._ranks = tuple(range(dist.get_world_size()) if ranks is None else ranks)
         self.rank, self.world = self._ranks.index(dist.get_rank()), len(self._ranks)
         timeout = timedelta(seconds=timeout_s)
         with short_slices() if in_time else nullcontext():
-            # gloo's threads are made here and inherit this thread's scheduling.
-            self._groups = {lane: self._new_group(ranks, timeout) for lane in range(num_lanes)}
             self._is_paced = dist.get_backend() == PACED
+            # gloo's threads are made here and inherit this thread's scheduling.
+            own = [self._new_group(ranks, timeout) for _ in range(1 if in_order else num_lanes)]
+            self._groups = {lane: own[lane % len(own)] for lane in range(num_lanes)}
             if self._is_paced:
                 whole = dist.group.WORLD
                 assert isinstance(whole, CarriedGroup), "a paced link without its group"

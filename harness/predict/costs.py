@@ -7,7 +7,7 @@ one's bytes fill it, and what is left comes first. Before each primitive there i
 link: what a machine needs to hand a message over and to hear of its end. It is `gap_s` for a primitive of at most a
 millisecond, and longer by `gap_per_doubling_s` for each time that it takes twice as long: a processor without work
 sleeps the deeper the longer it sleeps. Sums that queue up in the link (`queues`) have none, and follow each other
-there.
+there; those that lanes hand over one by one have theirs while the ones before them are carried.
 
 Around the primitives the engine's one thread works `message_s + message_s_per_byte · n` on every message, and
 `wake_s` goes by between a gradient's readiness and that thread's work, and between a landing and the loop's going on.

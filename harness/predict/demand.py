@@ -50,7 +50,7 @@ class Demand(Planned):
     """Of one message, beside the bytes that a rank sends: the number of its primitives that have a gap before them, the
     seconds of these gaps, start-up and transfer in seconds alone on the link, the seconds that the engine needs for it,
     and those of compression before and after its way, if they are charged to the device. `queues`: it goes behind
-    others that queue up in the link."""
+    others on the link's one flow, and its gaps pass while they are carried."""
 
     num_gaps: int = 0
     gap_s: float = 0.0
@@ -127,7 +127,9 @@ class Demands:
             total += Demand(bytes_s=sent_bytes * per_byte.bytes_s, sent_bytes=sent_bytes * per_byte.sent_bytes)
         num_gaps, link_s = total.num_gaps, total.alpha_s + total.bytes_s
         gap_s = num_gaps * self.costs.gap_before_s(link_s / num_gaps) if num_gaps else 0.0
-        return replace(total, gap_s=gap_s, queues=self.queue_up)
+        return replace(
+            total, gap_s=gap_s, queues=self.queue_up or (self.costs.queues and self.strategy.sums_one_by_one)
+        )
 
     def _payload_bytes(self, message: Message) -> tuple[float, ...]:
         """Bytes of each aggregate of `message`; a compressor that knows shapes may ask for other than a probe."""

@@ -168,7 +168,7 @@ class Medium:
     num_workers: int = 1
     _link: Fluid = field(init=False)
     _asked: dict[int, dict[int, tuple[Primitive | Planned, Done]]] = field(default_factory=dict)
-    _queue: deque[tuple[Demand, ClockAction]] = field(default_factory=deque)
+    _queue: deque[tuple[Demand, float, ClockAction]] = field(default_factory=deque)  # with the end of its gap
 
     def __post_init__(self) -> None:
         self._link = Fluid(self.clock)
@@ -185,20 +185,22 @@ class Medium:
             del self._asked[lane]
             done_by_all = partial(tell, asked)
             if isinstance(primitive, Demand) and primitive.queues:
-                self._queue.append((primitive, done_by_all))
+                self._queue.append((primitive, self.clock.now_s + primitive.gap_s, done_by_all))
                 if len(self._queue) == 1:
-                    self._carry(primitive, self._go_on)
+                    self._carry_first()
             else:
-                self._carry(primitive, done_by_all)
+                carry(self.clock, self._link, self._phases(primitive), done_by_all)
+
+    def _carry_first(self) -> None:
+        first, from_s, _ = self._queue[0]
+        gap_s = max(0.0, from_s - self.clock.now_s)
+        carry(self.clock, self._link, self.costs.phases(first.alpha_s, first.bytes_s, gap_s), self._go_on)
 
     def _go_on(self) -> None:
-        _, done = self._queue.popleft()
+        _, _, done = self._queue.popleft()
         if self._queue:
-            self._carry(self._queue[0][0], self._go_on)
+            self._carry_first()
         done()
-
-    def _carry(self, primitive: Primitive | Planned, done: ClockAction) -> None:
-        carry(self.clock, self._link, self._phases(primitive), done)
 
     def _phases(self, primitive: Primitive | Planned) -> tuple[float, float, float]:
         if isinstance(primitive, Demand):
@@ -252,6 +254,7 @@ class Worker:
             traffic=Traffic(),
             clock=lambda: self.clock.now_s,
             shares_link=self._seat.shares_link,
+            one_by_one=strategy.sums_one_by_one,
         )
         self.totals, self.marks = Totals(), list[Totals]()
         self._answers: deque[tuple[int, Payload] | None] = deque()

@@ -40,6 +40,7 @@ class Ours:
         transport = ProcessGroupTransport(
             seat.strategy.ordering.depth,
             in_time=not seat.strategy.sums_in_known_order,
+            in_order=seat.strategy.sums_one_by_one,
             size_scale=seat.size_scale,
         )
         scales_loss = seat.precision.scales_loss
