@@ -254,10 +254,13 @@ class Ordering(Protocol):
 
 @runtime_checkable
 class OneByOne(Protocol):
-    """An ordering whose messages travel one behind the other: the first of those in flight has the link, and the next
-    are handed over already. Messages of any other ordering share the link."""
+    """An ordering that may have messages travel one behind the other: the first of those in flight has the link, and
+    the next are handed over already. Messages of any other ordering share the link."""
 
-    one_by_one: ClassVar[bool]
+    @property
+    def one_by_one(self) -> bool:
+        """Whether they do."""
+        ...
 
 
 @runtime_checkable

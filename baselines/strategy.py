@@ -94,7 +94,7 @@ class Strategy:
     @property
     def sums_one_by_one(self) -> bool:
         """Whether messages are plain sums that travel one behind the other."""
-        return self.sends_plain_sums and isinstance(self.ordering, OneByOne)
+        return self.sends_plain_sums and isinstance(self.ordering, OneByOne) and self.ordering.one_by_one
 
     @property
     def updates_on_servers(self) -> bool:

@@ -1,7 +1,8 @@
 """First in, first out: messages go in the order in which they were made. The null of ordering.
 
 With `depth` 2, one message's last hop overlaps the next one's first, as with gloo's two worker
-threads under DDP.
+threads under DDP. Messages in flight share the link, so a small one passes a large one; with `one_by_one` they travel
+one behind the other, and the link does not wait between them.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ class Fifo:
     )
     rank_invariant: ClassVar[bool] = True
     depth: int = 2
+    one_by_one: bool = False
 
     def __post_init__(self) -> None:
         check_depth(self.depth)

@@ -37,6 +37,11 @@ def buckets(mib: int) -> str:
     return buckets_of(mib, mib)
 
 
+def in_turn(packing: str) -> str:
+    """First in, first out with overlap, one message behind the other, as P3 and ByteScheduler have them."""
+    return joined(packing, "fifo(one_by_one=True)", OVERLAP)
+
+
 def bytescheduler(elements: int, *rest: str) -> str:
     """Partition, a credit of two partitions, and priority together."""
     return joined(slices(elements), f"bytescheduler(credit_bytes={2 * 4 * elements})", OVERLAP, *rest)
@@ -98,7 +103,9 @@ SCENES = (
             joined("unfused", OVERLAP),
             joined(buckets(2), OVERLAP),
             joined(buckets(2), "p3", OVERLAP),
+            in_turn(buckets(2)),
             *essential(SMALL),
+            in_turn(slices(SMALL)),
             joined(slices(PAPERS), OVERLAP),
             joined(slices(PAPERS), "p3", OVERLAP),
         ),
@@ -118,7 +125,12 @@ SCENES = (
         batch_size=8,
         num_workers=8,
         gbit=25.0,
-        strategies=(joined(slices(LARGE), OVERLAP), joined(slices(LARGE), "p3", OVERLAP), COMBINED[2]),
+        strategies=(
+            joined(slices(LARGE), OVERLAP),
+            in_turn(slices(LARGE)),
+            joined(slices(LARGE), "p3", OVERLAP),
+            COMBINED[2],
+        ),
         systems=("local",),
     ),
     Scene(network="bert_base", batch_size=8, num_workers=8, gbit=25.0, strategies=COMBINED[:2], systems=("local",)),
@@ -129,7 +141,7 @@ SCENES = (
             num_steps=6,
             num_workers=number,
             gbit=25.0,
-            strategies=essential(LARGE),
+            strategies=(*essential(LARGE), in_turn(slices(LARGE))),
             systems=("local",),
         )
         for number in (16, 64)
