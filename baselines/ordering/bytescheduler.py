@@ -13,7 +13,8 @@ Defaults: the authors' code has 4,000,000 parameters of credit (`BYTESCHEDULER_C
 of 1,000,000, and tunes the credit (both with `BYTESCHEDULER_PARTITION_TUNING`); here `knobs` names the credit and the
 packing's own the partition. The credit is searched in 4 to 64 million parameters (16 to 256 MB), as there for
 all-reduce; for parameter servers that code searches 1 to 16 million. In the suites' scaled models divide both by the
-size scale. `depth` bounds what really travels at the same time, which there is up to the communication stack.
+size scale. `depth` bounds what is handed over at the same time, which there is up to the communication stack; of it the
+first message has the link, or with `one_by_one=False` all share it.
 
 Differs from the paper: "gone" means decided for all ranks, so the credit is also how far ahead ranks agree on the
 order. Once every gradient is ready the rest is decided at once, since its order cannot change, and the credit then
@@ -38,10 +39,10 @@ class ByteScheduler:
         paper="Peng et al., ByteScheduler, SOSP 2019",
     )
     rank_invariant: ClassVar[bool] = False
-    one_by_one: ClassVar[bool] = True
     knobs: ClassVar[Mapping[str, Knob]] = {"credit_bytes": Knob(16_000_000, 256_000_000)}
     credit_bytes: int = size(16_000_000, "bytes")
     depth: int = 4
+    one_by_one: bool = True
 
     def __post_init__(self) -> None:
         check_depth(self.depth)

@@ -8,6 +8,8 @@ Paper: Jayarajan et al., Priority-based Parameter Propagation for Distributed DN
 A message on its way is not recalled, so what is urgent waits for at most the messages in flight and those already
 agreed: use it with small messages, and with parameters that are updated as the forward needs them:
 `slices(slice_elements=40000)+p3+at-pre-hook`. While one message travels, the next is handed over: `depth` 2.
+With `one_by_one=False` messages in flight share the link: what is urgent then begins to travel as soon as it is in
+flight, and passes what is larger, which pays where messages are few and large.
 
 The authors' code compares priorities with `<=`, which is no strict weak order and leaves the order of equals open;
 here equals keep their order.
@@ -36,8 +38,8 @@ class P3:
         paper="Jayarajan et al., P3, SysML 2019, arXiv 1905.03960",
     )
     rank_invariant: ClassVar[bool] = False
-    one_by_one: ClassVar[bool] = True
     depth: int = 2
+    one_by_one: bool = True
 
     def __post_init__(self) -> None:
         check_depth(self.depth)

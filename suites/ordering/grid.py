@@ -75,7 +75,8 @@ COMBINED = (
     joined("mg-wfbp", "p3", OVERLAP),
     bytescheduler(LARGE, "half"),
 )
-RIVALS = (*(joined(buckets(mib), "p3", OVERLAP) for mib in (2, 6)), COMBINED[1])
+P3S = ("p3", "p3(one_by_one=False)")  # messages one behind the other, or two that share the link
+RIVALS = (*(joined(buckets(6), order, OVERLAP) for order in P3S), COMBINED[1])
 SCENES = (
     Scene(  # where order can help: communication takes somewhat longer than computation, forward included
         network="vgg16",
@@ -87,7 +88,7 @@ SCENES = (
             "unfused",
             joined("unfused", OVERLAP),
             joined(buckets(12), OVERLAP),
-            joined(buckets(12), "p3", OVERLAP),
+            *(joined(buckets(12), order, OVERLAP) for order in P3S),
             *essential(VAST),
             TUNED,
         ),
