@@ -18,6 +18,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import AllgatherOptions, AllreduceOptions, BroadcastOptions, GatherOptions
 
 from baselines.api import AllGather, AllReduce, AllToAll, Broadcast, Gather, Payload, Primitive, Serve, Transfer
+from baselines.strategy import Strategy
 from crossover.arbiter.scheduling import short_slices
 from fabric.paced import PACED
 from harness.paced.carried import CarriedGroup
@@ -26,10 +27,8 @@ from models.workload import Device
 
 Done = Callable[[Payload | Exception], None]
 CONTROL = -1
+# As torch makes them: to return at once, and with rank 0 as the root.
 _SUM, _GATHER_ALL, _GATHER, _BROADCAST = AllreduceOptions(), AllgatherOptions(), GatherOptions(), BroadcastOptions()
-for _options in (_SUM, _GATHER_ALL, _GATHER, _BROADCAST):
-    _options.asyncOp = True
-_GATHER.rootRank = _BROADCAST.rootRank = 0
 GLOO_AT_ONCE = 2  # operations of one group that gloo carries out side by side; the others wait in their order
 
 
@@ -130,6 +129,19 @@ class ProcessGroupTransport:
         alone = given is not None
         group: dist.ProcessGroup = dist.new_group(given, timeout, backend, options, use_local_synchronization=alone)
         return group
+
+    @classmethod
+    def of(
+        cls, strategy: Strategy, *, ranks: Sequence[int] | None = None, size_scale: int = 1
+    ) -> ProcessGroupTransport:
+        """With the lanes that the messages of `strategy` need."""
+        return cls(
+            strategy.ordering.depth,
+            ranks=ranks,
+            in_time=not strategy.sums_in_known_order,
+            in_order=strategy.sums_one_by_one,
+            size_scale=size_scale,
+        )
 
     @property
     def queues_sums(self) -> bool:

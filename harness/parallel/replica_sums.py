@@ -29,9 +29,7 @@ class ReplicaSums:
     ) -> None:
         self._parameters, self._num_replicas = tuple(parameters), len(ranks)
         # Groups of these ranks alone: others do not stop here, and could not join.
-        transport = ProcessGroupTransport(
-            strategy.ordering.depth, ranks=ranks, in_time=not strategy.sums_in_known_order
-        )
+        transport = ProcessGroupTransport.of(strategy, ranks=ranks)
         self._engine = Engine(nn.ParameterList(parameters), strategy, transport, recorder=recorder, seed=seed)
 
     def sum_gradients(self) -> None:

@@ -35,12 +35,7 @@ def time_rows(rows: Sequence[Row], num_repeats: int) -> tuple[tuple[float, ...],
 
 def _exchange(row: Row, num_repeats: int) -> tuple[float, ...]:
     strategy = parse_strategy(row.strategy)
-    transport = ProcessGroupTransport(
-        strategy.ordering.depth,
-        in_time=not strategy.sums_in_known_order,
-        in_order=strategy.sums_one_by_one,
-    )
-    return _through_engine(row, strategy, transport, num_repeats)
+    return _through_engine(row, strategy, ProcessGroupTransport.of(strategy), num_repeats)
 
 
 def _engine(row: Row, num_repeats: int) -> tuple[float, ...]:

@@ -37,12 +37,7 @@ class Ours:
 
     def prepare(self, model: nn.Module, seat: RankSeat) -> Session:
         """An engine on groups of its own, one per lane. Raises: ValueError for scaled losses with local steps."""
-        transport = ProcessGroupTransport(
-            seat.strategy.ordering.depth,
-            in_time=not seat.strategy.sums_in_known_order,
-            in_order=seat.strategy.sums_one_by_one,
-            size_scale=seat.size_scale,
-        )
+        transport = ProcessGroupTransport.of(seat.strategy, size_scale=seat.size_scale)
         scales_loss = seat.precision.scales_loss
         engine = Engine(
             model,

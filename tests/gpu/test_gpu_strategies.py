@@ -80,7 +80,7 @@ def test_the_engine_trains_among_virtual_peers_as_equal_ranks_do(text: str) -> N
     strategy, model, link = parse_strategy(text), awkward().cuda(), ClockedLink()
     exact = Lockstep(replicas(awkward().cuda(), 2), strategy, seed=7)
     with virtual_world(Driven(link), LINK.among(2)):
-        engine = Engine(model, strategy, ProcessGroupTransport(strategy.ordering.depth), recorder=Recorder(), seed=7)
+        engine = Engine(model, strategy, ProcessGroupTransport.of(strategy), recorder=Recorder(), seed=7)
         train(engine, model, lambda step: exact.step(lambda rank, own: loss_on_gpu(step, own)))
         engine.close()
     for name, parameter in model.named_parameters():
@@ -101,7 +101,7 @@ def test_one_rank_over_nccl_trains_as_the_model_alone(text: str, one_rank: None)
         optimizer.step()
         optimizer.zero_grad()
 
-    engine = Engine(model, strategy, ProcessGroupTransport(strategy.ordering.depth), recorder=Recorder(), seed=7)
+    engine = Engine(model, strategy, ProcessGroupTransport.of(strategy), recorder=Recorder(), seed=7)
     train(engine, model, step_alone)
     engine.close()
     for name, parameter in model.named_parameters():

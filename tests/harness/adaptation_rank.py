@@ -60,7 +60,7 @@ def main() -> int:
     dist.init_process_group("gloo", store=dist.FileStore(store, 2), rank=rank, world_size=2)
     model = nn.Sequential(*(SleepyLayer(0.002 * (1 + rank)) for _ in range(NUM_LAYERS)))
     strategy = parse_strategy("mg-wfbp")
-    engine = Engine(model, strategy, ProcessGroupTransport(strategy.ordering.depth), recorder=Recorder())
+    engine = Engine(model, strategy, ProcessGroupTransport.of(strategy), recorder=Recorder())
     for step in range(NUM_STEPS):
         if step == SLOW_FROM:
             for layer in model:

@@ -25,7 +25,7 @@ def main() -> int:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", store=dist.FileStore(store, 2), rank=rank, world_size=2)
     model, strategy = awkward(), parse_strategy(text)
-    engine = Engine(model, strategy, ProcessGroupTransport(strategy.ordering.depth), recorder=Recorder())
+    engine = Engine(model, strategy, ProcessGroupTransport.of(strategy), recorder=Recorder())
     try:
         for step in range(DIES_AT_STEP + 2):
             engine.begin_step()

@@ -29,8 +29,7 @@ def train(rank: int, store: str, text: str) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", store=dist.FileStore(store, WORLD), rank=rank, world_size=WORLD)
     model, strategy, dice = awkward(), parse_strategy(text), random.Random(rank)
-    transport = ProcessGroupTransport(strategy.ordering.depth, in_order=strategy.sums_one_by_one)
-    engine = Engine(model, strategy, transport, recorder=Recorder())
+    engine = Engine(model, strategy, ProcessGroupTransport.of(strategy), recorder=Recorder())
     session = EagerSession(model, strategy.optimizer, engine)
     for parameter in model.parameters():  # gradients become ready at times of their own on each rank
         parameter.register_hook(lambda grad: sleep(dice.random() * 2e-3))

@@ -268,7 +268,7 @@ def test_the_engine_among_virtual_peers_trains_as_equal_ranks_do(text: str, worl
     strategy, model, link = parse_strategy(text), awkward(), ClockedLink()
     exact = Lockstep(replicas(awkward(), world), strategy, seed=7)
     with virtual_world(Driven(link), LINK.among(world)):
-        engine = Engine(model, strategy, ProcessGroupTransport(strategy.ordering.depth), recorder=Recorder(), seed=7)
+        engine = Engine(model, strategy, ProcessGroupTransport.of(strategy), recorder=Recorder(), seed=7)
         optimizer = strategy.optimizer.build(model.parameters())
         for step in range(3):
             exact.step(lambda rank, model, step=step: loss_at(step)(0, model))
@@ -408,7 +408,7 @@ def test_ddp_asks_the_link_for_the_time_that_our_fixed_buckets_ask_for() -> None
                 trained: nn.Module = DistributedDataParallel(model, bucket_cap_mb=512 / 2**20)
             else:
                 strategy = parse_strategy("fixed-buckets(bucket_bytes=512, first_bucket_bytes=512)")
-                engine = Engine(model, strategy, ProcessGroupTransport(strategy.ordering.depth), recorder=Recorder())
+                engine = Engine(model, strategy, ProcessGroupTransport.of(strategy), recorder=Recorder())
                 trained = model
             for _ in range(4):
                 traffic, before = pacing.traffic, dataclasses.astuple(pacing.traffic)
