@@ -1,7 +1,7 @@
 """Short names for methods: their plug-ins with as few parameters as tell them apart.
 
-A parameter that has one value wherever its plug-in occurs tells no two cells apart, so it moves from
-the name to a note. What remains loses its unit suffix and gains a unit: `cycle=5 ms`.
+A parameter that has one value wherever its plug-in occurs, by default too, tells no two cells apart, so
+it moves from the name to a note. What remains loses its unit suffix and gains a unit: `cycle=5 ms`.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def wrap(name: str, width: int) -> str:
 def _common(methods: Iterable[Method]) -> Mapping[str, frozenset[tuple[str, str | None]]]:
     """By name of a plug-in: the parameters with one value in all its occurrences."""
     common: dict[str, frozenset[tuple[str, str | None]]] = {}
-    for plugin in (plugin for method in methods for plugin in _written(method)):
+    for plugin in (plugin for method in methods for plugin in method.plugins):
         given = frozenset((own.name, own.given) for own in plugin.given)
         common[plugin.name] = common.get(plugin.name, given) & given
     return common

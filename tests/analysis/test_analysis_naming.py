@@ -2,10 +2,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from analysis.naming import Method, left_out, short_names, wrap
+from harness.facts import plugins_of
+from harness.trial import Job
+from models.workload import WorkloadSpec
 from results.codec import from_jsonable
 from results.facts import PluginFacts, text_of
 from results.schema1 import facts_of
 
+RESNET20 = WorkloadSpec(network="resnet20")
 QUICK = [
     "fixed-buckets",
     "unfused",
@@ -60,6 +64,13 @@ def test_names_of_the_quick_suite_are_short_and_tell_cells_apart() -> None:
 def test_a_parameter_that_differs_stays_with_its_unit() -> None:
     short = short_names(methods(["tensor-fusion(cycle_s=0.005)", "tensor-fusion(cycle_s=0.001)", "tensor-fusion"]))
     assert list(short.values()) == ["tensor-fusion(cycle=5 ms)", "tensor-fusion(cycle=1 ms)", "tensor-fusion"]
+
+
+def test_what_is_written_down_for_some_and_is_the_default_of_others_stays() -> None:
+    """`fifo` of every other method is there by default, side by side."""
+    texts = ["unfused+at-pre-hook", "unfused+fifo(one_by_one=True)+at-pre-hook"]
+    chosen = [Method(plugins_of(Job(name="job", workload=RESNET20, strategy=text))) for text in texts]
+    assert list(short_names(chosen).values()) == ["unfused+at-pre-hook", "unfused+fifo(one_by_one)+at-pre-hook"]
 
 
 @given(st.lists(labels, min_size=1, max_size=8))
