@@ -42,7 +42,7 @@ def command_prefix(spec: FabricSpec) -> list[str]:
     the command with its caller is the caller's (`crossover.supervisor`). Raises FabricError if this machine cannot have
     the fabric.
     """
-    if spec.kind is not FabricKind.EMULATED:
+    if not spec.kind.is_enclosed:
         return []
     check_enclosure()
     return enclosure()

@@ -43,6 +43,11 @@ class FabricKind(StrEnum):
         return self not in (FabricKind.LOCKSTEP, FabricKind.SIMULATED)
 
     @property
+    def is_enclosed(self) -> bool:
+        """Whether its hosts are in namespaces of their own, which whoever builds them enters as it starts."""
+        return self is FabricKind.EMULATED
+
+    @property
     def has_clock(self) -> bool:
         """Whether steps take time there: that of this machine, or that of the virtual clock."""
         return self is not FabricKind.LOCKSTEP

@@ -1,4 +1,5 @@
-"""Labs on demand, one per kind of fabric and thread that asks: a lab is ended with the thread that started it."""
+"""Labs on demand, one in namespaces and one outside per thread that asks: a lab is ended with the thread that started
+it."""
 
 from __future__ import annotations
 
@@ -7,7 +8,6 @@ from contextlib import ExitStack
 from threading import get_ident
 from typing import Protocol
 
-from fabric.api import FabricKind
 from harness.lab.launch import LabHandle
 from harness.lab.messages import Answer, Event, Task
 
@@ -29,12 +29,12 @@ class Labs:
     time; closing ends what they wait for."""
 
     def __init__(self) -> None:
-        self._labs: dict[tuple[FabricKind, int], LabHandle] = {}
+        self._labs: dict[tuple[bool, int], LabHandle] = {}
 
     def ask(self, task: Task, on_event: OnEvent = lambda event: None) -> Answer:
-        """By the lab of the task's kind of fabric, which is started if there is none. Raises: LabLost, FabricError."""
+        """By a lab that can build the task's fabric, started if there is none. Raises: LabLost, FabricError."""
         # By thread: Linux sends the parent-death signal when the thread that forked ends, not the process.
-        own = (task.fabric.kind, get_ident())
+        own = (task.fabric.kind.is_enclosed, get_ident())
         if own in self._labs and not self._labs[own].is_running:
             self._labs.pop(own).close()  # its folder and pipes are left
         if own not in self._labs:

@@ -29,7 +29,7 @@ class LabLost(RuntimeError):
 
 
 class LabHandle:
-    """A running lab for one kind of fabric. A context manager; leaving it ends everything in it.
+    """A running lab that can build the fabric `spec`. A context manager; leaving it ends everything in it.
 
     Raises: FabricError if this machine cannot have the fabric.
     """
