@@ -3,6 +3,8 @@ SHELL       := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
+# Set in many containers. Every process would compile torch, this project and its tests anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 PYTHON ?= python3
 TORCH  ?= pinned

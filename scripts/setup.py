@@ -40,14 +40,11 @@ COMPILE = {  # else the first run would wait for it
     "compressors' kernels, compiled": "from baselines.kernels import warm_up; warm_up()",
     "network engines, compiled": "from fabric.simulated.warm_up import warm_up; warm_up()",
 }
-BYTECODE = """
-import compileall, re, sys
-compileall.compile_dir(sys.argv[1], quiet=2, workers=0, rx=re.compile("/tests?/|/testing/|/transformers/models/"))
-"""  # a file for another Python does not compile, and need not
 COMPILED = {"Horovod": horovod_wheel, "DeepSpeed": deepspeed_wheel}
 GPU_DEVICES = ("/dev/nvidia0", "/dev/dxg", "/dev/kfd")
 COMMAND = """\
 #!/bin/sh
+unset PYTHONDONTWRITEBYTECODE  # as the Makefile
 exec "$(dirname -- "$(readlink -f -- "$0")")/python" -P -m suites "$@"
 """  # a shell's, because the first line of a script in Python may not be longer than 127 bytes
 OLDEST_PYTHON = (3, 11)
@@ -138,7 +135,6 @@ def set_up(use_system_torch: bool, stamp: Path) -> None:
             run(title, [str(PYTHON), "-c", code], SCRATCH)
         for name in COMPILED:
             install_wheel(name, torch, building.get(name))
-        write_bytecode()
     finally:
         for step in building.values():
             end(step)
@@ -236,14 +232,6 @@ def pip(title: str, what: list[str]) -> None:
     """Install under the constraints; bytecode is left to the first import, which spares half of the time."""
     install = [str(PYTHON), "-m", "pip", "install", "--no-compile", "--constraint", str(SCRATCH / "constraints.txt")]
     run(title, [*install, *what], SCRATCH)
-
-
-def write_bytecode() -> None:
-    """Where Python is told to write none, as in many containers, no import ever would, and every process compiles torch
-    again: 3.5 s of a processor each."""
-    if os.environ.get("PYTHONDONTWRITEBYTECODE"):
-        packages = next(VENV.glob("lib/python3*/site-packages"))
-        run("bytecode of the libraries", [str(PYTHON), "-c", BYTECODE, str(packages)], SCRATCH)
 
 
 def begin_wheels(torch: Torch) -> dict[str, SetupStep]:

@@ -259,20 +259,6 @@ class TestEnvironment:
         assert environment.build_of(gpu, has_gpu=True) == "torch 2.13.0, a GPU build"
         assert environment.build_of(cpu, has_gpu=False) == "torch 2.13.0+cpu, a CPU build"
 
-    @pytest.mark.parametrize(("told_not_to", "written"), [("1", {"library"}), ("", set())])
-    def test_libraries_are_compiled_where_no_import_would(
-        self, environment: ModuleType, monkeypatch: pytest.MonkeyPatch, told_not_to: str, written: set[str]
-    ) -> None:
-        packages = environment.VENV / "lib" / "python3.11" / "site-packages"
-        for name, text in {"library": "", "broken": "def", "tests": ""}.items():
-            (packages / name).mkdir(parents=True)
-            (packages / name / "module.py").write_text(text, encoding="utf-8")
-        environment.SCRATCH.mkdir()
-        monkeypatch.setattr(environment, "PYTHON", Path(sys.executable))
-        monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", told_not_to)
-        environment.write_bytecode()
-        assert {path.parents[1].name for path in packages.rglob("*.pyc")} == written
-
     def test_an_old_python_is_refused_with_the_remedy(
         self, environment: ModuleType, monkeypatch: pytest.MonkeyPatch
     ) -> None:
