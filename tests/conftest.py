@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from harness.lab.labs import Labs
 
 GRACE_S = patience_s(3.0)
+# Before torch is imported, here and in what tests start: tensors are tiny, and other processes use the other cores.
+os.environ["OMP_NUM_THREADS"] = "1"
 
 # Examples are laws, not timings: a busy machine must not fail them, and the same ones run every time.
 # Fifty of them: what an example of these laws takes is building plug-ins and models, and the same ones never find more.

@@ -54,7 +54,7 @@ def run(command: list[str], path: Path | None) -> dict[str, str]:
     """What the script prints, by its first word."""
     settings = Settings(jobs=("a", "b")).to_json()
     told = {} if path is None else {JOB: "a", SOCKET: str(path), SETTINGS: settings}
-    environment = {**os.environ, **told, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    environment = {**os.environ, **told, "PYTHONPATH": str(ROOT), "GLOO_SOCKET_IFNAME": "lo"}
     done = subprocess.run(
         command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=LIMIT_S, check=False
     )

@@ -420,7 +420,6 @@ def forked_while_a_thread_computes():
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
-torch.set_num_threads(1)
 select.warm_up(), sparse.warm_up()
 values, total = torch.randn(NUMEL), torch.zeros(NUMEL)
 encode_and_decode(10)

@@ -1,4 +1,4 @@
-"""Tensors here are tiny: one thread is faster than two. And processes of a test end with it."""
+"""Processes of a test end with it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from forks import Fork, end
-from single_thread import one_thread as one_thread
 
 from harness.asynchrony.shared_memory import forked as fork
 

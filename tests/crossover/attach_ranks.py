@@ -219,7 +219,6 @@ def train(framework: Any, scenario: Scenario, job: str, rank: int, path: Path | 
 
 def run_rank(name: str, folder: Path, job: str, rank: int, paths: list[Path]) -> None:
     """All scenarios in one process."""
-    torch.set_num_threads(1)
     framework = FRAMEWORKS[name](folder, job, rank)
     results, solos = {}, dict[Scenario, list[str]]()
     for scenario, path in zip(SCENARIOS, paths, strict=True):
@@ -241,7 +240,6 @@ def import_the_rest() -> None:
 
 def main(name: str, folder: Path) -> int:
     """The exit code is that of the worst rank."""
-    torch.set_num_threads(1)
     import_the_rest()
     with ExitStack() as arbiters:
         paths = [folder / f"{place}" / "host.sock" for place in range(len(SCENARIOS))]

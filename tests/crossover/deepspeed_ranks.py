@@ -137,7 +137,6 @@ def train(scenario: Scenario, job: str, rank: int, path: Path | None, collective
 
 def run_rank(folder: Path, job: str, rank: int, paths: list[Path]) -> None:
     """All scenarios in one process."""
-    torch.set_num_threads(1)
     os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(NUM_RANKS))
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="0")
     store = dist.FileStore(str(folder / f"store-{job}"), NUM_RANKS)
@@ -161,7 +160,6 @@ def run_example(folder: Path, job: str, rank: int, port: int, path: Path | None)
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
     if path is not None:
         os.environ["CROSSOVER_SOCKET"] = str(path)
-    torch.set_num_threads(1)
     sys.argv = [str(EXAMPLE), "--stage", "1", "--steps", "8", "--accumulate", "2", "--clip", "0.1"]
     sys.argv += ["--job", job]
     with open(folder / f"{job}.txt" if rank == 0 else os.devnull, "w") as out, redirect_stdout(out):
@@ -185,7 +183,6 @@ def is_free(port: int) -> bool:
 
 def main(folder: Path) -> int:
     """The exit code is that of the worst rank."""
-    torch.set_num_threads(1)
     import_the_rest()
     actions: list[Callable[[], None]] = []
     with ExitStack() as arbiters:

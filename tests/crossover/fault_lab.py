@@ -212,7 +212,6 @@ def tell(socket: str, fault: str) -> list[dict[str, object]]:
 
 def main(folder: Path, faults: list[str]) -> None:
     """Run the stories one after the other."""
-    torch.set_num_threads(1)
     for fault in faults or FAULTS:
         print(json.dumps([fault, tell(str(folder / f"{fault}.sock"), fault)]), flush=True)
 

@@ -26,7 +26,6 @@ BATCH = torch.linspace(-1, 1, 12).reshape(4, 3)
 def no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in (JOB, SETTINGS, SOCKET):
         monkeypatch.delenv(name, raising=False)
-    torch.set_num_threads(1)
     _say_alone.cache_clear()
 
 

@@ -18,11 +18,6 @@ SOON_S = patience_s(10.0)
 Touch = Callable[[nn.Sequential, torch.optim.Optimizer], object]
 
 
-@pytest.fixture(autouse=True)
-def one_thread() -> None:
-    torch.set_num_threads(1)
-
-
 def test_the_update_begins_the_turn_that_forward_and_backward_go_on_with() -> None:
     job = Job()
     job.backward()

@@ -21,11 +21,6 @@ from crossover.integrations.computing import tensors_in
 SOON_S = patience_s(10.0)
 
 
-@pytest.fixture(autouse=True)
-def one_thread() -> None:
-    torch.set_num_threads(1)
-
-
 def test_forward_begins_a_turn_and_the_end_of_backward_ends_it() -> None:
     job = Job()
     output = job.model(BATCH)

@@ -159,7 +159,6 @@ def test_a_declared_pause_lets_the_others_go_on_for_as_long_as_it_lasts_and_all_
 
 def test_nobody_waits_for_the_pause_of_a_jobs_only_worker(tmp_path: Path) -> None:
     """The pause lasts until the other job has had five turns: in strict order it would get one."""
-    torch.set_num_threads(1)
     model, order, is_over = nn.Linear(3, 2), Order(), threading.Event()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 
@@ -187,7 +186,6 @@ def test_nobody_waits_for_the_pause_of_a_jobs_only_worker(tmp_path: Path) -> Non
 @pytest.mark.parametrize("defer", [False, True], ids=["exact", "deferred"])
 def test_a_thread_may_read_the_state_while_the_job_waits_for_its_turn(tmp_path: Path, defer: bool) -> None:
     """A second thread used to reach the arbiter in the middle of the first one's request."""
-    torch.set_num_threads(1)
     model = nn.Linear(3, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     is_over, errors = threading.Event(), []

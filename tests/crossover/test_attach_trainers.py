@@ -26,7 +26,6 @@ pytestmark = [
 
 @pytest.fixture
 def arbiter(tmp_path: Path) -> Iterator[ArbiterProcess]:
-    torch.set_num_threads(1)
     with start(tmp_path / "trainer.sock", ("a",)) as process:
         yield process
 

@@ -29,7 +29,6 @@ def train() -> None:
     import crossover
 
     torch.manual_seed(1)
-    torch.set_num_threads(1)
     model = torch.nn.Linear(3, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     crossover.attach(model, optimizer)

@@ -55,7 +55,6 @@ class SleepyLayer(nn.Module):
 
 def main() -> int:
     rank, store = int(sys.argv[1]), sys.argv[2]
-    torch.set_num_threads(1)
     torch.manual_seed(0)
     dist.init_process_group("gloo", store=dist.FileStore(store, 2), rank=rank, world_size=2)
     model = nn.Sequential(*(SleepyLayer(0.002 * (1 + rank)) for _ in range(NUM_LAYERS)))

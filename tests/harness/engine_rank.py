@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import sys
 
-import torch
 import torch.distributed as dist
 from tiny_models import awkward, loss_at
 
@@ -22,7 +21,6 @@ DIES_AT_STEP = 2
 
 def main() -> int:
     rank, store, text = int(sys.argv[1]), sys.argv[2], sys.argv[3]
-    torch.set_num_threads(1)
     dist.init_process_group("gloo", store=dist.FileStore(store, 2), rank=rank, world_size=2)
     model, strategy = awkward(), parse_strategy(text)
     engine = Engine(model, strategy, ProcessGroupTransport.of(strategy), recorder=Recorder())

@@ -88,7 +88,6 @@ class Cut:
 
 
 def run_rank(asked: dict[str, Any], rank: int, store: Path) -> dict[str, list[float]]:
-    torch.set_num_threads(1)
     dist.init_process_group("gloo", store=dist.FileStore(str(store), NUM_RANKS), rank=rank, world_size=NUM_RANKS)
     accumulate = asked.get("accumulate", 1)
     seat = RankSeat(
@@ -157,7 +156,6 @@ def main(folder: Path, scenarios: list[str]) -> int:
         system = system_of(one.get("system", "ours"))
         if isinstance(system, Preloads):
             system.preload()
-    torch.set_num_threads(1)
     clip_norms = {one.get("clip_norm") for one in asked}
     told = {str(clip_norm): reference(clip_norm) for clip_norm in clip_norms}  # and torch imports the rest of itself
     (folder / "reference.json").write_text(json.dumps(told))

@@ -11,7 +11,6 @@ import os
 import sys
 from pathlib import Path
 
-import torch
 import torch.distributed as dist
 from tiny_models import awkward, loss_at
 
@@ -41,7 +40,6 @@ def trained(text: str, transport: Transport) -> str:
 
 
 def main(folder: Path, texts: list[str]) -> None:
-    torch.set_num_threads(1)
     rank, size = int(os.environ["PMI_RANK"]), int(os.environ["PMI_SIZE"])
     dist.init_process_group("gloo", store=dist.FileStore(str(folder / "store"), size), rank=rank, world_size=size)
     told = {}

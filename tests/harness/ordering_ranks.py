@@ -12,7 +12,6 @@ import sys
 from multiprocessing import get_context
 from time import sleep
 
-import torch
 import torch.distributed as dist
 from tiny_models import awkward, loss_at
 
@@ -26,7 +25,6 @@ WORLD, NUM_STEPS = 3, 6
 
 
 def train(rank: int, store: str, text: str) -> None:
-    torch.set_num_threads(1)
     dist.init_process_group("gloo", store=dist.FileStore(store, WORLD), rank=rank, world_size=WORLD)
     model, strategy, dice = awkward(), parse_strategy(text), random.Random(rank)
     engine = Engine(model, strategy, ProcessGroupTransport.of(strategy), recorder=Recorder())

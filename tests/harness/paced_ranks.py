@@ -133,7 +133,6 @@ SCENARIOS: dict[str, Callable[[int], Sequence[Tensor]]] = {
 
 
 def run_rank(name: str, backend: str, rank: int, folder: Path) -> dict[str, object]:
-    torch.set_num_threads(1)
     register()
     link = ClockedLink()
     dist.init_process_group(
@@ -151,7 +150,6 @@ def run_rank(name: str, backend: str, rank: int, folder: Path) -> dict[str, obje
 
 
 def main(folder: Path) -> int:
-    torch.set_num_threads(1)
     warnings.simplefilter("ignore")  # torch's own, about FSDP on a CPU
     trained(nn.Sequential(*layers()), 0)  # torch imports most of itself with the first step
     for name in SCENARIOS:

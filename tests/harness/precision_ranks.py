@@ -59,7 +59,6 @@ class Overflowing:
 
 
 def run_rank(asked: dict[str, Any], rank: int, store: Path) -> dict[str, Any]:
-    torch.set_num_threads(1)
     dist.init_process_group("gloo", store=dist.FileStore(str(store), NUM_RANKS), rank=rank, world_size=NUM_RANKS)
     accumulate, scaled = asked.get("accumulate", 1), asked["scaled"]
     seat = RankSeat(
@@ -113,7 +112,6 @@ def import_the_rest() -> None:
 
 
 def main(folder: Path, scenarios: list[str]) -> int:
-    torch.set_num_threads(1)
     import_the_rest()
     for number, asked in enumerate(map(json.loads, scenarios)):
         pids = []

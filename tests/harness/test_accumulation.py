@@ -63,7 +63,7 @@ def run(names: tuple[str, ...], folder: Path) -> Told:
     """What both ranks of every scenario of these systems end with."""
     asked = scenarios_of(names)
     texts = [json.dumps({**SYSTEMS[name], "accumulate": k, "clip_norm": clip_norm}) for name, k, clip_norm in asked]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     command = [sys.executable, str(RANKS), str(folder), *texts]
     done = subprocess.run(
         command, env=environment, capture_output=True, text=True, timeout=patience_s(110), check=False

@@ -201,7 +201,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Told:
     folder = tmp_path_factory.mktemp("precision")
     asked = [(name, scaled) for name in SCENARIOS for scaled in (False, True)]
     texts = [json.dumps({**SCENARIOS[name], "scaled": scaled}) for name, scaled in asked]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     command = [sys.executable, str(RANKS), str(folder), *texts]
     done = subprocess.run(
         command, env=environment, capture_output=True, text=True, timeout=patience_s(110), check=False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -176,10 +177,15 @@ def surroundings(by_lane_s: float = 2e-4) -> LinkCosts:
     return replace(paced_costs(CHAIN.link, NUM_RANKS), gap_s=3e-4, gap_per_doubling_s=1e-4, engine=engine)
 
 
+@cache
+def fitted(by_lane_s: float = 2e-4) -> Calibrated:
+    """What is found of `surroundings`; a fit takes seconds."""
+    return fit_paced(rows_of(TRUE), chain_steps(surroundings(by_lane_s)))
+
+
 def test_what_surrounds_a_paced_link_is_found_again() -> None:
     """The loop, the wake-up, the gap, its growth, and the interpreter's time of a message by a lane."""
-    true = surroundings()
-    found = fit_paced(rows_of(TRUE), chain_steps(true)).costs
+    found = fitted().costs
     assert found.engine.wake_s == pytest.approx(1e-4, rel=0.05)
     assert found.engine.loop_s == pytest.approx(2e-3, rel=0.02)
     assert found.engine.message_s == pytest.approx(TRUE.engine.message_s, rel=0.05)
@@ -198,7 +204,7 @@ def test_a_gap_grows_with_what_a_message_takes_until_a_processor_sleeps_as_deep_
 def test_a_machines_engine_and_gaps_are_in_what_is_predicted_on_its_paced_link() -> None:
     """161 tensors of ResNet-50, one update: 1e-4 s and 1e-5 s per tensor more; and the gap and the lane of one message,
     unless it queues in the link."""
-    machine = fit_paced(rows_of(TRUE), chain_steps(surroundings()))
+    machine = fitted()
 
     def step_s(strategy: str, *known: Calibrated) -> float:
         found = predict_trial(asked(PACED, strategy), Calibration(entries=known))
@@ -220,13 +226,9 @@ def test_a_round_of_control_takes_the_interpreter_twice_as_a_message_by_a_lane_d
     assert busy_s - free_s == pytest.approx(3 * 2e-3, rel=0.05)
 
 
-def test_this_machine_is_measured_on_a_real_paced_link() -> None:
-    labs = Labs()
-    try:
-        # of one repeat a row that waited for a core would take the whole gap with it
-        found = measure_paced(labs, num_repeats=5, num_steps=2, num_rounds=1).costs
-    finally:
-        labs.close()
+def test_this_machine_is_measured_on_a_real_paced_link(labs: Labs) -> None:
+    # of one repeat a row that waited for a core would take the whole gap with it
+    found = measure_paced(labs, num_repeats=5, num_steps=2, num_rounds=1).costs
     assert found.engine.message_s > 0
     assert found.engine.update_s_per_tensor + found.engine.update_s > 0
     assert found.engine.eager_update_s(1, 0) > 0
@@ -340,7 +342,7 @@ def test_a_paced_trial_is_foretold_from_what_was_measured_beside_its_repeat(monk
     by_lane_s = iter((2e-4, 8e-4))
 
     def measured(_: TaskRunner) -> Calibrated:
-        return fit_paced(rows_of(TRUE), chain_steps(surroundings(next(by_lane_s))))
+        return fitted(next(by_lane_s))
 
     monkeypatch.setattr("harness.bench.measure_paced", measured)
     with Bench(foresees=True) as bench:

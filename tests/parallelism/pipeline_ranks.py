@@ -90,7 +90,6 @@ def train(what: str, rank: int, world: int, out: Path) -> None:
 
 
 def main(out: Path, runs: list[str]) -> int:
-    torch.set_num_threads(1)
     # What ranks would each import again: networks, the rest of torch with the first optimizer, plug-ins and systems.
     for network in ("lstm_lm", "bert_tiny"):
         model, _ = model_and_steps(network, num_steps=1, num_micro_batches=1)

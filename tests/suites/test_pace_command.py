@@ -25,7 +25,6 @@ import os, sys
 import torch
 import torch.distributed as dist
 import models  # the script's own, which has the name of a package of the project
-torch.set_num_threads(1)
 dist.init_process_group(os.environ["ASKED"])
 assert (dist.get_rank(), dist.get_world_size()) == (0, 4)
 model = torch.nn.parallel.DistributedDataParallel(models.network())
