@@ -104,8 +104,7 @@ class Core:
 
     `traffic` counts what starts. `clock` tells the time that policies see. With `shares_link` the link is asked for
     before the first message of a step goes, and given back once little of the step is left. `one_by_one`: messages
-    travel one behind the other. Apart from `ready`, which
-    another thread may call, one thread at a time.
+    travel one behind the other. One thread at a time; `ready` alone may be called by another.
     """
 
     opens: Opens
