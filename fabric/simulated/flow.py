@@ -34,7 +34,6 @@ class FlowResult:
 
     round_ends_s: tuple[Floats, ...]
     link_bytes: Floats  # [links]
-    num_solved: int  # flows whose rate was computed, repeats counted
 
     @property
     def finish_s(self) -> tuple[float, ...]:
@@ -65,18 +64,16 @@ def simulate_flows(
     """
     paths = _routes(graph, jobs, choices)
     ends: list[Floats] = [np.zeros(0)] * len(jobs)
-    solved = 0
     for members in _competing(paths):
         group, once = [jobs[member] for member in members], len(members) == 1
         table, shares = _tables(graph, group, [paths[member] for member in members], once)
-        group_ends, carried, count = _run(table, shares)
-        solved += int(count)
+        group_ends, carried = _run(table, shares)
         sent = table.size_bits * _runs_of(table)
         assert np.allclose(carried, sent, rtol=LOST), "the flow engine lost bytes"
         for place, member in enumerate(members):
             part = group_ends[table.order_first[place] : table.order_first[place + 1]]
             ends[member] = _repeated(part, jobs[member]) if once else part
-    return FlowResult(tuple(ends), _link_bytes(graph, jobs, paths), solved)
+    return FlowResult(tuple(ends), _link_bytes(graph, jobs, paths))
 
 
 def _link_bytes(graph: NetworkGraph, jobs: Sequence[TrafficJob], paths: Sequence[PathSet]) -> Floats:
@@ -286,15 +283,15 @@ def _without_outdated(progress: _Progress, size: int) -> int:
 
 
 @entry_point(allocates=True)
-def _run(table: _Table, shares: Shares) -> tuple[Floats, Floats, int]:
-    """Ends of rounds [order], bits carried per flow [flows], and how many rates were computed."""
+def _run(table: _Table, shares: Shares) -> tuple[Floats, Floats]:
+    """Ends of rounds [order], and bits carried per flow [flows]."""
     num_flows, num_jobs = len(table.size_bits), len(table.start_s)
     progress = _Progress(
         np.zeros(num_flows), np.zeros(num_flows), np.zeros(num_flows), np.zeros(num_flows), np.full(num_flows, -1.0),
         np.zeros(2 * num_flows, np.int64), np.zeros(num_jobs, np.int64), np.zeros(num_jobs, np.int64),
         np.zeros(len(table.order)), np.zeros(4 * num_flows + 16), np.zeros(4 * num_flows + 16, np.int64),
     )  # fmt: skip
-    size, solved = 0, 0
+    size = 0
     for job in range(num_jobs):
         size = _start_round(table, progress, job, table.start_s[job], size)
     while size > 0:
@@ -302,8 +299,7 @@ def _run(table: _Table, shares: Shares) -> tuple[Floats, Floats, int]:
         size, num_dirty = _take_events(table, shares, progress, size)
         num_chosen = _choose_changed(shares, progress, num_dirty)
         num_chosen = repair(shares, num_chosen)
-        solved += num_chosen
         if size + num_chosen + num_flows > len(progress.keys):
             size = _without_outdated(progress, size)
         size = _foresee(shares, progress, num_chosen, now, size)
-    return progress.ends, progress.carried, solved
+    return progress.ends, progress.carried

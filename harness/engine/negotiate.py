@@ -117,11 +117,6 @@ class Negotiation:
         """Whether a round could, if the other ranks are as far as this one."""
         return bool(self._waiting) if self._plan is None else self._num_whole > self._num_decided
 
-    @property
-    def has_next(self) -> bool:
-        """Whether a decided message waits."""
-        return bool(self._decided)
-
     def next(self) -> Message | None:
         """The next decided message, in the agreed order."""
         if not self._decided:

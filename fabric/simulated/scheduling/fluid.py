@@ -77,10 +77,9 @@ class FlowPolicy(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ScheduleResult:
-    """Ends of flows [flows], and the bits that were moved [flows]."""
+    """Ends of flows [flows]."""
 
     end_s: Floats
-    moved_bits: Floats
 
     def coflow_s(self, flows: Sequence[ScheduledFlow]) -> dict[int, float]:
         """How long each coflow took, from its first start to its last end."""
@@ -121,7 +120,7 @@ def schedule_flows(
         over = active[size[active] - moved[active] <= DONE * size[active]]
         ends[over] = now
     assert np.allclose(moved, size, rtol=1e-6), "the scheduler lost bits"
-    return ScheduleResult(ends, moved)
+    return ScheduleResult(ends)
 
 
 def allocate(paths: PathSet, capacity_bps: Floats, decision: Decision) -> Floats:
