@@ -1,7 +1,7 @@
 """Short names for methods: their plug-ins with as few parameters as tell them apart.
 
-A parameter that has one value wherever its plug-in occurs, by default too, tells no two cells apart, so
-it moves from the name to a note. What remains loses its unit suffix and gains a unit: `cycle=5 ms`.
+A parameter that has one value wherever its plug-in occurs, written down or there by default, tells no two
+cells apart, so it moves from the name to a note. What remains loses its unit suffix and gains a unit: `cycle=5 ms`.
 """
 
 from __future__ import annotations

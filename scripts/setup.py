@@ -44,7 +44,6 @@ COMPILED = {"Horovod": horovod_wheel, "DeepSpeed": deepspeed_wheel}
 GPU_DEVICES = ("/dev/nvidia0", "/dev/dxg", "/dev/kfd")
 COMMAND = """\
 #!/bin/sh
-unset PYTHONDONTWRITEBYTECODE  # as the Makefile
 exec "$(dirname -- "$(readlink -f -- "$0")")/python" -P -m suites "$@"
 """  # a shell's, because the first line of a script in Python may not be longer than 127 bytes
 OLDEST_PYTHON = (3, 11)

@@ -143,6 +143,11 @@ def test_whatever_ends_the_command_ends_all_of_the_script(number: signal.Signals
     assert "Traceback" not in started.ended().err
 
 
+def test_a_script_keeps_the_environment_that_this_project_does_not_heed() -> None:
+    words = ("-m", "suites", "pace", "--", "sh", "-c", 'echo "told: $PYTHONDONTWRITEBYTECODE"')
+    assert "told: 1\n" in Started(words, {"PYTHONDONTWRITEBYTECODE": "1"}).ended().out
+
+
 def test_a_link_whose_script_was_killed_before_it_served_ends_and_leaves_nothing(tmp_path: Path) -> None:
     """Whoever has become its parent is not the script."""
     folder = tmp_path / "link"
