@@ -189,6 +189,11 @@ class Core:
         self.traffic.send(tagged.tag, tagged.primitive, self.world)
         return Start(lane, tagged.primitive, tagged.tag)
 
+    @property
+    def is_held_back(self) -> bool:
+        """Whether the next message waits for its lane, or for what is in flight."""
+        return self._next is not None
+
     def message_on(self, lane: int) -> Message | None:
         """What is under way on `lane`."""
         own = self._underway.get(lane)

@@ -87,7 +87,7 @@ class Engine:
             compressor=compressor or strategy.compression,
             guard=self._guard,
             streams=self._streams,
-            recorder=None if strategy.sends_plain_sums else recorder,
+            recorder=recorder,
         )
         self._core = Core(
             opens=self._messages.open,

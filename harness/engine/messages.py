@@ -14,7 +14,7 @@ from time import perf_counter
 import torch
 from torch import Tensor, nn
 
-from baselines.api import Context, Message, Payload, Reduced, Segment, Serve, State
+from baselines.api import AllReduce, Context, Message, Payload, Reduced, Segment, Serve, State
 from baselines.strategy import Strategy
 from harness.engine.buffers import BufferPool, Buffers, StandingBuffers, flatten_gradients, scatter_gradients
 from harness.engine.reduction import MessageRun, Reduces, Tagged, reduce_message
@@ -23,13 +23,15 @@ from harness.engine.streams import InOrder, Streams
 from harness.precision import Guard
 from harness.trace import Recorder
 
+GRADIENT = "gradient"  # the tag of what is sent as it is
+
 
 @dataclass(slots=True, kw_only=True)
 class RankMessages:
     """The gradients and compressor states of one rank, and what is needed to reduce them.
 
     `compressor` is the strategy's, or one that does the same and is charged for it. `guard` watches scaled gradients.
-    `recorder` notes the time of compression, which plain sums have none of.
+    `recorder` notes the time of compression.
     """
 
     strategy: Strategy
@@ -46,6 +48,7 @@ class RankMessages:
     scale: float = 1.0
     shards: Shards = field(init=False)  # empty where no server steps
     num_workers: int = field(init=False)
+    sends_plain_sums: bool = field(init=False)
     _pools: defaultdict[int, BufferPool] = field(default_factory=lambda: defaultdict(BufferPool))
     _standing: StandingBuffers | None = None
     _layout: Sequence[Segment] = ()
@@ -53,6 +56,7 @@ class RankMessages:
     def __post_init__(self) -> None:
         self.shards = Shards(self.parameters, self.strategy.optimizer)
         self.num_workers = self.strategy.num_workers(self.world)
+        self.sends_plain_sums = self.strategy.sends_plain_sums
 
     def begin(self, step: int, layout: Sequence[Segment], loss_scale: float = 1.0) -> None:
         """The messages to come are of `step`, of gradients in the order of `layout`, and its loss was multiplied by
@@ -69,13 +73,49 @@ class RankMessages:
         # A pool per lane: a buffer may still be in use on its lane's stream when another lane wants one.
         return self._pools[lane] if self._standing is None else self._standing
 
-    def open(self, message: Message, lane: int) -> GradientRun:
+    def open(self, message: Message, lane: int) -> PlainSum | GradientRun:
         """The run of `message` on `lane`; nothing is done yet."""
-        return GradientRun(self, message, lane)
+        return (PlainSum if self.sends_plain_sums else GradientRun)(self, message, lane)
+
+    def gather(self, message: Message, lane: int) -> Tensor:
+        """Inside `lane`: the message's gradients as they are to be sent, a flat tensor [numel]."""
+        self.streams.wait_ready(segment.name for segment in message.segments)
+        flat = flatten_gradients(message, self.parameters, self.buffers(lane), scale=self.scale)
+        if self.guard is not None:
+            self.guard.outgoing(flat)
+        return flat
+
+    def hand_back(self, message: Message, lane: int, flat: Tensor, mean: Tensor) -> None:
+        """Inside `lane`: make `mean` [numel] the gradients; `flat` is what `gather` gave."""
+        if self.guard is not None:
+            self.guard.incoming(mean)
+        scatter_gradients(message, flat, mean, self.parameters, self.buffers(lane))
+        self.streams.mark_landed(segment.name for segment in message.segments)
+
+
+class PlainSum:
+    """A message of plain sums: the one primitive that the nulls of compression and exchange come to, without asking
+    them. Between layers, whose data drive Python's out of the caches, asking took as long as sending."""
+
+    __slots__ = ("_flat", "_lane", "_message", "_own")
+
+    def __init__(self, own: RankMessages, message: Message, lane: int) -> None:
+        self._own, self._message, self._lane = own, message, lane
+        self._flat: Tensor
+
+    def advance(self, answer: Payload | None) -> Tagged | None:
+        """The sum, or None when the mean is back in the gradients."""
+        own = self._own
+        with own.streams.lane(self._lane):
+            if answer is None:
+                self._flat = own.gather(self._message, self._lane)
+                return Tagged(AllReduce(self._flat), GRADIENT)
+            own.hand_back(self._message, self._lane, self._flat, answer[0])
+            return None
 
 
 class GradientRun:
-    """One message's run; its buffer stays on its lane's stream."""
+    """One message's run through compressor and exchange; its buffer stays on its lane's stream."""
 
     __slots__ = ("_flat", "_lane", "_message", "_own", "_run")
 
@@ -97,7 +137,7 @@ class GradientRun:
                 # Until here: gathering and scattering gradients is no codec's work.
                 self._own.recorder.add("codec", "encode" if answer is None else "decode", start_s, perf_counter())
             if reduced is not None:
-                self._finish(reduced)
+                self._own.hand_back(self._message, self._lane, self._flat, reduced.value)
             return tagged
 
     def _go_on(self, answer: Payload | None) -> tuple[Tagged | None, Reduced | None]:
@@ -113,16 +153,6 @@ class GradientRun:
 
     def _begin(self) -> None:
         own, message = self._own, self._message
-        own.streams.wait_ready(segment.name for segment in message.segments)
-        self._flat = flatten_gradients(message, own.parameters, own.buffers(self._lane), scale=own.scale)
-        if own.guard is not None:
-            own.guard.outgoing(self._flat)
+        self._flat = own.gather(message, self._lane)
         ctx = Context(own.rank, own.world, own.step, message, own.generator, num_workers=own.num_workers)
         self._run = reduce_message(own.compressor, own.strategy.exchange, self._flat, own.states, ctx)
-
-    def _finish(self, reduced: Reduced) -> None:
-        own = self._own
-        if own.guard is not None:
-            own.guard.incoming(reduced.value)
-        scatter_gradients(self._message, self._flat, reduced.value, own.parameters, own.buffers(self._lane))
-        own.streams.mark_landed(segment.name for segment in self._message.segments)

@@ -5,7 +5,8 @@ itself, as it does for torch's DDP. And nobody needs to be told of an end before
 but the main one and autograd's is involved. Those two never run at once, so there is no lock either. On a GPU all of
 them have one stream: a message is gathered as soon as its gradients are there, while those before it are on their way.
 
-A message has landed when it is looked at: at the next gradient that completes a message, or in `wait_until`.
+A message has landed when it is looked at: in `wait_until`, behind backward, which a look would hold up; or when the
+next one finds its lane taken.
 """
 
 from __future__ import annotations
@@ -71,10 +72,10 @@ class StraightSums:
             self.error = error
 
     def _go_on(self) -> None:
-        # In order of start, as the library works them off: the first that is not complete ends the look.
-        while self._held and self._held[0][2].is_completed():
-            self._land_oldest()
         self._send()
+        # In order of start, as the library works them off: the first that is not complete ends the look.
+        while self._core.is_held_back and self._held[0][2].is_completed():
+            self._land_oldest()
 
     def _send(self) -> None:
         while (actions := self._core.send()) is not None:

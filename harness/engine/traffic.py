@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import NamedTuple
 
 from torch import Tensor
 
@@ -49,10 +51,37 @@ class Traffic:
             self.count(tag, primitive.sent_bytes)
             self.count(FRAMING, primitive.framing_bytes)
             return
-        self.count(tag, bytes_sent(primitive, world))
-        self.count(FRAMING, framing_sent(primitive, world))
-        if tag != PROBE and tensor_bytes(primitive):
-            self.num_rounds += load_of(collective_of(primitive), world).num_rounds
+        match primitive:
+            case AllReduce(tensor) | AllGather(tensor) | Gather(tensor) | Broadcast(tensor):
+                sent = _sent_of(collective_of(primitive), tensor.nbytes, tensor.is_cuda, world)
+            case _:
+                num_rounds = load_of(collective_of(primitive), world).num_rounds if tensor_bytes(primitive) else 0
+                sent = Sent(bytes_sent(primitive, world), framing_sent(primitive, world), num_rounds)
+        self.count(tag, sent.payload_bytes)
+        self.count(FRAMING, sent.framing_bytes)
+        if tag != PROBE:
+            self.num_rounds += sent.num_rounds
+
+
+class Sent(NamedTuple):
+    """What a primitive sends: a mean over ranks where they send different amounts."""
+
+    payload_bytes: float
+    framing_bytes: float
+    num_rounds: int
+
+
+# Messages have the same few sizes in every step, and are counted between layers, where a call takes long.
+@lru_cache(maxsize=1024)
+def _sent_of(collective: Collective, nbytes: int, is_cuda: bool, world: int) -> Sent:
+    """Of a collective to which every rank gives a tensor of `nbytes` bytes.
+
+    Framing is gloo's, whose all-reduce and all-gather cut in two what they carry to each neighbour.
+    """
+    load = load_of(collective, world)
+    num_sends = load.num_sent * (2 if collective in (Collective.ALL_REDUCE, Collective.ALL_GATHER) else 1)
+    framing_bytes = 0.0 if is_cuda else num_sends * FRAMING_BYTES
+    return Sent(nbytes * load.sent_bytes, framing_bytes, load.num_rounds if nbytes else 0)
 
 
 def bytes_sent(primitive: Primitive, world: int) -> float:
@@ -64,7 +93,7 @@ def bytes_sent(primitive: Primitive, world: int) -> float:
     match primitive:
         case AllReduce(tensor) | AllGather(tensor) | Gather(tensor) | Broadcast(tensor):
             # Ranks of a gather or broadcast send different amounts; records take the mean, which sums to the total.
-            return tensor.nbytes * load_of(collective_of(primitive), world).sent_bytes
+            return _sent_of(collective_of(primitive), tensor.nbytes, tensor.is_cuda, world).payload_bytes
         case Transfer(send=send):
             return 0.0 if send is None else float(send.nbytes)
         case AllToAll(parts):
@@ -74,15 +103,10 @@ def bytes_sent(primitive: Primitive, world: int) -> float:
 
 
 def framing_sent(primitive: Primitive, world: int) -> float:
-    """Bytes that gloo adds, a mean over ranks as in `bytes_sent`; 0 on a GPU, where NCCL's protocol is not known.
-
-    Its all-reduce and all-gather cut in two what they carry to each neighbour.
-    """
+    """Bytes that gloo adds, a mean over ranks as in `bytes_sent`; 0 on a GPU, where NCCL's protocol is not known."""
     match primitive:
-        case AllReduce(tensor) | AllGather(tensor):
-            num_sends = 2 * load_of(collective_of(primitive), world).num_sent
-        case Gather(tensor) | Broadcast(tensor):
-            num_sends = load_of(collective_of(primitive), world).num_sent
+        case AllReduce(tensor) | AllGather(tensor) | Gather(tensor) | Broadcast(tensor):
+            return _sent_of(collective_of(primitive), tensor.nbytes, tensor.is_cuda, world).framing_bytes
         case Transfer(send=Tensor() as tensor):
             num_sends = 1.0
         case AllToAll(parts=(tensor, *_)):

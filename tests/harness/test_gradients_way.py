@@ -12,9 +12,13 @@ import pytest
 import torch
 from torch import nn
 
+from baselines.api import AllReduce
 from baselines.strategy import parse_strategy
+from harness.engine.dispatch import make_plan
 from harness.engine.engine import Engine
-from harness.engine.straight import may_queue
+from harness.engine.layout import lay_out
+from harness.engine.messages import GradientRun, PlainSum, RankMessages
+from harness.engine.straight import NUM_QUEUED, may_queue
 from harness.engine.transport import HeldByLibrary
 from harness.systems.ours import EngineSession
 from harness.trace import Recorder
@@ -43,8 +47,10 @@ class QueueOfOne:
 
     rank, world = 0, 1
     queues_sums = True
+    num_queued = 0
 
     def queue(self, tensor: torch.Tensor) -> HeldByLibrary:
+        self.num_queued += 1
         return Done()
 
     def start(self, primitive: object, lane: int, done: Callable[..., None]) -> None:
@@ -83,10 +89,9 @@ def files_of_a_step() -> set[str]:
 def test_the_page_names_every_file_that_a_gradient_meets() -> None:
     handed_on = re.findall(r"^\| `(\S+\.py)` \|", PAGE, re.MULTILINE)
     asked = {f"harness/engine/{name}" for name in ("buffers.py", "traffic.py", "streams.py")} | {"harness/trace.py"}
-    plugins = {"baselines/compression/uncompressed.py", "baselines/exchange/all_reduce.py"}
     assert len(handed_on) <= MOST_FILES
     assert all(f"`{Path(file).name}`" in PAGE for file in asked)
-    assert files_of_a_step() - VALUES == set(handed_on) - NOT_RUN | asked | plugins
+    assert files_of_a_step() - VALUES == set(handed_on) - NOT_RUN | asked
 
 
 def test_every_file_that_the_page_names_is_there() -> None:
@@ -94,6 +99,53 @@ def test_every_file_that_the_page_names_is_there() -> None:
     named = re.findall(r"`((?:harness|crossover|results|suites)/[\w/]+\.py)`", page)
     assert len(named) > 20
     assert [name for name in named if not (ROOT / name).is_file()] == []
+
+
+def test_more_messages_than_the_library_holds_go_during_backward_all_the_same() -> None:
+    num_layers = NUM_QUEUED + 10
+    model = nn.Sequential(*(nn.Linear(1, 1, bias=False) for _ in range(num_layers)))
+    strategy = parse_strategy("fixed-buckets(bucket_bytes=4, first_bucket_bytes=4)")
+    transport = QueueOfOne()
+    engine = Engine(model, strategy, transport, recorder=Recorder())
+    engine._agree_on_ready_order = lambda: None  # type: ignore[method-assign]
+    engine.begin_step()
+    model(torch.ones(1, 1)).sum().backward()
+    assert transport.num_queued == num_layers
+    engine.wait()
+    engine.close()
+
+
+@pytest.mark.parametrize("run", [PlainSum, GradientRun])
+def test_a_plain_sum_is_what_the_nulls_of_compression_and_exchange_come_to(
+    run: type[PlainSum] | type[GradientRun],
+) -> None:
+    model, strategy = nn.Linear(3, 2), parse_strategy("fixed-buckets")
+    model(torch.ones(1, 3)).sum().backward()
+    parameters = dict(model.named_parameters())
+    layout = lay_out(parameters, ["bias", "weight"])
+    own = RankMessages(
+        strategy=strategy,
+        parameters=parameters,
+        states={},
+        rank=0,
+        world=4,
+        generator=torch.Generator(),
+        compressor=strategy.compression,
+    )
+    own.begin(0, layout)
+    (message,) = make_plan(strategy.packing, layout)
+    message_run = run(own, message, 0)
+    tagged = message_run.advance(None)
+    assert tagged is not None
+    assert tagged.tag == "gradient"
+    assert isinstance(tagged.primitive, AllReduce)
+    assert torch.equal(tagged.primitive.tensor, torch.full((8,), 0.25))
+    assert message_run.advance((torch.arange(8.0),)) is None
+    assert model.bias.grad is not None
+    assert model.weight.grad is not None
+    assert torch.equal(model.bias.grad, torch.tensor([0.0, 1.0]))
+    assert torch.equal(model.weight.grad, torch.tensor([[2.0, 3.0, 4.0], [5.0, 6.0, 7.0]]))
+    assert type(own.open(message, 0)) is PlainSum
 
 
 @pytest.mark.parametrize(

@@ -79,11 +79,10 @@ def test_a_codecs_time_holds_neither_gathering_nor_scattering(monkeypatch: pytes
         run._flat, run._run = torch.zeros(1), codec()  # type: ignore[assignment]
 
     monkeypatch.setattr(messages, "perf_counter", lambda: now_s)
-    monkeypatch.setattr(messages, "scatter_gradients", lambda *_: takes(8.0))
     monkeypatch.setattr(messages.GradientRun, "_begin", begin)
-    streams = SimpleNamespace(lane=lambda number: nullcontext(), mark_landed=lambda names: None)
+    streams = SimpleNamespace(lane=lambda number: nullcontext())
     recorder = Recorder()
-    own = SimpleNamespace(recorder=recorder, guard=None, parameters={}, buffers=lambda lane: None, streams=streams)
+    own = SimpleNamespace(recorder=recorder, hand_back=lambda *_: takes(8.0), streams=streams)
     run = messages.GradientRun(own, SimpleNamespace(segments=()), 0)  # type: ignore[arg-type]
     assert run.advance(None) is not None
     assert run.advance(()) is None
