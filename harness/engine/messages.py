@@ -23,8 +23,6 @@ from harness.engine.streams import InOrder, Streams
 from harness.precision import Guard
 from harness.trace import Recorder
 
-GRADIENT = "gradient"  # the tag of what is sent as it is
-
 
 @dataclass(slots=True, kw_only=True)
 class RankMessages:
@@ -109,7 +107,7 @@ class PlainSum:
         with own.streams.lane(self._lane):
             if answer is None:
                 self._flat = own.gather(self._message, self._lane)
-                return Tagged(AllReduce(self._flat), GRADIENT)
+                return Tagged(AllReduce(self._flat), "gradient")
             own.hand_back(self._message, self._lane, self._flat, answer[0])
             return None
 

@@ -6,7 +6,7 @@ Gloo carries what lies on the CPU, and each of its sends, whatever its size, tak
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import NamedTuple
@@ -51,12 +51,7 @@ class Traffic:
             self.count(tag, primitive.sent_bytes)
             self.count(FRAMING, primitive.framing_bytes)
             return
-        match primitive:
-            case AllReduce(tensor) | AllGather(tensor) | Gather(tensor) | Broadcast(tensor):
-                sent = _sent_of(collective_of(primitive), tensor.nbytes, tensor.is_cuda, world)
-            case _:
-                num_rounds = load_of(collective_of(primitive), world).num_rounds if tensor_bytes(primitive) else 0
-                sent = Sent(bytes_sent(primitive, world), framing_sent(primitive, world), num_rounds)
+        sent = sent_by(primitive, world)
         self.count(tag, sent.payload_bytes)
         self.count(FRAMING, sent.framing_bytes)
         if tag != PROBE:
@@ -64,11 +59,30 @@ class Traffic:
 
 
 class Sent(NamedTuple):
-    """What a primitive sends: a mean over ranks where they send different amounts."""
+    """What a rank sends by a primitive, and how many rounds that is in the table of collectives."""
 
     payload_bytes: float
     framing_bytes: float
     num_rounds: int
+
+
+def sent_by(primitive: Primitive, world: int) -> Sent:
+    """What the rank that asks for `primitive` sends among `world` ranks.
+
+    Transfer and all-to-all: exactly what this rank sends, which may differ over ranks. The others: the mean over ranks
+    of the table of collectives. Serve: nothing. Framing is 0 on a GPU, where NCCL's protocol is not known.
+    """
+    match primitive:
+        case AllReduce(tensor) | AllGather(tensor) | Gather(tensor) | Broadcast(tensor):
+            # Ranks of a gather or broadcast send different amounts; records take the mean, which sums to the total.
+            return _sent_of(collective_of(primitive), tensor.nbytes, tensor.is_cuda, world)
+        case Transfer() | AllToAll():
+            parts, load = _parts_sent(primitive), load_of(collective_of(primitive), world)
+            num_sends = 1.0 if isinstance(primitive, Transfer) else load.num_sent
+            framing_bytes = num_sends * FRAMING_BYTES if parts and not parts[0].is_cuda else 0.0
+            return Sent(float(_nbytes(parts)), framing_bytes, load.num_rounds if tensor_bytes(primitive) else 0)
+        case Serve():
+            return Sent(0.0, 0.0, 0)
 
 
 # Messages have the same few sizes in every step, and are counted between layers, where a call takes long.
@@ -76,44 +90,12 @@ class Sent(NamedTuple):
 def _sent_of(collective: Collective, nbytes: int, is_cuda: bool, world: int) -> Sent:
     """Of a collective to which every rank gives a tensor of `nbytes` bytes.
 
-    Framing is gloo's, whose all-reduce and all-gather cut in two what they carry to each neighbour.
+    Gloo's all-reduce and all-gather cut in two what they carry to each neighbour.
     """
     load = load_of(collective, world)
     num_sends = load.num_sent * (2 if collective in (Collective.ALL_REDUCE, Collective.ALL_GATHER) else 1)
     framing_bytes = 0.0 if is_cuda else num_sends * FRAMING_BYTES
     return Sent(nbytes * load.sent_bytes, framing_bytes, load.num_rounds if nbytes else 0)
-
-
-def bytes_sent(primitive: Primitive, world: int) -> float:
-    """Payload bytes that the rank which asks for `primitive` sends among `world` ranks.
-
-    Transfer and all-to-all: exactly what this rank sends, which may differ over ranks. The others: the mean over ranks
-    of the table of collectives. Serve: nothing.
-    """
-    match primitive:
-        case AllReduce(tensor) | AllGather(tensor) | Gather(tensor) | Broadcast(tensor):
-            # Ranks of a gather or broadcast send different amounts; records take the mean, which sums to the total.
-            return _sent_of(collective_of(primitive), tensor.nbytes, tensor.is_cuda, world).payload_bytes
-        case Transfer(send=send):
-            return 0.0 if send is None else float(send.nbytes)
-        case AllToAll(parts):
-            return float(_nbytes(parts))
-        case Serve():
-            return 0.0
-
-
-def framing_sent(primitive: Primitive, world: int) -> float:
-    """Bytes that gloo adds, a mean over ranks as in `bytes_sent`; 0 on a GPU, where NCCL's protocol is not known."""
-    match primitive:
-        case AllReduce(tensor) | AllGather(tensor) | Gather(tensor) | Broadcast(tensor):
-            return _sent_of(collective_of(primitive), tensor.nbytes, tensor.is_cuda, world).framing_bytes
-        case Transfer(send=Tensor() as tensor):
-            num_sends = 1.0
-        case AllToAll(parts=(tensor, *_)):
-            num_sends = load_of(Collective.ALL_TO_ALL, world).num_sent
-        case _:
-            return 0.0
-    return 0.0 if tensor.is_cuda else num_sends * FRAMING_BYTES
 
 
 def bytes_received(primitive: Transfer | AllToAll) -> int:
@@ -130,7 +112,7 @@ def tensor_bytes(primitive: Primitive) -> float:
         case AllReduce(tensor) | AllGather(tensor) | Gather(tensor) | Broadcast(tensor):
             return float(tensor.nbytes)
         case Transfer() | AllToAll():
-            return max(bytes_sent(primitive, 2), bytes_received(primitive))
+            return float(max(_nbytes(_parts_sent(primitive)), bytes_received(primitive)))
         case Serve():
             return 0.0
 
@@ -143,6 +125,13 @@ _COLLECTIVES: Mapping[type[Primitive], Collective] = {
 def collective_of(primitive: Primitive) -> Collective:
     """Which collective a primitive is. Raises: KeyError for a `Serve`, of which nothing travels."""
     return _COLLECTIVES[type(primitive)]
+
+
+def _parts_sent(primitive: Transfer | AllToAll) -> Sequence[Tensor]:
+    """What this rank itself gives away."""
+    if isinstance(primitive, AllToAll):
+        return primitive.parts
+    return () if primitive.send is None else (primitive.send,)
 
 
 def _nbytes(tensors: Iterable[Tensor]) -> int:

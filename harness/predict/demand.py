@@ -36,7 +36,7 @@ from baselines.api import (
 )
 from baselines.strategy import Strategy
 from harness.engine.straight import may_queue
-from harness.engine.traffic import Planned, bytes_sent, framing_sent, tensor_bytes
+from harness.engine.traffic import Planned, sent_by, tensor_bytes
 from harness.predict.costs import LinkCosts, PredictError
 
 PROBE_ELEMENTS = 4  # a rank, so that nothing is padded
@@ -187,7 +187,7 @@ class Demands:
 
     def _price(self, primitive: Primitive, rank: int) -> Demand:
         world = self.costs.world
-        sent, framing = (of(primitive, world) if rank == 0 else 0.0 for of in (bytes_sent, framing_sent))
+        sent, framing, _ = sent_by(primitive, world) if rank == 0 else (0.0, 0.0, 0)
         if isinstance(primitive, Serve):
             elements_s = self.costs.engine.update_s_per_byte * 4 * primitive.grad.numel()
             return Demand(bytes_s=elements_s, sent_bytes=sent)

@@ -11,7 +11,7 @@ from torch import Tensor
 from baselines.api import Compressor, Context, Exchange, HasServers, Message, Reduced, Segment
 from baselines.exchange.all_reduce import RingAllReduce
 from harness.engine.reduction import MessageRun, Tagged, reduce_message
-from harness.engine.traffic import bytes_sent
+from harness.engine.traffic import sent_by
 from harness.lockstep.collectives import perform
 
 
@@ -78,7 +78,7 @@ class Ranks:
             if results:
                 return results
             primitives = [tagged.primitive for tagged in asked]
-            self.sent = [n + bytes_sent(p, self.world) for n, p in zip(self.sent, primitives, strict=True)]
+            self.sent = [n + sent_by(p, self.world).payload_bytes for n, p in zip(self.sent, primitives, strict=True)]
             answers = list(perform(primitives))
 
     def _run(self, rank: int, grad: Tensor, message: Message) -> MessageRun:

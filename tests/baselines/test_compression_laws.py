@@ -32,7 +32,7 @@ from baselines.compression.topk import TopK
 from baselines.exchange.ring import Ring
 from baselines.exchange.tree import Tree
 from baselines.sparsity import num_kept
-from harness.engine.traffic import bytes_sent
+from harness.engine.traffic import sent_by
 from harness.lockstep.collectives import perform
 
 LOSSY = [
@@ -129,7 +129,7 @@ def drive(exchange: Exchange, payloads: Sequence[Payload], how: How) -> tuple[li
             except StopIteration as end:
                 results.append(end.value)
         if asked:
-            sent.append(bytes_sent(asked[0], world))
+            sent.append(sent_by(asked[0], world).payload_bytes)
             num_transfers += isinstance(asked[0], Transfer)
             answers = list(perform(asked))
     return results, sent, num_transfers

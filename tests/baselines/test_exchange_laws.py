@@ -20,7 +20,7 @@ from baselines.exchange.tree import Tree
 from baselines.optimizer.sgd import Sgd
 from baselines.strategy import parse_strategy, why_illegal
 from baselines.text import TextError
-from harness.engine.traffic import bytes_sent
+from harness.engine.traffic import sent_by
 from harness.lockstep.collectives import DisagreementError, perform
 
 SEEDS = st.integers(0, 2**31 - 1)
@@ -50,7 +50,7 @@ def drive(exchange: Exchange, tensors: Sequence[Tensor]) -> Driven:
                 driven.totals.append(end.value.parts[0][0])
         if asked:
             driven.rounds[type(asked[0]).__name__] += 1
-            driven.sent = [n + bytes_sent(p, world) for n, p in zip(driven.sent, asked, strict=True)]
+            driven.sent = [n + sent_by(p, world).payload_bytes for n, p in zip(driven.sent, asked, strict=True)]
             answers = list(perform(asked))
     return driven
 

@@ -19,7 +19,7 @@ from baselines.compression.error_feedback import ErrorFeedback
 from baselines.compression.onebit_adam import OnebitAdam
 from baselines.exchange.parameter_server import ParameterServer
 from baselines.strategy import StrategyError, parse_strategy
-from harness.engine.traffic import bytes_sent
+from harness.engine.traffic import sent_by
 from harness.lockstep.ranks import Lockstep, replicas
 
 Array = npt.NDArray[np.float64]
@@ -243,7 +243,7 @@ class Counting(ParameterServer):
             except StopIteration as end:
                 return end.value  # type: ignore[no-any-return]
             if rank == 0:
-                self.sent.append(bytes_sent(primitive, world))
+                self.sent.append(sent_by(primitive, world).payload_bytes)
             answer = yield primitive
 
 

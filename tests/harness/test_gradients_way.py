@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from baselines.api import AllReduce
-from baselines.strategy import parse_strategy
+from baselines.strategy import Strategy, parse_strategy
 from harness.engine.dispatch import make_plan
 from harness.engine.engine import Engine
 from harness.engine.layout import lay_out
@@ -60,11 +60,17 @@ class QueueOfOne:
         """Nothing is held."""
 
 
+def engine_of_one(model: nn.Module, strategy: Strategy, transport: QueueOfOne) -> Engine:
+    """An engine that has nobody to agree with on the order after its first step."""
+    engine = Engine(model, strategy, transport, recorder=Recorder())
+    engine._agree_on_ready_order = lambda: None  # type: ignore[method-assign]
+    return engine
+
+
 def files_of_a_step() -> set[str]:
     """The project's files whose functions run in one step of plain sums, its layout settled."""
     model, strategy = nn.Linear(3, 2), parse_strategy("fixed-buckets")
-    engine = Engine(model, strategy, QueueOfOne(), recorder=Recorder())
-    engine._agree_on_ready_order = lambda: None  # type: ignore[method-assign]  # a broadcast, after the first step alone
+    engine = engine_of_one(model, strategy, QueueOfOne())
     session = EngineSession(model, strategy.optimizer, engine)
     session.backward(model(torch.ones(1, 3)).sum())
     seen = set()
@@ -106,8 +112,7 @@ def test_more_messages_than_the_library_holds_go_during_backward_all_the_same() 
     model = nn.Sequential(*(nn.Linear(1, 1, bias=False) for _ in range(num_layers)))
     strategy = parse_strategy("fixed-buckets(bucket_bytes=4, first_bucket_bytes=4)")
     transport = QueueOfOne()
-    engine = Engine(model, strategy, transport, recorder=Recorder())
-    engine._agree_on_ready_order = lambda: None  # type: ignore[method-assign]
+    engine = engine_of_one(model, strategy, transport)
     engine.begin_step()
     model(torch.ones(1, 1)).sum().backward()
     assert transport.num_queued == num_layers
