@@ -11,11 +11,13 @@ from PIL import Image
 from synthetic_records import absent, quick_suite
 
 from analysis.figures import draw_all, drawings
-from analysis.plots import overview
+from analysis.plots import overview, throughput
 from analysis.report import render_page, write_all
 from analysis.summary import NoRecordsError
 from results.record import Record, Status
 from suites.reports import summary_of
+
+LEFT_OF_SPEED_UPS = 0.83  # of the axis; behind it they are written
 
 
 @pytest.fixture(scope="module")
@@ -159,6 +161,15 @@ def test_systems_without_a_ratio_come_last_in_the_overview(records: list[Record]
     assert figure is not None
     names = [label.get_text().replace("\n", "") for label in figure.axes[0].get_yticklabels()]
     assert names[-1].replace(" ", "") == lost.replace(" ", "")
+
+
+def test_no_dot_of_a_repeat_lies_under_a_speed_up(records: list[Record]) -> None:
+    one = summary_of(records).settings[0]
+    first, *others = one.cells
+    far = 1.5 * max(cell.samples_per_s.high for cell in one.cells)
+    stretched = replace(one, cells=(replace(first, repeat_samples_per_s=(far,)), *others))
+    figure = throughput(stretched, {cell.label: "black" for cell in one.cells})
+    assert figure.axes[0].transLimits.transform((far, 0))[0] < LEFT_OF_SPEED_UPS
 
 
 def test_every_figure_of_a_page_is_png_and_names_its_records(written: tuple[list[Path], Path]) -> None:
