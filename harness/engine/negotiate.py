@@ -4,8 +4,10 @@ A cycle: every rank sends the set of its ready gradients to rank 0 (one byte a p
 asks the policies about what is ready everywhere and broadcasts a window of decisions. A rank
 takes part when it has ready but undecided gradients (of a plan: a whole message of them, since no part
 of one can go), the link is free and the cycle time is over,
-or at once when its backward is complete: nothing more can join. Both parts are primitives that the
-core starts on the control lane, and count as bytes under the tag `control`.
+or at once when its backward is complete: nothing more can join. Where a packing looks at what is ready, a rank that
+expects its last gradient within a round's time, by the step before, takes part when it is there: else that gradient
+would need a round of its own, behind backward. Both parts are primitives that the core starts on the control lane, and
+count as bytes under the tag `control`.
 
 An order that may change is decided some messages ahead (`LookAhead`, or the ordering's credit): a round under way takes
 milliseconds behind the data of messages in flight, and lanes should not wait for it. A rank takes part as soon as what
@@ -19,6 +21,7 @@ import threading
 from array import array
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
+from statistics import median
 from time import perf_counter
 
 import torch
@@ -72,6 +75,11 @@ class Negotiation:
         )
         limit_bytes = min(int(LARGEST_SHARE * sum(segment.nbytes for segment in segments)), LARGEST_NUMBER)
         self._ahead: LookAhead = LookAhead(limit_bytes, 0 if before is None else before._ahead.nbytes)
+        # When gradients came, and how long rounds took; how long both took in the step before.
+        self._first_s = self._last_s = 0.0
+        self._rounds_s: list[float] = []
+        self._backward_s: float = 0.0 if before is None else before._last_s - before._first_s
+        self._round_s: float = 0.0 if before is None or not before._rounds_s else median(before._rounds_s)
         self._credit_bytes = credit_of(strategy.ordering)
         self._ready = bytearray(len(segments))  # written by the main thread
         self._waiting: set[str] = set()
@@ -102,8 +110,9 @@ class Negotiation:
 
         The first cycle comes after half a pause: the mean wait for a clock that always runs."""
         with self._lock:
+            self._last_s = self._clock()
             if not any(self._ready):
-                self._next_cycle_s = self._clock() + self.look_again_s / 2
+                self._first_s, self._next_cycle_s = self._last_s, self._last_s + self.look_again_s / 2
             self._ready[index] = 1
             if self._plan is None:
                 self._waiting.add(self._segments[index].name)
@@ -142,8 +151,11 @@ class Negotiation:
         complete = all(self._ready)
         if self._cycle is not None or not self._could_decide or self._is_too_early(complete):
             return None
-        if now_s < self._next_cycle_s and not complete:
-            return self._next_cycle_s - now_s
+        begin_s = self._next_cycle_s
+        if self._strategy.ordering.rank_invariant:
+            begin_s = max(begin_s, self._with_the_last(now_s))
+        if now_s < begin_s and not complete:
+            return begin_s - now_s
         self._cycle = self._talk(now_s)
         return next(self._cycle)
 
@@ -159,6 +171,11 @@ class Negotiation:
             used_bytes = self._queued_bytes + sum(message.nbytes for message in self._in_flight)
             return used_bytes > CREDIT_USED * self._credit_bytes
         return self._queued_bytes > self._ahead.nbytes
+
+    def _with_the_last(self, now_s: float) -> float:
+        """When a round begins at the latest that waits for the last gradient; now, if that one is not near."""
+        due_s = self._first_s + self._backward_s
+        return due_s + self._round_s if abs(due_s - now_s) < self._round_s else now_s
 
     def answered(self, answer: Payload) -> Primitive | None:
         """A control primitive completed; the cycle's next one, if any."""
@@ -189,7 +206,9 @@ class Negotiation:
         if had_waiting and not was_dry:
             window_bytes = sum(message.nbytes for message in window)
             self._ahead.learn(self._started_bytes - started_bytes, window_bytes, self._is_dry)
-        self.cycles_s.append((now_s, self._clock()))
+        end_s = self._clock()
+        self.cycles_s.append((now_s, end_s))
+        self._rounds_s.append(end_s - now_s)
         self.look_again_s = int(decisions[0]) * 1e-6
         # From the cycle's start, not its end: the clock ticks at the asked rate however long a round takes.
         self._next_cycle_s = now_s + self.look_again_s

@@ -133,6 +133,8 @@ class TimedStep:
     def run(self) -> TimedStep:
         while self._events:
             self.now_s, _, act = heapq.heappop(self._events)
+            for rank in self.ranks:
+                rank.now_s = self.now_s
             act()
             for rank in self.ranks:
                 self._act(rank)
