@@ -36,10 +36,10 @@ from harness.engine.link_turns import LinkTurns
 from harness.engine.messages import RankMessages
 from harness.engine.negotiate import Negotiation
 from harness.engine.reduction import Reduces, Tagged
-from harness.engine.straight import NUM_QUEUED, StraightSums, may_queue
+from harness.engine.straight import NUM_QUEUED, StraightSums
 from harness.engine.streams import InOrder, streams_for
 from harness.engine.traffic import PROBE, Traffic
-from harness.engine.transport import CONTROL, QueuesSums, Transport
+from harness.engine.transport import CONTROL, QueuesSums, Transport, may_queue
 from harness.precision import Guard
 from harness.trace import Recorder
 from results.record import Adapted

@@ -17,23 +17,15 @@ from time import perf_counter
 
 from torch import Tensor
 
-from baselines.api import AllReduce, UpdatePoint
-from baselines.strategy import Strategy
+from baselines.api import AllReduce
 from harness.engine.core import Action, Core, Landed, Start
 from harness.engine.dispatch import StaticDispatch
 from harness.engine.negotiate import Negotiation
 from harness.engine.streams import Streams
-from harness.engine.transport import GLOO_AT_ONCE, HeldByLibrary, QueuesSums
+from harness.engine.transport import HeldByLibrary, QueuesSums
 from harness.trace import Recorder
 
 NUM_QUEUED = 64  # messages that the library holds at most; more would only keep their buffers
-
-
-def may_queue(strategy: Strategy) -> bool:
-    """Whether its messages can wait in a library: one sum each, in an order known beforehand, as many side by side as
-    gloo has, and nobody waits for one of them alone. A layer that does could not look past an older one under way."""
-    waits_for_all = strategy.update_point is UpdatePoint.AFTER_ALL
-    return waits_for_all and strategy.sums_in_known_order and strategy.ordering.depth == GLOO_AT_ONCE
 
 
 class StraightSums:

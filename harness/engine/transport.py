@@ -3,6 +3,7 @@
 A group per lane: messages that are in flight together never share a group, so the rounds of one
 cannot be taken for the rounds of another, whatever the timing on other ranks. Messages of one round
 each, begun in one order by all ranks, may share one. Control messages have a group of their own.
+Where one thread begins everything, the default group carries it all, as it does for torch's DDP.
 """
 
 from __future__ import annotations
@@ -17,7 +18,18 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import AllgatherOptions, AllreduceOptions, BroadcastOptions, GatherOptions
 
-from baselines.api import AllGather, AllReduce, AllToAll, Broadcast, Gather, Payload, Primitive, Serve, Transfer
+from baselines.api import (
+    AllGather,
+    AllReduce,
+    AllToAll,
+    Broadcast,
+    Gather,
+    Payload,
+    Primitive,
+    Serve,
+    Transfer,
+    UpdatePoint,
+)
 from baselines.strategy import Strategy
 from crossover.arbiter.scheduling import short_slices
 from fabric.paced import PACED
@@ -30,6 +42,13 @@ CONTROL = -1
 # As torch makes them: to return at once, and with rank 0 as the root.
 _SUM, _GATHER_ALL, _GATHER, _BROADCAST = AllreduceOptions(), AllgatherOptions(), GatherOptions(), BroadcastOptions()
 GLOO_AT_ONCE = 2  # operations of one group that gloo carries out side by side; the others wait in their order
+
+
+def may_queue(strategy: Strategy) -> bool:
+    """Whether its messages can wait in a library: one sum each, in an order known beforehand, as many side by side as
+    gloo has, and nobody waits for one of them alone. A layer that does could not look past an older one under way."""
+    waits_for_all = strategy.update_point is UpdatePoint.AFTER_ALL
+    return waits_for_all and strategy.sums_in_known_order and strategy.ordering.depth == GLOO_AT_ONCE
 
 
 def backends_for(devices: Collection[Device]) -> str:
@@ -88,8 +107,10 @@ class ProcessGroupTransport:
     are of these alone, ascending, which all make them; `rank` counts among them. `in_time`: the library's threads get
     ahead of computation, which negotiated messages need and which holds computation up. `in_order`: all ranks start the
     primitives of all lanes in one order, so lanes share a group, which carries the next one as soon as it has carried
-    one. Tensors are `size_scale` times smaller than what they stand for; rounds of control are not, and take a paced
-    link for so much less.
+    one. `by_one_thread`: moreover only one thread at a time starts them, so on gloo there is one group for everything,
+    the default one where all ranks take part. For a group has a thread that wakes a hundred times per second, used or
+    not, and computation makes way for it. Tensors are `size_scale` times smaller than what they stand for; rounds of
+    control are not, and take a paced link for so much less.
     Raises: RuntimeError from torch when a peer is gone; it reaches `done`.
     """
 
@@ -101,6 +122,7 @@ class ProcessGroupTransport:
         ranks: Sequence[int] | None = None,
         in_time: bool = True,
         in_order: bool = False,
+        by_one_thread: bool = False,
         size_scale: int = 1,
     ) -> None:
         self._ranks = tuple(range(dist.get_world_size()) if ranks is None else ranks)
@@ -109,17 +131,23 @@ class ProcessGroupTransport:
         with short_slices() if in_time else nullcontext():
             self._is_paced = dist.get_backend() == PACED
             # gloo's threads are made here and inherit this thread's scheduling.
-            own = [self._new_group(ranks, timeout) for _ in range(1 if in_order else num_lanes)]
-            self._groups = {lane: own[lane % len(own)] for lane in range(num_lanes)}
-            if self._is_paced:
-                whole = dist.group.WORLD
-                assert isinstance(whole, CarriedGroup), "a paced link without its group"
-                self._groups[CONTROL] = self._new_group(ranks, timeout, PACED, whole.pacing.at_full_size(size_scale))
+            if by_one_thread and dist.get_backend() == dist.Backend.GLOO:
+                own = [_whole() if ranks is None else self._new_group(ranks, timeout)]
+                control = own[0]
             else:
-                self._groups[CONTROL] = self._new_group(ranks, timeout, "gloo")
+                own = [self._new_group(ranks, timeout) for _ in range(1 if in_order else num_lanes)]
+                control = self._control_group(ranks, timeout, size_scale)
+        self._groups = {CONTROL: control} | {lane: own[lane % len(own)] for lane in range(num_lanes)}
         # A transfer has no future to be told by, so a thread waits for it; one per lane, since each lane has one under
         # way.
         self._waiting = ThreadPoolExecutor(max_workers=max(1, num_lanes), thread_name_prefix="transfer")
+
+    def _control_group(self, ranks: Sequence[int] | None, timeout: timedelta, size_scale: int) -> dist.ProcessGroup:
+        if not self._is_paced:
+            return self._new_group(ranks, timeout, "gloo")
+        whole = _whole()
+        assert isinstance(whole, CarriedGroup), "a paced link without its group"
+        return self._new_group(ranks, timeout, PACED, whole.pacing.at_full_size(size_scale))
 
     def _new_group(
         self, ranks: Sequence[int] | None, timeout: timedelta, backend: str | None = None, options: Pacing | None = None
@@ -132,14 +160,20 @@ class ProcessGroupTransport:
 
     @classmethod
     def of(
-        cls, strategy: Strategy, *, ranks: Sequence[int] | None = None, size_scale: int = 1
+        cls,
+        strategy: Strategy,
+        *,
+        ranks: Sequence[int] | None = None,
+        size_scale: int = 1,
+        shares_link: bool = False,
     ) -> ProcessGroupTransport:
-        """With the lanes that the messages of `strategy` need."""
+        """With the lanes that the messages of `strategy` need; with `shares_link` other threads start them too."""
         return cls(
             strategy.ordering.depth,
             ranks=ranks,
             in_time=not strategy.sums_in_known_order,
             in_order=strategy.sums_one_by_one,
+            by_one_thread=may_queue(strategy) and not shares_link,
             size_scale=size_scale,
         )
 
@@ -255,6 +289,11 @@ class ProcessGroupTransport:
     def close(self) -> None:
         """Wait for transfers under way and end their threads; the groups end with the default group."""
         self._waiting.shutdown(wait=True)
+
+
+def _whole() -> dist.ProcessGroup:
+    assert dist.group.WORLD is not None, "a transport is made once the default group is there"
+    return dist.group.WORLD
 
 
 def _answer(transfer: Transfer) -> Payload:

@@ -35,8 +35,8 @@ from baselines.api import (
     servers_of,
 )
 from baselines.strategy import Strategy
-from harness.engine.straight import may_queue
 from harness.engine.traffic import Planned, sent_by, tensor_bytes
+from harness.engine.transport import may_queue
 from harness.predict.costs import LinkCosts, PredictError
 
 PROBE_ELEMENTS = 4  # a rank, so that nothing is padded

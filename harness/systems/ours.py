@@ -36,8 +36,10 @@ class Ours:
         return None
 
     def prepare(self, model: nn.Module, seat: RankSeat) -> Session:
-        """An engine on groups of its own, one per lane. Raises: ValueError for scaled losses with local steps."""
-        transport = ProcessGroupTransport.of(seat.strategy, size_scale=seat.size_scale)
+        """An engine on the groups that its strategy needs. Raises: ValueError for scaled losses with local steps."""
+        transport = ProcessGroupTransport.of(
+            seat.strategy, size_scale=seat.size_scale, shares_link=seat.link is not None
+        )
         scales_loss = seat.precision.scales_loss
         engine = Engine(
             model,

@@ -18,8 +18,8 @@ from harness.engine.dispatch import make_plan
 from harness.engine.engine import Engine
 from harness.engine.layout import lay_out
 from harness.engine.messages import GradientRun, PlainSum, RankMessages
-from harness.engine.straight import NUM_QUEUED, may_queue
-from harness.engine.transport import HeldByLibrary
+from harness.engine.straight import NUM_QUEUED
+from harness.engine.transport import HeldByLibrary, may_queue
 from harness.systems.ours import EngineSession
 from harness.trace import Recorder
 

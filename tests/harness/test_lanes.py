@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
 from clocked_link import LINK, ClockedLink, virtual_world
 
 from baselines.api import AllReduce, Message, Payload, Segment
@@ -66,6 +68,33 @@ def test_lanes_of_one_order_follow_each_other_on_the_link(in_order: bool, landed
         transport.close()
     alone_s = LINK.seconds(Collective.ALL_REDUCE, 4 * MEGABYTE)
     assert landed_s == pytest.approx([units * alone_s for units in landed])
+
+
+@pytest.mark.parametrize(
+    ("text", "shares_link", "makes_groups"),
+    [
+        ("fixed-buckets", False, False),
+        ("fixed-buckets", True, True),  # the link's turns come on another thread
+        ("unfused+at-pre-hook", False, True),
+        ("tensor-fusion", False, True),
+    ],
+)
+def test_sums_begun_by_one_thread_need_no_group_but_the_default_one(
+    text: str, shares_link: bool, makes_groups: bool
+) -> None:
+    """Each group of gloo has a thread that wakes a hundred times per second, whether or not it is used."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        before = num_loops()
+        transport = ProcessGroupTransport.of(parse_strategy(text), shares_link=shares_link)
+        assert (num_loops() > before) == makes_groups
+        transport.close()
+    finally:
+        dist.destroy_process_group()
+
+
+def num_loops() -> int:
+    return sum((task / "comm").read_text().strip() == "gloo_tcp_loop" for task in Path("/proc/self/task").iterdir())
 
 
 def test_on_the_virtual_clock_a_gap_passes_while_the_one_before_is_carried() -> None:
