@@ -113,8 +113,13 @@ class Message:
     nbytes: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "numel", sum([segment.stop - segment.start for segment in self.segments]))
-        object.__setattr__(self, "nbytes", sum([segment.nbytes for segment in self.segments]))
+        numel = nbytes = 0
+        for segment in self.segments:
+            own = segment.stop - segment.start
+            numel += own
+            nbytes += own * segment.itemsize
+        object.__setattr__(self, "numel", numel)
+        object.__setattr__(self, "nbytes", nbytes)
 
     @property
     def priority(self) -> int:

@@ -31,6 +31,8 @@ class CarriedGroup(dist.ProcessGroup):
     def __init__(self, name: str, rank: int, size: int, pacing: Pacing, inner: dist.ProcessGroup | None) -> None:
         super().__init__(rank, size)  # type: ignore[call-arg]
         self.pacing = pacing
+        # Kept here: torch's own `rank()` and `size()` take 3 µs each, which a small message asks for several times.
+        self._own_rank, self._num_ranks = rank, size
         self._name, self._inner = name, inner
         self._link, self._number = pacing.link.among(size), next(_numbers)
         self._to_send: deque[tuple[Both, Callable[[], dist.Work]]] = deque()
@@ -108,8 +110,8 @@ class CarriedGroup(dist.ProcessGroup):
     ) -> None:
         work_s = self._link.seconds(collective, num_bytes)
         sent = self.pacing.traffic
-        sent.num_messages += self.size() > 1
-        sent.num_bytes += load_of(collective, self.size()).sent_bytes * num_bytes
+        sent.num_messages += self._num_ranks > 1
+        sent.num_bytes += load_of(collective, self._num_ranks).sent_bytes * num_bytes
         sent.link_s += work_s
         if on is None or not on.is_cuda:
             self.pacing.carrier.carry(flow, work_s, paid)
@@ -129,5 +131,5 @@ class CarriedGroup(dist.ProcessGroup):
         self._starting.submit(pay)
 
     def _check_root(self, root: int, what: str) -> None:
-        if self._inner is None and root != self.rank():
+        if self._inner is None and root != self._own_rank:
             raise refusal(f"{what} from rank {root}")

@@ -14,31 +14,27 @@ from torch import Tensor
 
 from fabric.cluster import FabricError
 
-_KNOWN = ("SUM", "PRODUCT", "AVG", "MIN", "MAX", "BAND", "BOR")  # the last five leave equal tensors as they are
+# The last five leave equal tensors as they are. Looked up once: torch's operations are slow to come by.
+_KNOWN = {name: getattr(dist.ReduceOp, name) for name in ("SUM", "PRODUCT", "AVG", "MIN", "MAX", "BAND", "BOR")}
 
 
-def reduced(tensors: Sequence[Tensor], operation: object, world: int) -> None:
-    """Each tensor becomes the reduction of `world` tensors like it. `check_reduction` says which are known."""
-    name = _name_of(operation)
+def reduced(tensors: Sequence[Tensor], known: str, world: int) -> None:
+    """Each tensor becomes the reduction `known`, as `known_reduction` names it, of `world` tensors like it."""
     for tensor in tensors:
-        if name == "SUM":
+        if known == "SUM":
             # In place and by arithmetic: no peers' copies are made, so a world of any size costs the same.
             tensor.mul_(world)
-        elif name == "PRODUCT":
+        elif known == "PRODUCT":
             tensor.pow_(world)
 
 
-def check_reduction(operation: object, world: int) -> None:
-    """Raises: FabricError for an operation whose result is not known."""
-    if _name_of(operation) not in _KNOWN:
-        raise FabricError(
-            f"what {operation} of {world} equal tensors is, virtual peers do not know; use SUM or real ranks"
-        )
-
-
-def _name_of(operation: object) -> str:
-    """`ReduceOp` compares equal to its members but is none of them."""
-    return next((name for name in _KNOWN if operation == getattr(dist.ReduceOp, name)), "")
+def known_reduction(operation: object, world: int) -> str:
+    """The name of `operation` among `world` equal tensors. Raises: FabricError for one whose result is not known."""
+    # `ReduceOp` compares equal to its members but is none of them.
+    for name, known in _KNOWN.items():
+        if operation == known:
+            return name
+    raise FabricError(f"what {operation} of {world} equal tensors is, virtual peers do not know; use SUM or real ranks")
 
 
 def check_copies(outputs: Sequence[Tensor], source: Tensor, rank: int) -> None:

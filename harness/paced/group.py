@@ -90,7 +90,7 @@ class PacedGroup(CarriedGroup):
 
     def reduce(self, tensors: list[Tensor], opts: Any) -> PacedWork:
         """To one root; with virtual peers the other ranks' tensors stay as they are."""
-        is_root = opts.rootRank == self.rank()
+        is_root = opts.rootRank == self._own_rank
         return self._reduce(Collective.REDUCE, tensors, opts, lambda inner: inner.reduce(tensors, opts), keeps=is_root)
 
     def _reduce(
@@ -102,14 +102,13 @@ class PacedGroup(CarriedGroup):
         *,
         keeps: bool = True,
     ) -> PacedWork:
-        if self._inner is None:
-            equal_peers.check_reduction(opts.reduceOp, self.size())
+        known = "" if self._inner is not None else equal_peers.known_reduction(opts.reduceOp, self._num_ranks)
         return self._run(
             collective,
             _nbytes(tensors),
             tensors,
             on=tensors[0],
-            virtually=lambda: equal_peers.reduced(tensors if keeps else [], opts.reduceOp, self.size()),
+            virtually=lambda: equal_peers.reduced(tensors if keeps else [], known, self._num_ranks),
             really=really,
         )
 
@@ -161,7 +160,7 @@ class PacedGroup(CarriedGroup):
         pairs = list(zip(outputs, inputs, strict=True))
         if self._inner is None:
             for parts, source in pairs:
-                equal_peers.check_copies(parts, source, self.rank())
+                equal_peers.check_copies(parts, source, self._own_rank)
         return self._run(
             Collective.ALL_GATHER,
             _nbytes(inputs),
@@ -174,7 +173,7 @@ class PacedGroup(CarriedGroup):
     def gather(self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any) -> PacedWork:
         """To one root, which alone has `outputs` [1][ranks]."""
         if self._inner is None and outputs:
-            equal_peers.check_copies(outputs[0], inputs[0], self.rank())
+            equal_peers.check_copies(outputs[0], inputs[0], self._own_rank)
         return self._run(
             Collective.GATHER,
             _nbytes(inputs),
@@ -192,7 +191,7 @@ class PacedGroup(CarriedGroup):
             _nbytes(outputs),
             outputs,
             on=outputs[0],
-            virtually=lambda: outputs[0].copy_(inputs[0][self.rank()]),
+            virtually=lambda: outputs[0].copy_(inputs[0][self._own_rank]),
             really=lambda inner: inner.scatter(outputs, inputs, opts),
         )
 
@@ -230,7 +229,7 @@ class PacedGroup(CarriedGroup):
         """One tensor each way, cut at `input_splits` and `output_splits` (empty: equal parts) of the first dimension.
         Raises: FabricError among virtual peers."""
         sizes = [
-            _split_bytes(tensor, splits, self.size())
+            _split_bytes(tensor, splits, self._num_ranks)
             for tensor, splits in ((source, input_splits), (output, output_splits))
         ]
         return self._all_to_all(
@@ -250,7 +249,7 @@ class PacedGroup(CarriedGroup):
         """`sizes` are bytes to and from each rank; a link carries both ways at once, so the fuller one counts."""
         if self._inner is None:
             raise refusal("an all-to-all, in which each rank gets another part")
-        busiest = max(sum(of_rank) - of_rank[self.rank()] for of_rank in sizes)
+        busiest = max(sum(of_rank) - of_rank[self._own_rank] for of_rank in sizes)
         return self._run(Collective.ALL_TO_ALL, busiest, answer, on=on, virtually=lambda: None, really=really)
 
     def barrier(self, opts: Any = _BARRIER) -> PacedWork:
@@ -303,7 +302,7 @@ class PacedGroup(CarriedGroup):
         return self._inner.recv_anysource(tensors, tag)
 
     def _parts(self, whole: Tensor) -> list[Tensor]:
-        return list(whole.view(-1).chunk(self.size()))
+        return list(whole.view(-1).chunk(self._num_ranks))
 
     # Names that torch before 2.13 calls the same operations by.
     _allgather_base = all_gather_single

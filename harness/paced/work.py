@@ -51,23 +51,23 @@ class Both:
         devices: list[int | str | torch.device] = [] if on is None or on.device.type == "cpu" else [on.device]
         self.future: torch.futures.Future[Any] = torch.futures.Future(devices=devices)
         self._answer, self._lock = answer, threading.Lock()
-        self._missing = {"carried", "paid"}
+        self._num_missing = 2  # to be carried, and to be paid
 
     def carried(self, error: Exception | None) -> None:
-        """The operation has run, or failed with `error`."""
-        self._settle("carried", error)
+        """The operation has run, or failed with `error`; told once."""
+        self._settle(error)
 
     def paid(self, error: FabricError | None) -> None:
-        """The link has carried it, or is lost with `error`."""
-        self._settle("paid", error)
+        """The link has carried it, or is lost with `error`; told once."""
+        self._settle(error)
 
-    def _settle(self, part: str, error: Exception | None) -> None:
+    def _settle(self, error: Exception | None) -> None:
         with self._lock:
-            if part not in self._missing:
+            if self._num_missing == 0:
                 return  # an error has been told already
             # After an error nothing is missing any more, so the other part's news is not told.
-            self._missing = set() if error is not None else self._missing - {part}
-            complete = not self._missing
+            self._num_missing = 0 if error is not None else self._num_missing - 1
+            complete = self._num_missing == 0
         if error is not None:
             self.future.set_exception(error)
         elif complete:
