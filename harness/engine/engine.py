@@ -39,7 +39,7 @@ from harness.engine.reduction import Reduces, Tagged
 from harness.engine.straight import NUM_QUEUED, StraightSums
 from harness.engine.streams import InOrder, streams_for
 from harness.engine.traffic import PROBE, Traffic
-from harness.engine.transport import CONTROL, QueuesSums, Transport, may_queue
+from harness.engine.transport import CONTROL, QueuesSums, Transport
 from harness.precision import Guard
 from harness.trace import Recorder
 from results.record import Adapted
@@ -53,7 +53,10 @@ class EngineError(RuntimeError):
 
 class Engine:
     """Reduces the gradients of `model` over the ranks of `transport`, as `strategy` decides; `compressor` does what the
-    strategy's does and takes its time for it."""
+    strategy's does and takes its time for it.
+
+    Raises: ValueError for `link` turns beside a transport in which sums queue up.
+    """
 
     def __init__(
         self,
@@ -74,8 +77,7 @@ class Engine:
         self._generator = rank_generator(seed, transport.rank)
         self._num_before = 0  # steps of the run that a checkpoint goes on from
         self._overflowed: bool | None = None  # of the present step, None until ranks agree
-        # Link turns hold a message back before it starts, which a sum in the library's queue cannot be.
-        straight = _straight(strategy, transport) if link is None else None
+        straight = _straight(transport, shares_link=link is not None)
         self._streams = streams_for(self.parameters, strategy.ordering.depth if straight is None else 1)
         self._messages = RankMessages(
             strategy=strategy,
@@ -389,8 +391,11 @@ def _look(graph: ModuleGraph, own: Sequence[str], _: nn.Module, __: object, outp
         graph.layer(own, output)
 
 
-def _straight(strategy: Strategy, transport: object) -> QueuesSums | None:
-    """`transport` where messages may queue up in it."""
-    if not (may_queue(strategy) and isinstance(transport, QueuesSums)):
+def _straight(transport: Transport, *, shares_link: bool) -> QueuesSums | None:
+    """`transport` if sums may queue up in it, as was decided when it was made."""
+    if not (isinstance(transport, QueuesSums) and transport.queues_sums):
         return None
-    return transport if transport.queues_sums else None
+    if shares_link:
+        # Turns hold a message back before it starts, which a sum in the library's queue cannot be.
+        raise ValueError("jobs take turns on the link, so sums cannot queue up; make the transport with shares_link")
+    return transport

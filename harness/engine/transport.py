@@ -107,10 +107,10 @@ class ProcessGroupTransport:
     are of these alone, ascending, which all make them; `rank` counts among them. `in_time`: the library's threads get
     ahead of computation, which negotiated messages need and which holds computation up. `in_order`: all ranks start the
     primitives of all lanes in one order, so lanes share a group, which carries the next one as soon as it has carried
-    one. `by_one_thread`: moreover only one thread at a time starts them, so on gloo there is one group for everything,
-    the default one where all ranks take part. For a group has a thread that wakes a hundred times per second, used or
-    not, and computation makes way for it. Tensors are `size_scale` times smaller than what they stand for; rounds of
-    control are not, and take a paced link for so much less.
+    one. `by_one_thread`: moreover only one thread at a time starts them, so sums may queue up in the library. On gloo
+    there is one group for everything then, the default one where all ranks take part: a group has a thread that wakes a
+    hundred times per second, used or not, and computation makes way for it. Tensors are `size_scale` times smaller than
+    what they stand for; rounds of control are not, and take a paced link for so much less.
     Raises: RuntimeError from torch when a peer is gone; it reaches `done`.
     """
 
@@ -128,6 +128,8 @@ class ProcessGroupTransport:
         self._ranks = tuple(range(dist.get_world_size()) if ranks is None else ranks)
         self.rank, self.world = self._ranks.index(dist.get_rank()), len(self._ranks)
         timeout = timedelta(seconds=timeout_s)
+        # gloo carries out two operations of a group at once; a paced link one, and leaves no pause behind it.
+        self.queues_sums = by_one_thread and dist.get_backend() in (dist.Backend.GLOO, PACED)
         with short_slices() if in_time else nullcontext():
             self._is_paced = dist.get_backend() == PACED
             # gloo's threads are made here and inherit this thread's scheduling.
@@ -176,12 +178,6 @@ class ProcessGroupTransport:
             by_one_thread=may_queue(strategy) and not shares_link,
             size_scale=size_scale,
         )
-
-    @property
-    def queues_sums(self) -> bool:
-        """On gloo, whose threads carry out two operations of a group at once, and on a paced link, which carries out
-        one and leaves no pause behind it; on other backends they go by lanes."""
-        return dist.get_backend(self._groups[0]) in (dist.Backend.GLOO, PACED)
 
     def queue(self, tensor: torch.Tensor) -> HeldByLibrary:
         """All queued sums share lane 0's group, which keeps their order over ranks."""

@@ -120,6 +120,20 @@ def test_more_messages_than_the_library_holds_go_during_backward_all_the_same() 
     engine.close()
 
 
+def test_sums_that_queue_up_beside_turns_on_the_link_are_refused_with_the_remedy() -> None:
+    class Turns:
+        """Never asked for."""
+
+    with pytest.raises(ValueError, match="make the transport with shares_link"):
+        Engine(
+            nn.Linear(3, 2),
+            parse_strategy("fixed-buckets"),
+            QueueOfOne(),
+            recorder=Recorder(),
+            link=Turns(),  # type: ignore[arg-type]
+        )
+
+
 @pytest.mark.parametrize("run", [PlainSum, GradientRun])
 def test_a_plain_sum_is_what_the_nulls_of_compression_and_exchange_come_to(
     run: type[PlainSum] | type[GradientRun],

@@ -246,7 +246,7 @@ def test_whoever_waits_for_a_lost_link_is_told() -> None:
 def test_an_engine_says_that_its_link_has_gone() -> None:
     strategy, model = parse_strategy("single-bucket"), awkward()
     with virtual_world(Lost()):
-        engine = Engine(model, strategy, ProcessGroupTransport(1), recorder=Recorder())
+        engine = Engine(model, strategy, ProcessGroupTransport.of(strategy), recorder=Recorder())
         engine.begin_step()
         loss_at(0)(0, model).backward()
         engine.end_backward()
