@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
-from analysis.stats import LEVEL, Interval, fewest_for
+from analysis.stats import FEWEST_FOR_LEVEL, LEVEL, Interval, fewest_for
 from analysis.wording import interval, number, percent, plural
 
 EVERY_CELL = "every cell"  # how a rule begins by which the table of cells says it all
@@ -179,8 +179,17 @@ def surely_above(values: Sequence[Interval], low: float) -> list[bool]:
         risk = part + passed_on
         above.append(side(value, low=low, level=1 - risk) is Outcome.MET)
         passed_on = risk if above[-1] else 0.0
-        part = (1 - FAVOURED) * (1 - LEVEL) / max(1, num_others)
+        part = _part_of_others(num_others)
     return above
+
+
+def fewest_among(num_values: int) -> int:
+    """The fewest repeats with which any of so many values can be surely above a limit, whatever the others are."""
+    return FEWEST_FOR_LEVEL if num_values < 2 else fewest_for(1 - _part_of_others(num_values - 1))
+
+
+def _part_of_others(num_others: int) -> float:
+    return (1 - FAVOURED) * (1 - LEVEL) / max(1, num_others)
 
 
 def decide(

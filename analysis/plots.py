@@ -189,8 +189,9 @@ def _beyond_text(axes: Axes, place: float, count: int) -> None:
     """How many steps lie beyond the right edge, so that a few of them do not squeeze all others."""
     if count:
         axes.annotate(
-            f"+{count} ▸", (1, place), xycoords=("axes fraction", "data"), ha="right", va="center", fontsize=6.5
-        )
+            f"+{count} ▸", (1, place), xycoords=("axes fraction", "data"), ha="right", va="center", fontsize=6.5,
+            bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.6},  # a whisker may end there
+        )  # fmt: skip
 
 
 def _upper(value: Interval) -> float:

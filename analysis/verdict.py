@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 
 from analysis.cells import OURS, ComputeKind
-from analysis.claims import Outcome, decide, side, surely_above
+from analysis.claims import Outcome, decide, fewest_among, side, surely_above
 from analysis.rows import CellRow, PairRow, SettingRow, SharingRow, Tone, VerdictRow
 from analysis.sharing.rows import CROSSOVER, NAIVE
 from analysis.stats import FEWEST_FOR_LEVEL, NOISE, Interval
@@ -50,7 +50,7 @@ def setting_verdict(setting: SettingRow) -> VerdictRow:
     headlines = {
         Tone.PAYS: f"Pays: {claim}{_accuracy_cost(best, base)} ({plural(best.speedup.n, 'repeat')}).",
         Tone.NOTHING_PAYS: f"Nothing beats {base.name} beyond the noise. Fastest of the others: {claim}.",
-        Tone.OPEN: f"Undecided{_thin(best.speedup)}. Fastest: {claim}.",
+        Tone.OPEN: f"Undecided{_thin(best.speedup) or _shared(best.speedup, len(learning))}. Fastest: {claim}.",
     }
     return _verdict(setting, tone, headlines[tone], tuple(_details(setting, best, base, rivals)))
 
@@ -151,6 +151,14 @@ def _tone(ratio: Interval) -> Tone:
 def _thin(ratio: Interval) -> str:
     few = f", {plural(ratio.n, 'repeat')} of at least {FEWEST_FOR_LEVEL}" if ratio.is_range else ""
     return f"{few}: a range decides nothing" if few else ""
+
+
+def _shared(ratio: Interval, num_rivals: int) -> str:
+    """Why a ratio that is above 1 by itself decides nothing: one of many is soon above 1 by luck."""
+    needed = fewest_among(num_rivals)
+    if ratio.exact or ratio.n >= needed or side(ratio, low=1 + NOISE) is not Outcome.MET:
+        return ""
+    return f": {plural(ratio.n, 'repeat')} cannot tell one of {plural(num_rivals, 'rival')} from luck, {needed} can"
 
 
 def _accuracy_cost(best: CellRow, base: CellRow) -> str:

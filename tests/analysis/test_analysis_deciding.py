@@ -15,6 +15,7 @@ from analysis.claims import (
     Level,
     Outcome,
     decide,
+    fewest_among,
     joint_level,
     judge,
     out_of_reach,
@@ -80,6 +81,13 @@ def test_six_repeats_decide_in_the_order_that_was_fixed_before_any_was_measured(
     assert surely_above([exactly(0.5, 1), good, bad], 1.0) == [False, True, False]
     assert surely_above([good], 1.0) == [True]
     assert surely_above([], 1.0) == []
+
+
+@pytest.mark.parametrize("num_rivals", [2, 5, 8])
+def test_the_fewest_repeats_among_rivals_are_those_that_one_of_them_needs(num_rivals: int) -> None:
+    bad, fewest = [spread(0.9)] * (num_rivals - 1), fewest_among(num_rivals)
+    assert surely_above([*bad, spread(1.1, n=fewest)], 1.0)[-1]
+    assert not surely_above([*bad, spread(1.1, n=fewest - 1)], 1.0)[-1]
 
 
 @pytest.mark.parametrize("n", [6, 9])

@@ -83,6 +83,7 @@ def test_six_repeats_decide_for_the_cell_with_the_fewest_bytes_that_the_engine_c
         )
     (verdict,) = summary_of(records).verdicts
     assert verdict.tone is tone
+    assert ("6 repeats cannot tell one of 4 rivals from luck, 9 can" in verdict.headline) is (tone is Tone.OPEN)
 
 
 def test_throughput_counts_all_ranks_and_the_slowest_of_each_step() -> None:
