@@ -33,11 +33,12 @@ def _alone(name: str) -> Accepts:
 
 
 def _best_against(system: str, where: tuple[str, int, float]) -> Select:
-    """The fastest of ours over the fastest of a system's settings, in one place."""
+    """The fastest of ours over the fastest of a system's settings, in one place of this suite: others run the same
+    workloads there with few of its methods."""
 
     def select(rows: Sequence[StepRow]) -> Iterator[CellValue]:
         for place, here in by_place(rows).items():
-            if (place.workload, place.num_workers, place.gbit) == where:
+            if (place.suite, place.workload, place.num_workers, place.gbit) == (NAME, *where):
                 own = fastest(row for row in here if row.system == OURS and is_fifo(row))
                 rival = fastest(row for row in here if row.system.partition("(")[0] == system)
                 ratio = speedup(own, rival) if own is not None and rival is not None else None
