@@ -27,6 +27,7 @@ import numpy as np
 ROOT = Path(__file__).resolve().parent.parent
 SEED, RESAMPLES, LEVEL = 20210314, 4000, 0.95
 PAYLOAD_SHARE = 0.957
+LEAST_DIFFERENCE = 0.01  # of two methods' steps whose order is asked for
 PREDICTION_ERROR = 0.04  # of a prediction of what could be measured; a simulated network is no prediction
 Json = Mapping[str, Any]
 Operand = Sequence[Json]
@@ -612,7 +613,8 @@ ERROR = "predicted over measured step, less one"
 
 
 def error_figures(operands: Sequence[Operand]) -> tuple[list[float], dict[tuple[int, int], float]]:
-    """|error| of each cell, and for pairs in one place with disjoint intervals whether their order is as predicted."""
+    """|error| of each cell, and for pairs in one place that surely differ, by more than 1 %, whether their order is as
+    predicted."""
     rows = [(list(by_repeat(one).values()), predicted_s(one), _place(one)) for one in operands]
     middle = [statistics.median(times) for times, *_ in rows]
     sizes = [abs((told or math.nan) / own - 1) for (_, told, _), own in zip(rows, middle, strict=True)]
@@ -622,6 +624,7 @@ def error_figures(operands: Sequence[Operand]) -> tuple[list[float], dict[tuple[
         for i in range(len(rows))
         for j in range(i + 1, len(rows))
         if rows[i][2] == rows[j][2] and (ends[i][1] < ends[j][0] or ends[j][1] < ends[i][0])
+        if max(middle[i], middle[j]) > (1 + LEAST_DIFFERENCE) * min(middle[i], middle[j])
     }
     return sizes, signs
 

@@ -18,7 +18,7 @@ from analysis.claims import (
     side,
     text_of,
 )
-from analysis.stats import FEWEST_FOR_LEVEL, Interval, ratio_by_repeat
+from analysis.stats import FEWEST_FOR_LEVEL, NOISE, Interval, ratio_by_repeat
 from analysis.steps.rows import ErrorRow, Setting, StepRow, on_fabric
 from analysis.wording import percent, plural
 
@@ -98,11 +98,12 @@ def _prediction_errors(fabric: str, level: PredictionLevel, every: ErrorRow | No
 def _prediction_order(fabric: str, level: PredictionLevel, every: ErrorRow | None) -> ClaimRow:
     """Whether what is predicted to be faster is faster, where measurements can tell."""
     claim = (
-        f"Predicted order of methods, {fabric}: Kendall's τ at least {level.tau:g} over pairs with disjoint intervals"
+        f"Predicted order of methods, {fabric}: Kendall's τ at least {level.tau:g} over pairs that differ by more than "
+        f"{percent(NOISE)}"
     )
     rule = f"interval over cells at least {level.tau:g}; every cell of {FEWEST_FOR_LEVEL} repeats or more"
     if every is None or every.tau is None:
-        return not_measured(claim, "No pair of methods with predictions has disjoint intervals.", rule=rule)
+        return not_measured(claim, "No two methods with predictions differ by so much.", rule=rule)
     outcome = Outcome.UNDECIDED if _thin(every) else decide([every.tau], low=level.tau)
     return ClaimRow(
         claim=claim,

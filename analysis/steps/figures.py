@@ -30,7 +30,8 @@ _PAYS = (
 )
 _ERRORS = (
     "Every measured cell against its prediction, of which no training step of the cell was seen. Grey: within 8 %. "
-    "Kendall's τ counts pairs of methods in one place whose measured intervals are disjoint."
+    "Kendall's τ counts pairs of methods in one place whose measured intervals are disjoint and medians differ by more "
+    "than 1 %."
 )
 
 

@@ -147,8 +147,8 @@ class ErrorRow:
     """Predicted against measured step times of a set of cells.
 
     `median`, `p95` and `worst` are of |predicted − measured| / measured, `bias` is the median with its sign. `tau` is
-    Kendall's τ over the `num_pairs` pairs of methods in one place whose measured intervals are disjoint, None without
-    any. Intervals are over cells, whose records are `cells`.
+    Kendall's τ over the `num_pairs` pairs of methods in one place whose measured intervals are disjoint and medians
+    differ by more than 1 %, None without any. Intervals are over cells, whose records are `cells`.
     """
 
     of: str

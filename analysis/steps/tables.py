@@ -76,7 +76,9 @@ def step_tables(
             heading="of",
             labels=tuple(row.of for row in errors),
             columns=columns_of(ERRORS, errors),
-            notes=("τ: Kendall's, over pairs of methods in one place whose measured intervals are disjoint.",),
+            notes=(
+                "τ: Kendall's, over pairs of methods in one place that differ by more than their intervals and 1 %.",
+            ),
         )
     if adapted:
         note = (

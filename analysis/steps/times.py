@@ -304,7 +304,8 @@ def errors_of(name: str, rows: Sequence[StepRow]) -> ErrorRow:
 
 
 def kendall_tau(rows: Sequence[StepRow]) -> tuple[Interval | None, int]:
-    """Kendall's τ of measured and predicted order over pairs of methods in one place with disjoint intervals.
+    """Kendall's τ of measured and predicted order over pairs of methods in one place whose intervals are disjoint
+    and whose medians differ by more than noise.
 
     Its interval is over rows and not over pairs, which share rows.
     """
@@ -312,7 +313,7 @@ def kendall_tau(rows: Sequence[StepRow]) -> tuple[Interval | None, int]:
         (i, j): _sign((a.step_time_s.median - b.step_time_s.median) * (a.predicted_s - b.predicted_s))
         for (i, a), (j, b) in itertools.combinations(enumerate(rows), 2)
         if a.place == b.place and a.step_time_s is not None and b.step_time_s is not None
-        if a.predicted_s is not None and b.predicted_s is not None and _disjoint(a.step_time_s, b.step_time_s)
+        if a.predicted_s is not None and b.predicted_s is not None and _differ(a.step_time_s, b.step_time_s)
     }
     return (pairs_interval(signs, len(rows)) if signs else None), len(signs)
 
@@ -321,5 +322,7 @@ def _sign(value: float) -> int:
     return (value > 0) - (value < 0)
 
 
-def _disjoint(a: Interval, b: Interval) -> bool:
-    return a.has_bounds and b.has_bounds and (a.high < b.low or b.high < a.low)
+def _differ(a: Interval, b: Interval) -> bool:
+    """Surely, and by more than the 1 % below which nobody would prefer one."""
+    less, more = sorted((a, b), key=lambda own: own.median)
+    return less.has_bounds and more.has_bounds and less.high < more.low and more.median > (1 + NOISE) * less.median

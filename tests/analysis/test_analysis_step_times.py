@@ -154,6 +154,19 @@ def test_a_wrong_order_lowers_tau_and_a_wrong_time_raises_the_error() -> None:
     assert outcome(summary_of([*others, *lying]), "Predicted step times, emulated") is Outcome.MISSED
 
 
+@pytest.mark.parametrize(("longer", "num_pairs"), [(1.005, 0), (1.02, 1)])
+def test_the_order_of_what_differs_by_less_than_noise_is_not_asked_for(longer: float, num_pairs: int) -> None:
+    """However sure the difference is."""
+    one, other = (measured(cell(method)) for method in ("mg-wfbp", "unfused"))
+    (error, *_) = summary_of([*(_timed(own, 0.1) for own in one), *(_timed(own, 0.1 * longer) for own in other)]).errors
+    assert error.num_pairs == num_pairs
+
+
+def _timed(one: Record, step_s: float) -> Record:
+    ranks = tuple(replace(rank, steps_s=(step_s,) * len(rank.steps_s)) for rank in one.jobs[0].ranks)
+    return replace(one, jobs=(replace(one.jobs[0], ranks=ranks),))
+
+
 def _told(one: Record, factor: float) -> Record:
     assert one.prediction is not None
     assert one.prediction.step_time_s is not None
