@@ -88,13 +88,14 @@ def _of_union(kinds: Sequence[Any]) -> _Decoder:
     def decode(data: Any) -> Any:
         if data is None and nothing:
             return None
-        misfit = _MisfitError(f"unexpected {data!r}")
+        misfit: _MisfitError | None = None
         for own in decoders:
             try:
                 return own(data)
             except _MisfitError as error:
                 misfit = error
-        raise misfit
+        # Made only here: nearly all values fit, and the text of a large one takes longer than reading it.
+        raise misfit or _MisfitError(f"unexpected {data!r}")
 
     return decode
 
