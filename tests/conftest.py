@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 GRACE_S = patience_s(3.0)
 # Before torch is imported, here and in what tests start: tensors are tiny, and other processes use the other cores.
 os.environ["OMP_NUM_THREADS"] = "1"
-# Tests start some hundred processes, and each would compile what it imports.
-os.environ["PYTHONDONTWRITEBYTECODE"] = ""
 
 # Examples are laws, not timings: a busy machine must not fail them, and the same ones run every time.
 # Fifty of them: what an example of these laws takes is building plug-ins and models, and the same ones never find more.
