@@ -183,9 +183,11 @@ def surely_above(values: Sequence[Interval], low: float) -> list[bool]:
     return above
 
 
-def fewest_among(num_values: int) -> int:
-    """The fewest repeats with which any of so many values can be surely above a limit, whatever the others are."""
-    return FEWEST_FOR_LEVEL if num_values < 2 else fewest_for(1 - _part_of_others(num_values - 1))
+def fewest_among(values: Sequence[Interval]) -> int:
+    """The fewest repeats with which any of `values` can be surely above a limit (`surely_above`), whatever the others
+    are."""
+    num_others = sum(not value.exact for value in values) - 1
+    return FEWEST_FOR_LEVEL if num_others < 1 else fewest_for(1 - _part_of_others(num_others))
 
 
 def _part_of_others(num_others: int) -> float:

@@ -190,7 +190,7 @@ def _beyond_text(axes: Axes, place: float, count: int) -> None:
     if count:
         axes.annotate(
             f"+{count} ▸", (1, place), xycoords=("axes fraction", "data"), ha="right", va="center", fontsize=6.5,
-            bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.6},  # a whisker may end there
+            bbox={"facecolor": axes.get_facecolor(), "edgecolor": "none", "pad": 0.6},  # a whisker may end there
         )  # fmt: skip
 
 

@@ -39,18 +39,21 @@ def setting_verdict(setting: SettingRow) -> VerdictRow:
     learning = _fewest_bytes_first([row for row in rivals if _learns(row)])
     able = [row for row in learning if not _is_later(row, base)]
     # Levels are shared among all that learn: time to target, which excludes some of them, depends on their speed.
-    sure = [row for row in _faster(learning) if _is_surely_as_soon(row)]
+    faster = _faster(learning)
+    sure = [row for row in faster if _is_surely_as_soon(row)]
     best = max(sure or able, key=_speed, default=None)
     if best is None or best.speedup is None:
         headline = "No other system reached the target as soon." if rivals else NOTHING_TO_COMPARE
         return _verdict(setting, Tone.OPEN, headline, tuple(_left_out(rivals, base, None)))
     claim = f"{best.name}: {factor(best.speedup)} the throughput of {base.name}"
+    # Where it is surely faster, something else leaves the verdict open.
+    shared = "" if best in faster else _shared(best.speedup, [row.speedup for row in learning if row.speedup])
     # One that is faster and trains no sooner neither pays nor lets it be said that nothing does.
     tone = Tone.PAYS if sure else Tone.NOTHING_PAYS if _none_is_faster(learning) else Tone.OPEN
     headlines = {
         Tone.PAYS: f"Pays: {claim}{_accuracy_cost(best, base)} ({plural(best.speedup.n, 'repeat')}).",
         Tone.NOTHING_PAYS: f"Nothing beats {base.name} beyond the noise. Fastest of the others: {claim}.",
-        Tone.OPEN: f"Undecided{_thin(best.speedup) or _shared(best.speedup, len(learning))}. Fastest: {claim}.",
+        Tone.OPEN: f"Undecided{_thin(best.speedup) or shared}. Fastest: {claim}.",
     }
     return _verdict(setting, tone, headlines[tone], tuple(_details(setting, best, base, rivals)))
 
@@ -153,12 +156,12 @@ def _thin(ratio: Interval) -> str:
     return f"{few}: a range decides nothing" if few else ""
 
 
-def _shared(ratio: Interval, num_rivals: int) -> str:
-    """Why a ratio that is above 1 by itself decides nothing: one of many is soon above 1 by luck."""
-    needed = fewest_among(num_rivals)
+def _shared(ratio: Interval, ratios: Sequence[Interval]) -> str:
+    """Why one of `ratios` that is above 1 by itself decides nothing: of many, one is soon above 1 by luck."""
+    needed = fewest_among(ratios)
     if ratio.exact or ratio.n >= needed or side(ratio, low=1 + NOISE) is not Outcome.MET:
         return ""
-    return f": {plural(ratio.n, 'repeat')} cannot tell one of {plural(num_rivals, 'rival')} from luck, {needed} can"
+    return f": {plural(ratio.n, 'repeat')} cannot tell one of {plural(len(ratios), 'rival')} from luck, {needed} can"
 
 
 def _accuracy_cost(best: CellRow, base: CellRow) -> str:

@@ -85,7 +85,8 @@ def test_six_repeats_decide_in_the_order_that_was_fixed_before_any_was_measured(
 
 @pytest.mark.parametrize("num_rivals", [2, 5, 8])
 def test_the_fewest_repeats_among_rivals_are_those_that_one_of_them_needs(num_rivals: int) -> None:
-    bad, fewest = [spread(0.9)] * (num_rivals - 1), fewest_among(num_rivals)
+    bad = [spread(0.9)] * (num_rivals - 1)
+    fewest = fewest_among([*bad, spread(1.1), exactly(2.0, 1)])  # an exact value takes no part of the level
     assert surely_above([*bad, spread(1.1, n=fewest)], 1.0)[-1]
     assert not surely_above([*bad, spread(1.1, n=fewest - 1)], 1.0)[-1]
 

@@ -175,6 +175,18 @@ def test_a_cell_that_some_repeats_take_to_the_target_and_others_do_not_cannot_wi
         assert not any(detail.startswith("Within its interval") for detail in verdict.details)
 
 
+def test_one_that_is_surely_faster_is_not_said_to_be_so_by_luck() -> None:
+    """The target leaves it open, which two of six repeats do not reach."""
+    base = [with_curve(record, 2.0, 1.0, 0.5) for record in cells("torch-ddp", "fixed-buckets", num_repeats=6)]
+    losses = [(2.0, 0.4, 0.2) if number < 4 else (2.0, 1.9, 1.8) for number in range(6)]
+    tried = [with_curve(one, *curve) for one, curve in zip(cells(HALF, num_repeats=6), losses, strict=True)]
+    timed = [with_steps(one, *[(0.2,) * 3] * 2) for one in base] + [
+        with_steps(one, *[(0.01,) * 3] * 2) for one in tried
+    ]
+    (verdict,) = summary_of(timed).verdicts
+    assert verdict.headline.startswith("Undecided. Fastest: tensor-fusion+half")
+
+
 def test_a_cell_that_reaches_the_target_later_cannot_win() -> None:
     """Faster steps, but more of them: what pays is training that is done sooner."""
     base = [with_curve(record, 2.0, 1.0, *[0.5] * 18) for record in cells("torch-ddp")]

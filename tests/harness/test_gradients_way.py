@@ -14,9 +14,11 @@ from torch import nn
 
 from baselines.api import AllReduce
 from baselines.strategy import Strategy, parse_strategy
+from crossover import Alone
 from harness.engine.dispatch import make_plan
 from harness.engine.engine import Engine
 from harness.engine.layout import lay_out
+from harness.engine.link_turns import LinkTurns
 from harness.engine.messages import GradientRun, PlainSum, RankMessages
 from harness.engine.straight import NUM_QUEUED
 from harness.engine.transport import HeldByLibrary, may_queue
@@ -121,17 +123,10 @@ def test_more_messages_than_the_library_holds_go_during_backward_all_the_same() 
 
 
 def test_sums_that_queue_up_beside_turns_on_the_link_are_refused_with_the_remedy() -> None:
-    class Turns:
-        """Never asked for."""
-
+    model, strategy, turns = nn.Linear(3, 2), parse_strategy("fixed-buckets"), LinkTurns(Alone())
     with pytest.raises(ValueError, match="make the transport with shares_link"):
-        Engine(
-            nn.Linear(3, 2),
-            parse_strategy("fixed-buckets"),
-            QueueOfOne(),
-            recorder=Recorder(),
-            link=Turns(),  # type: ignore[arg-type]
-        )
+        Engine(model, strategy, QueueOfOne(), recorder=Recorder(), link=turns)
+    turns.leave()
 
 
 @pytest.mark.parametrize("run", [PlainSum, GradientRun])
