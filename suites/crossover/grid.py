@@ -28,6 +28,7 @@ RHOS = (0.25, 0.5, 1.0, 2.0, 4.0)
 NUM_REPEATS = 8  # claims that compare five points at once are decided by no fewer
 WORKERS = (2, 4, 8, 16, 64)
 ALPHAS_S = (5e-6, 100e-6, 300e-6, 1e-3)  # beside a network card's 20 µs, up to that of emulated hosts
+VALIDATED = ((2, 1), (4, 4))  # hosts, and how many times longer all takes, so that they leave two cores half idle
 NUM_SETTLING = 30  # a link that is busier than the device by 1 % makes its jobs wait only after tens of steps
 NUM_WORKERS = 8  # unless a group asks for others
 COMPUTE_S = 2.725e-3  # of ResNet-50, forward and backward, an image
@@ -193,19 +194,25 @@ def start_up_times() -> Iterator[Group]:
 
 def validation() -> Iterator[Group]:
     """The modelled link against sockets, whose own α lies between those of the model."""
-    for number in (2, 4):
+    for number, times in VALIDATED:
         for name, jobs in (("same", named(*[at_rho(1.0, DURING_BACKWARD, number)] * 2)), ("mixed", VGG)):
-            yield Group(name=f"sockets-{name}-{number}", jobs=jobs, ways=(FIFO,), num_workers=number, on_sockets=True)
+            pair = Group(
+                name=f"sockets-{name}-{number}",
+                jobs=tuple(_longer(job, times) for job in jobs),
+                ways=(FIFO,),
+                num_workers=number,
+                rate_bps=RATE_BPS / times,
+                on_sockets=True,
+            )
+            yield pair
             for alpha_s in ALPHAS_S[2:]:
-                yield Group(
-                    name=f"modelled-{name}-{number}",
-                    jobs=jobs,
-                    ways=(FIFO,),
-                    num_workers=number,
-                    alpha_s=alpha_s,
-                    axis=ALPHA,
-                    at=1e6 * alpha_s,
-                )
+                modelled = f"modelled-{name}-{number}"
+                yield replace(pair, name=modelled, on_sockets=False, alpha_s=alpha_s, axis=ALPHA, at=1e6 * alpha_s)
+
+
+def _longer(job: Job, times: int) -> Job:
+    """So many times the batch, and so the computation."""
+    return replace(job, workload=replace(job.workload, batch_size=times * job.workload.batch_size))
 
 
 def unsteady() -> Iterator[Group]:
