@@ -195,7 +195,9 @@ def start_up_times() -> Iterator[Group]:
 def validation() -> Iterator[Group]:
     """The modelled link against sockets, whose own α lies between those of the model."""
     for number, times in VALIDATED:
-        for name, jobs in (("same", named(*[at_rho(1.0, DURING_BACKWARD, number)] * 2)), ("mixed", VGG)):
+        # Communication-bound, so that α tells; at ρ = 1 it takes the jobs tens of steps to find out that they are.
+        same = named(*[at_rho(1.5, DURING_BACKWARD, number)] * 2)
+        for name, jobs, num_settling in (("same", same, 6), ("mixed", VGG, 2)):
             pair = Group(
                 name=f"sockets-{name}-{number}",
                 jobs=tuple(_longer(job, times) for job in jobs),
@@ -203,6 +205,7 @@ def validation() -> Iterator[Group]:
                 num_workers=number,
                 rate_bps=RATE_BPS / times,
                 on_sockets=True,
+                num_settling=num_settling,
             )
             yield pair
             for alpha_s in ALPHAS_S[2:]:
