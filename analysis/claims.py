@@ -52,6 +52,7 @@ class Formula(StrEnum):
     FIFO_SHARE = "T* from the costs of 1 over the period of 2"
     LIMIT_SHARE = "hard limit from the costs of 1 over the period of 2"
     GAIN_RATIO = "gain of 2 over gain of 3, each over 1"
+    AT_ALPHA = "gain of 2 over that at its α, on the line from 4 to 6, each over the one before"
     PHASES = "gain of 2 over the median gain of 3 and on, each over 1"
     RIVAL = "gain of 2 over that of the one job 3, each over 1"
     HANDOVER = "median hand-over of 1"

@@ -350,6 +350,14 @@ def gain_ratio(alone: Operand, own: Operand, other: Operand) -> Figures:
     return [mine[r] / theirs[r] for r in mine if r in theirs]
 
 
+def at_alpha(*operands: Operand) -> Figures:
+    """The gain over another link's, which is known at two α; each operand follows its jobs one after the other."""
+    own, low, high = (gains(*operands[place : place + 2]) for place in (0, 2, 4))
+    at, first, last = (operands[place][0]["fabric"]["alpha_s"] for place in (1, 3, 5))
+    share = (at - first) / (last - first)
+    return [own[r] / (low[r] + share * (high[r] - low[r])) for r in own if r in low and r in high]
+
+
 def phases(alone: Operand, own: Operand, *offsets: Operand) -> Figures:
     """The gain over the median gain of all start offsets."""
     mine, each = gains(alone, own), [gains(alone, one) for one in offsets]
@@ -578,6 +586,7 @@ SAMPLED: Mapping[str, Callable[..., Figures]] = {
     "T* from the costs of 1 over the period of 2": lambda a, b: [fifo(x, y) for x, y in pairs(a, b)],
     "hard limit from the costs of 1 over the period of 2": lambda a, b: [limit(x, y) or 0.0 for x, y in pairs(a, b)],
     "gain of 2 over gain of 3, each over 1": gain_ratio,
+    "gain of 2 over that at its α, on the line from 4 to 6, each over the one before": at_alpha,
     "gain of 2 over the median gain of 3 and on, each over 1": phases,
     "gain of 2 over that of the one job 3, each over 1": rival,
     "median hand-over of 1": handover,

@@ -26,13 +26,13 @@ _INITIAL = 0.1  # weights start uniform in ± this
 class LSTMLM(nn.Module):
     """Logits [batch, length, vocabulary] of the tokens that follow token ids [batch, length]."""
 
-    def __init__(self, vocabulary: int, dropout: float) -> None:
+    def __init__(self, vocabulary: int, dropout: float, width: int = LSTM_WIDTH) -> None:
         super().__init__()
-        self.embedding = nn.Embedding(vocabulary, LSTM_WIDTH)
+        self.embedding = nn.Embedding(vocabulary, width)
         # Modules of one layer each: a module of two would have all gradients ready at its very end.
-        self.layers = nn.ModuleList(nn.LSTM(LSTM_WIDTH, LSTM_WIDTH, batch_first=True) for _ in range(LSTM_LAYERS))
+        self.layers = nn.ModuleList(nn.LSTM(width, width, batch_first=True) for _ in range(LSTM_LAYERS))
         self.dropout = nn.Dropout(dropout)
-        self.head = nn.Linear(LSTM_WIDTH, vocabulary)
+        self.head = nn.Linear(width, vocabulary)
         _initialise(self)
 
     def forward(self, tokens: Tensor) -> Tensor:

@@ -8,11 +8,12 @@ Claims that are not about one interval a cell have a function of their own in `s
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 
 from analysis.cells import REPLAY
 from analysis.claims import CellValue, ClaimRow, Formula
-from analysis.sharing.axes import RATE, RHO
+from analysis.sharing.axes import ALPHA, RATE, RHO
 from analysis.sharing.rows import CROSSOVER, FAIR, NAIVE, PHASE, PairRow, SharingRow, SweepRow
 from analysis.stats import NOISE
 from analysis.study import Evidence, PaperFigure, Study
@@ -24,6 +25,7 @@ HOLD = "hold"
 BARRIER = "slot-barrier"
 PACED = "paced"
 FAIR_WAY = f"{CROSSOVER}, {FAIR} link"
+SOCKETS, MODELLED = "sockets-", "modelled-"  # groups of the same jobs
 FEWEST_PHASES = 5
 MANY_WORKERS = 64
 PAPERS_NETWORKS = ("resnet50", "vgg16")
@@ -68,6 +70,24 @@ def _against_rival(pairs: Sequence[PairRow]) -> Iterator[CellValue]:
             if ratios:
                 ids = (*operands(pair, row), pair.rival.record_ids)
                 yield CellValue(row.cell, over_repeats(pair, ratios), ids)
+
+
+def _against_model(pairs: Sequence[PairRow]) -> Iterator[CellValue]:
+    """The gain on sockets over that of the modelled link at their α, on the line through its gains at two others."""
+    for pair in (one for one in pairs if one.group.startswith(SOCKETS)):
+        twin = pair.group.replace(SOCKETS, MODELLED)
+        ends = sorted((one for one in pairs if one.group == twin and one.axis == ALPHA), key=lambda one: one.at or 0.0)
+        found = [(one, row) for one in (pair, *ends) if (row := one.row(CROSSOVER)) is not None]
+        if len(found) == 3 == 1 + len(ends):
+            own, low, high = ({one.repeat: one.gain for one in row.paired} for _, row in found)
+            at, first, last = (one.fabric.alpha_s or 0.0 for one, _ in found)
+            share = (at - first) / (last - first)
+            ratios = [
+                own[n] / (low[n] + share * (high[n] - low[n])) for n in sorted(own.keys() & low.keys() & high.keys())
+            ]
+            if ratios:
+                ids = tuple(itertools.chain.from_iterable(operands(one, row) for one, row in found))
+                yield CellValue(found[0][1].cell, over_repeats(pair, ratios), ids)
 
 
 def _handovers(pairs: Sequence[PairRow]) -> Iterator[CellValue]:
@@ -167,6 +187,14 @@ CLAIMS: tuple[PairClaim, ...] = (
         select=shares(of_fifo, _horovod),
         formula=Formula.FIFO_SHARE,
         low=0.90,
+    ),
+    PairClaim(
+        claim="Sockets of 2 and of 4 emulated hosts gain what the paced link does at their α: 1.00 ± 0.05",
+        quantity="Gain on sockets over the paced link's",
+        select=_against_model,
+        formula=Formula.AT_ALPHA,
+        low=0.95,
+        high=1.05,
     ),
     PairClaim(
         claim="Holding the turn through communication gains nothing: 1.00 ± 0.03",

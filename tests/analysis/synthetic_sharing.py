@@ -72,6 +72,7 @@ class Group:
     at: float | None = None
     repeats: int = 10
     label: str = "replay"
+    alpha_s: float = 7e-4
     phases: tuple[float, ...] = ()
 
     def records(self, rng: np.random.Generator) -> Iterator[Record]:
@@ -88,7 +89,7 @@ def fabric(group: Group) -> FabricFacts:
     return FabricFacts(
         kind="emulated", label=group.label, num_hosts=group.num_hosts, rate_bps=200e6,
         equivalent_rate_bps=200e6 * group.size_scale, size_scale=group.size_scale,
-        alpha_s=7e-4, beta_s_per_byte=6e-8, fit_residual=0.03,
+        alpha_s=group.alpha_s, beta_s_per_byte=6e-8, fit_residual=0.03,
     )  # fmt: skip
 
 

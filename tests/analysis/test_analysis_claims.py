@@ -3,12 +3,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from synthetic_records import quick_suite
-from synthetic_sharing import crossover_suite
+from synthetic_sharing import RESNET, VGG, Group, crossover_suite
 
 from analysis.claims import ClaimRow, Outcome
 from analysis.rows import Summary
+from analysis.sharing.axes import ALPHA
 from results.record import JobResult, RankTimes, Record
 from suites.reports import summary_of
 
@@ -111,6 +113,24 @@ def test_naive_is_judged_over_at_least_five_offsets() -> None:
     assert claim(summary_of(records), start).outcome is Outcome.MET
     four = [one for one in records if not (one.axis == "phase" and one.at == 0.4)]
     assert claim(summary_of(four), start).outcome is Outcome.NOT_MEASURED
+
+
+def test_sockets_are_held_to_the_paced_link_at_their_own_alpha() -> None:
+    start = "Sockets of 2 and of 4"
+    rng = np.random.default_rng(5)
+    pair = Group(name="sockets-mixed-4", work=(RESNET, VGG), ways=("exclusive", "crossover"), alpha_s=7e-4)
+    ends = [
+        replace(pair, name="modelled-mixed-4", alpha_s=alpha_s, axis=ALPHA, at=1e6 * alpha_s)
+        for alpha_s in (5e-4, 9e-4)
+    ]
+    records = [one for group in (pair, *ends) for one in group.records(rng)]
+    assert claim(summary_of(records), start).outcome is Outcome.MET
+    lower, upper = (f"modelled-mixed-4-{end.at:g}/resnet50-replay+vgg16-replay/crossover" for end in ends)
+    # One end 20 % off: half-way between the ends that is a tenth.
+    found = claim(summary_of(changed(records, upper, 1.2)), start)
+    assert found.outcome is Outcome.MISSED
+    assert found.cells[0].value.median == pytest.approx(1.0 / ((1.0 + 1.0 / 1.2) / 2), rel=0.01)
+    assert claim(summary_of([one for one in records if one.cell != lower]), start).outcome is Outcome.NOT_MEASURED
 
 
 def test_the_abstracts_claim_is_judged_at_every_rate(summary: Summary) -> None:

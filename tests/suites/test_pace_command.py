@@ -133,14 +133,15 @@ def test_a_report_takes_an_earlier_ones_place_whole(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_whatever_ends_the_command_ends_all_of_the_script(number: signal.Signals) -> None:
+def test_whatever_ends_the_command_ends_all_of_the_script(number: signal.Signals, scratch: Path) -> None:
     script = f"sleep {patience_s(60):.0f} & echo begun; wait"
-    started = Started(("-m", "suites", "pace", "--", "sh", "-c", script))
+    started = Started(("-m", "suites", "pace", "--", "sh", "-c", script), {"TMPDIR": str(scratch)})
     assert started.process.stdout is not None
     assert started.process.stdout.readline() == "begun\n"
     started.process.send_signal(number)
     assert started.left() == []
     assert "Traceback" not in started.ended().err
+    assert number is signal.SIGKILL or not list(scratch.iterdir())  # who is killed cannot clear up
 
 
 def test_a_script_keeps_the_environment_that_this_project_does_not_heed() -> None:

@@ -272,11 +272,12 @@ def test_torchrun_runs_a_suite_and_rank_0_alone_records_it(tmp_path: Path, scrat
     assert not list(scratch.glob("crossover-bench-*"))
 
 
-def test_a_killed_rank_ends_all_and_leaves_no_record(tmp_path: Path) -> None:
+def test_a_killed_rank_ends_all_and_leaves_no_record(tmp_path: Path, scratch: Path) -> None:
     folder = tmp_path / "records"
     words = ("run", "quick", "--fabric", "native", "--strategy", "fixed-buckets", "--steps", "2000", "--repeats", "1")
     suite = ("-m", "suites", *words, "--only", "real/resnet20-digits/fixed-buckets", "--out", str(folder))
-    started = Started(("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", *suite))
+    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+    started = Started((*torchrun, *suite), {"TMPDIR": str(scratch)})
     kill_one_rank(started)
     ended = started.ended()
     assert ended.code == 1
