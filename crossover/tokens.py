@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from math import lcm, nan
-from typing import Protocol
+from typing import Any, Protocol
 
 from crossover.errors import LeaseLost, Refused
 
@@ -190,10 +190,11 @@ def release(token: Token, job: str, generation: int) -> Token:
             f"lease {generation} of job {job!r} had ended before its release (token at generation {token.generation}): "
             "make the turn shorter, or raise the arbiter's lease limit"
         )
-    idle = replace(seat, phase=Phase.IDLE, generation=0, aside=False)
+    next_round = seat.next_round + (not seat.aside)
+    idle = replace(seat, phase=Phase.IDLE, generation=0, aside=False, next_round=next_round)
     if seat.aside:
-        return replace(_seated(token, idle), last_aside=True)
-    return replace(_seated(token, replace(idle, next_round=seat.next_round + 1)), last=job, last_aside=False)
+        return _seated(token, idle, last_aside=True)
+    return _seated(token, idle, last=job, last_aside=False)
 
 
 def pass_over(token: Token, job: str) -> Token:
@@ -237,9 +238,9 @@ def settle(token: Token, policy: Policy, now_s: float = 0.0) -> tuple[Token, tup
         seat = token.seat(job)
         grants.append(Grant(job, token.generation + 1, seat.next_round, seat.aside))
         holding = replace(seat, phase=Phase.HOLDING, generation=token.generation + 1)
-        token = replace(_seated(token, holding), generation=token.generation + 1)
+        token = _seated(token, holding, generation=token.generation + 1)
     return token, tuple(grants)
 
 
-def _seated(token: Token, seat: Seat) -> Token:
-    return replace(token, seats=tuple(seat if other.job == seat.job else other for other in token.seats))
+def _seated(token: Token, seat: Seat, **changes: Any) -> Token:
+    return replace(token, seats=tuple(seat if other.job == seat.job else other for other in token.seats), **changes)

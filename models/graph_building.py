@@ -7,6 +7,7 @@ import statistics
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 from torch import Tensor, nn
@@ -34,6 +35,16 @@ class _Counted:
     output_bytes: int
     saved_bytes: int
     extents: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class _Link:
+    """A link of a network's chain: the parameters that no link before it has, and what it counts."""
+
+    name: str
+    parameters: tuple[ParameterShape, ...]
+    tied_bytes: int
+    counted: _Counted
 
 
 def graph_of(name: str, *, flops_per_s: float = NOMINAL_FLOPS_PER_S, sequence_length: int = 128) -> LayerGraph:
@@ -128,32 +139,24 @@ def _graph(
     device: str,
     flops_per_s: float = NOMINAL_FLOPS_PER_S,
 ) -> LayerGraph:
-    with torch.device("meta"):
-        model = network.build(shape, 0.0)
-        (x,) = meta_inputs(network, shape, _BATCH)
-        links = chain_of(network.name, model)
-        counted = list(_count(links, x))
-    owned: set[str] = set()
     layers = []
-    for link, names, count in zip(links, names_of_parameters(model, links), counted, strict=True):
-        parameters = dict(link.module.named_parameters(remove_duplicate=False))
-        new = {names[own]: parameters[own] for own in parameters if names[own] not in owned}
-        tied = {names[own]: parameters[own] for own in parameters if names[own] in owned}
-        owned |= set(new)
-        forward_s = count.flops / flops_per_s
+    for link in _links(network, shape):
+        forward_s = link.counted.flops / flops_per_s
         times = (forward_s, forward_s * _BACKWARD_OVER_FORWARD) if per_sample_s is None else per_sample_s[link.name]
         layers.append(
             GraphLayer(
                 name=link.name,
                 forward_s=times[0],
                 backward_s=times[1],
-                parameters=tuple(ParameterShape(name=name, shape=tuple(value.shape)) for name, value in new.items()),
-                tied_bytes=sum(value.numel() for value in tied.values()) * BYTES_PER_ELEMENT,
-                output_bytes=count.output_bytes,
-                saved_bytes=count.saved_bytes,
-                extents=count.extents,
+                parameters=link.parameters,
+                tied_bytes=link.tied_bytes,
+                output_bytes=link.counted.output_bytes,
+                saved_bytes=link.counted.saved_bytes,
+                extents=link.counted.extents,
             )
         )
+    with torch.device("meta"):
+        (x,) = meta_inputs(network, shape, _BATCH)
     return LayerGraph(
         network=network.name,
         provenance=provenance,
@@ -163,6 +166,26 @@ def _graph(
         input_bytes=x.nbytes // _BATCH,
         layers=tuple(layers),
     )
+
+
+@cache  # it takes up to a second, and a grid asks for the same networks over and over
+def _links(network: Network, shape: SampleShape) -> tuple[_Link, ...]:
+    with torch.device("meta"):
+        model = network.build(shape, 0.0)
+        (x,) = meta_inputs(network, shape, _BATCH)
+        links = chain_of(network.name, model)
+        counted = list(_count(links, x))
+    owned: set[str] = set()
+    found = []
+    for link, names, count in zip(links, names_of_parameters(model, links), counted, strict=True):
+        parameters = dict(link.module.named_parameters(remove_duplicate=False))
+        new = {names[own]: parameters[own] for own in parameters if names[own] not in owned}
+        tied = {names[own]: parameters[own] for own in parameters if names[own] in owned}
+        owned |= set(new)
+        shapes = tuple(ParameterShape(name=name, shape=tuple(value.shape)) for name, value in new.items())
+        tied_bytes = sum(value.numel() for value in tied.values()) * BYTES_PER_ELEMENT
+        found.append(_Link(link.name, shapes, tied_bytes, count))
+    return tuple(found)
 
 
 def _count(links: Sequence[ChainLink], x: Tensor) -> Iterator[_Counted]:

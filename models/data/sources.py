@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Protocol
@@ -56,7 +57,7 @@ class Digits:
     @classmethod
     def load(cls, batch_size: int, num_evaluation: int = 0, *, most_shift: int = 0) -> Digits:
         """Read the data set from the installed scikit-learn."""
-        table = torch.from_numpy(np.loadtxt(_digits_file(), delimiter=","))  # 64 pixels and the label
+        table = _digits()
         images = table[:, :-1].float().view(-1, 1, 8, 8)
         normal = (images / _DIGITS_SCALE - _DIGITS_MEAN) / _DIGITS_DEVIATION
         labels = table[:, -1].long()
@@ -86,6 +87,12 @@ class Digits:
 
     def _batch(self, indices: Tensor) -> Batch:
         return Batch((self.images[indices],), self.labels[indices])
+
+
+@cache
+def _digits() -> Tensor:
+    """64 pixels and the label of each digit."""
+    return torch.from_numpy(np.loadtxt(_digits_file(), delimiter=","))
 
 
 def _digits_file() -> Path:

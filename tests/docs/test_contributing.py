@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -69,6 +70,7 @@ def small() -> nn.Module:
         return nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
 
 
+@cache
 def digits() -> tuple[Tensor, Tensor]:
     data = load_digits()
     return torch.tensor(data.data, dtype=torch.float32) / 16, torch.tensor(data.target)
