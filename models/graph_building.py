@@ -38,7 +38,7 @@ class _Counted:
 
 
 @dataclass(frozen=True, slots=True)
-class _Link:
+class _CountedLink:
     """A link of a network's chain: the parameters that no link before it has, and what it counts."""
 
     name: str
@@ -169,7 +169,7 @@ def _graph(
 
 
 @cache  # it takes up to a second, and a grid asks for the same networks over and over
-def _links(network: Network, shape: SampleShape) -> tuple[_Link, ...]:
+def _links(network: Network, shape: SampleShape) -> tuple[_CountedLink, ...]:
     with torch.device("meta"):
         model = network.build(shape, 0.0)
         (x,) = meta_inputs(network, shape, _BATCH)
@@ -184,7 +184,7 @@ def _links(network: Network, shape: SampleShape) -> tuple[_Link, ...]:
         owned |= set(new)
         shapes = tuple(ParameterShape(name=name, shape=tuple(value.shape)) for name, value in new.items())
         tied_bytes = sum(value.numel() for value in tied.values()) * BYTES_PER_ELEMENT
-        found.append(_Link(link.name, shapes, tied_bytes, count))
+        found.append(_CountedLink(link.name, shapes, tied_bytes, count))
     return tuple(found)
 
 
