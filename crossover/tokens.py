@@ -192,9 +192,7 @@ def release(token: Token, job: str, generation: int) -> Token:
         )
     next_round = seat.next_round + (not seat.aside)
     idle = replace(seat, phase=Phase.IDLE, generation=0, aside=False, next_round=next_round)
-    if seat.aside:
-        return _seated(token, idle, last_aside=True)
-    return _seated(token, idle, last=job, last_aside=False)
+    return _seated(token, idle, last=token.last if seat.aside else job, last_aside=seat.aside)
 
 
 def pass_over(token: Token, job: str) -> Token:

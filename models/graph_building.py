@@ -6,7 +6,7 @@ import math
 import statistics
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 import torch
@@ -35,16 +35,6 @@ class _Counted:
     output_bytes: int
     saved_bytes: int
     extents: Mapping[str, int]
-
-
-@dataclass(frozen=True, slots=True)
-class _CountedLink:
-    """A link of a network's chain: the parameters that no link before it has, and what it counts."""
-
-    name: str
-    parameters: tuple[ParameterShape, ...]
-    tied_bytes: int
-    counted: _Counted
 
 
 def graph_of(name: str, *, flops_per_s: float = NOMINAL_FLOPS_PER_S, sequence_length: int = 128) -> LayerGraph:
@@ -139,53 +129,50 @@ def _graph(
     device: str,
     flops_per_s: float = NOMINAL_FLOPS_PER_S,
 ) -> LayerGraph:
+    input_bytes, untimed = _untimed(network, shape)
     layers = []
-    for link in _links(network, shape):
-        forward_s = link.counted.flops / flops_per_s
-        times = (forward_s, forward_s * _BACKWARD_OVER_FORWARD) if per_sample_s is None else per_sample_s[link.name]
-        layers.append(
-            GraphLayer(
-                name=link.name,
-                forward_s=times[0],
-                backward_s=times[1],
-                parameters=link.parameters,
-                tied_bytes=link.tied_bytes,
-                output_bytes=link.counted.output_bytes,
-                saved_bytes=link.counted.saved_bytes,
-                extents=link.counted.extents,
-            )
-        )
-    with torch.device("meta"):
-        (x,) = meta_inputs(network, shape, _BATCH)
+    for flops, layer in untimed:
+        forward_s = flops / flops_per_s
+        times = (forward_s, forward_s * _BACKWARD_OVER_FORWARD) if per_sample_s is None else per_sample_s[layer.name]
+        layers.append(replace(layer, forward_s=times[0], backward_s=times[1]))
     return LayerGraph(
         network=network.name,
         provenance=provenance,
         source=source,
         device=device,
         sample=describe_sample(network, shape),
-        input_bytes=x.nbytes // _BATCH,
+        input_bytes=input_bytes,
         layers=tuple(layers),
     )
 
 
 @cache  # it takes up to a second, and a grid asks for the same networks over and over
-def _links(network: Network, shape: SampleShape) -> tuple[_CountedLink, ...]:
+def _untimed(network: Network, shape: SampleShape) -> tuple[int, tuple[tuple[float, GraphLayer], ...]]:
+    """The bytes of a sample, and FLOPs per sample and the layer, with no times, for each link."""
     with torch.device("meta"):
         model = network.build(shape, 0.0)
         (x,) = meta_inputs(network, shape, _BATCH)
         links = chain_of(network.name, model)
         counted = list(_count(links, x))
     owned: set[str] = set()
-    found = []
+    layers = []
     for link, names, count in zip(links, names_of_parameters(model, links), counted, strict=True):
         parameters = dict(link.module.named_parameters(remove_duplicate=False))
         new = {names[own]: parameters[own] for own in parameters if names[own] not in owned}
         tied = {names[own]: parameters[own] for own in parameters if names[own] in owned}
         owned |= set(new)
-        shapes = tuple(ParameterShape(name=name, shape=tuple(value.shape)) for name, value in new.items())
-        tied_bytes = sum(value.numel() for value in tied.values()) * BYTES_PER_ELEMENT
-        found.append(_CountedLink(link.name, shapes, tied_bytes, count))
-    return tuple(found)
+        layer = GraphLayer(
+            name=link.name,
+            forward_s=0.0,
+            backward_s=0.0,
+            parameters=tuple(ParameterShape(name=name, shape=tuple(value.shape)) for name, value in new.items()),
+            tied_bytes=sum(value.numel() for value in tied.values()) * BYTES_PER_ELEMENT,
+            output_bytes=count.output_bytes,
+            saved_bytes=count.saved_bytes,
+            extents=count.extents,
+        )
+        layers.append((count.flops, layer))
+    return x.nbytes // _BATCH, tuple(layers)
 
 
 def _count(links: Sequence[ChainLink], x: Tensor) -> Iterator[_Counted]:

@@ -194,7 +194,7 @@ def start_up_times() -> Iterator[Group]:
 
 
 def validation() -> Iterator[Group]:
-    """The modelled link against sockets, whose own α lies between those of the model."""
+    """The modelled link at two α against sockets, whose own is about there."""
     for number, times in VALIDATED:
         # Communication-bound, so that α tells; at ρ = 1 it takes the jobs tens of steps to find out that they are.
         same = named(*[at_rho(1.5, DURING_BACKWARD, number)] * 2)
@@ -222,20 +222,19 @@ def _longer(job: Job, times: int) -> Job:
 def unsteady() -> Iterator[Group]:
     """Jitter of every worker's computation, and one worker slower than the others: real ranks, which differ."""
     steady = _longer(at_rho(1.0, AFTER_BACKWARD, 4)(""), SLOWER_OF_4).workload
-    group = Group(
-        name="jitter",
-        jobs=(),
-        ways=(FIFO,),
-        num_workers=4,
-        rate_bps=RATE_BPS / SLOWER_OF_4,
-        on_sockets=True,
-        axis="jitter",
-    )
-    for jitter in (0.1, 0.3):
-        yield replace(group, jobs=_alike(replace(steady, jitter=jitter)), at=jitter)
-    for slow in (1.25, 1.5):
-        jobs = _alike(replace(steady, slow_worker=slow))
-        yield replace(group, name="slow-worker", jobs=jobs, axis="slow worker", at=slow)
+    cases = [("jitter", "jitter", at, replace(steady, jitter=at)) for at in (0.1, 0.3)]
+    cases += [("slow-worker", "slow worker", at, replace(steady, slow_worker=at)) for at in (1.25, 1.5)]
+    for name, axis, at, workload in cases:
+        yield Group(
+            name=name,
+            jobs=_alike(workload),
+            ways=(FIFO,),
+            num_workers=4,
+            rate_bps=RATE_BPS / SLOWER_OF_4,
+            on_sockets=True,
+            axis=axis,
+            at=at,
+        )
 
 
 def _alike(workload: WorkloadSpec) -> Jobs:

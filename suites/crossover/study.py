@@ -74,20 +74,20 @@ def _against_rival(pairs: Sequence[PairRow]) -> Iterator[CellValue]:
 
 def _against_model(pairs: Sequence[PairRow]) -> Iterator[CellValue]:
     """The gain on sockets over that of the modelled link at their α, on the line through its gains at two others."""
-    for pair in (one for one in pairs if one.group.startswith(SOCKETS)):
+    known = [(pair, row) for pair in pairs if (row := pair.row(CROSSOVER)) is not None]
+    for pair, row in ((pair, row) for pair, row in known if pair.group.startswith(SOCKETS)):
         twin = pair.group.replace(SOCKETS, MODELLED)
-        ends = sorted((one for one in pairs if one.group == twin and one.axis == ALPHA), key=lambda one: one.at or 0.0)
-        found = [(one, row) for one in (pair, *ends) if (row := one.row(CROSSOVER)) is not None]
-        if len(found) == 3 == 1 + len(ends):
-            own, low, high = ({one.repeat: one.gain for one in row.paired} for _, row in found)
-            at, first, last = (one.fabric.alpha_s or 0.0 for one, _ in found)
-            share = (at - first) / (last - first)
-            ratios = [
-                own[n] / (low[n] + share * (high[n] - low[n])) for n in sorted(own.keys() & low.keys() & high.keys())
-            ]
-            if ratios:
-                ids = tuple(itertools.chain.from_iterable(operands(one, row) for one, row in found))
-                yield CellValue(found[0][1].cell, over_repeats(pair, ratios), ids)
+        ends = [(other, end) for other, end in known if other.group == twin and other.axis == ALPHA]
+        if len(ends) != 2:
+            continue
+        three = [(pair, row), *ends]
+        at, first, last = (one.fabric.alpha_s or 0.0 for one, _ in three)
+        share = (at - first) / (last - first)
+        own, low, high = ({one.repeat: one.gain for one in of.paired} for _, of in three)
+        ratios = [own[n] / (low[n] + share * (high[n] - low[n])) for n in own if n in low and n in high]
+        if ratios:
+            ids = itertools.chain.from_iterable(operands(one, of) for one, of in three)
+            yield CellValue(row.cell, over_repeats(pair, ratios), tuple(ids))
 
 
 def _handovers(pairs: Sequence[PairRow]) -> Iterator[CellValue]:

@@ -42,8 +42,9 @@ def model_and_steps(
 
 def _narrow_lstm() -> nn.Module:
     """A network like `lstm_lm`, of a tenth of its weights: what pipelines do with them is the same."""
-    torch.manual_seed(0)
-    return LSTMLM(find_network("lstm_lm").num_classes, dropout=0.0, width=32)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return LSTMLM(find_network("lstm_lm").num_classes, dropout=0.0, width=32)
 
 
 def _double(inputs: Tensor) -> Tensor:
