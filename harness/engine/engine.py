@@ -37,7 +37,7 @@ from harness.engine.messages import RankMessages
 from harness.engine.negotiate import Negotiation
 from harness.engine.reduction import Reduces, Tagged
 from harness.engine.straight import NUM_QUEUED, StraightSums
-from harness.engine.streams import InOrder, streams_for
+from harness.engine.streams import streams_for
 from harness.engine.traffic import PROBE, Traffic
 from harness.engine.transport import CONTROL, QueuesSums, Transport
 from harness.precision import Guard
@@ -78,7 +78,7 @@ class Engine:
         self._num_before = 0  # steps of the run that a checkpoint goes on from
         self._overflowed: bool | None = None  # of the present step, None until ranks agree
         straight = _straight(transport, shares_link=link is not None)
-        self._streams = streams_for(self.parameters, strategy.ordering.depth if straight is None else 1)
+        self._streams = streams_for(self.parameters, strategy.ordering.depth, from_hooks=straight is not None)
         self._messages = RankMessages(
             strategy=strategy,
             parameters=self.parameters,
@@ -252,7 +252,7 @@ class Engine:
 
     def _told_of_gradients(self) -> tuple[Callable[[str], None], ...]:
         """Who wants to know, in the hook, that the gradient of a parameter is ready."""
-        streams = () if isinstance(self._streams, InOrder) else (self._streams.mark_ready,)
+        streams = (self._streams.mark_ready,) if self._streams.marks_gradients else ()
         return streams if self._adaptation is None else (*streams, self._adaptation.layers.ready)
 
     def _new_dispatch(self) -> StaticDispatch | Negotiation:

@@ -6,7 +6,8 @@ but the main one and autograd's is involved. Those two never run at once, so the
 them have one stream: a message is gathered as soon as its gradients are there, while those before it are on their way.
 
 A message has landed when it is looked at: in `wait_until`, behind backward, which a look would hold up; or when the
-next one finds its lane taken.
+next one finds its lane taken. Where a GPU's stream waits for the sum (NCCL), what follows the sum is launched at once,
+behind it, and the host waits for the device in `wait_until` alone.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ class StraightSums:
     def __init__(self, core: Core, transport: QueuesSums, *, recorder: Recorder, streams: Streams) -> None:
         self._core, self._transport, self._recorder, self._streams = core, transport, recorder, streams
         self._held: deque[tuple[int, Tensor, HeldByLibrary, float]] = deque()  # with lane and start, oldest first
+        self._launched: list[tuple[int, int, float]] = []  # lane, message and start of what ends on the device
         self.landed: set[str] = set()
         self.error: BaseException | None = None
 
@@ -53,6 +55,8 @@ class StraightSums:
         while self.error is None and not done():
             assert self._held, "waiting for a gradient of which no message was made"
             self._attempt(self._land_oldest)
+        if self._launched and self.error is None:
+            self._attempt(self._until_idle)
 
     def stop(self) -> None:
         """Nothing is held."""
@@ -66,8 +70,11 @@ class StraightSums:
     def _go_on(self) -> None:
         self._send()
         # In order of start, as the library works them off: the first that is not complete ends the look.
-        while self._core.is_held_back and self._held[0][2].is_completed():
+        while self._held and self._may_land(*self._held[0][1:3]):
             self._land_oldest()
+
+    def _may_land(self, tensor: Tensor, work: HeldByLibrary) -> bool:
+        return self._transport.in_stream(tensor) or (self._core.is_held_back and work.is_completed())
 
     def _send(self) -> None:
         while (actions := self._core.send()) is not None:
@@ -78,13 +85,27 @@ class StraightSums:
         lane, tensor, work, start_s = self._held[0]
         message = self._core.message_on(lane)
         assert message is not None, "a sum is held, and no message"
-        work.wait()
+        with self._streams.lane(lane):
+            work.wait()
         # Taken out only now: if waiting fails, the message has not landed.
         self._held.popleft()
-        self._recorder.add(f"lane {lane}", f"message {message.index}", start_s, perf_counter())
+        if self._transport.in_stream(tensor):
+            self._launched.append((lane, message.index, start_s))
+        else:
+            self._note_end(lane, message.index, start_s)
         for action in self._core.answered(lane, (tensor,)):
             self._carry_out(action)
         self._send()
+
+    def _until_idle(self) -> None:
+        """The host learns of all ends at once."""
+        self._streams.until_idle()
+        for launched in self._launched:
+            self._note_end(*launched)
+        self._launched.clear()
+
+    def _note_end(self, lane: int, message: int, start_s: float) -> None:
+        self._recorder.add(f"lane {lane}", f"message {message}", start_s, perf_counter())
 
     def _carry_out(self, action: Action) -> None:
         match action:

@@ -39,6 +39,7 @@ from models.workload import Device
 
 Done = Callable[[Payload | Exception], None]
 CONTROL = -1
+WITH_GPU = "cpu:gloo,cuda:nccl"  # as torch names such a group's backend
 # As torch makes them: to return at once, and with rank 0 as the root.
 _SUM, _GATHER_ALL, _GATHER, _BROADCAST = AllreduceOptions(), AllgatherOptions(), GatherOptions(), BroadcastOptions()
 GLOO_AT_ONCE = 2  # operations of one group that gloo carries out side by side; the others wait in their order
@@ -53,7 +54,7 @@ def may_queue(strategy: Strategy) -> bool:
 
 def backends_for(devices: Collection[Device]) -> str:
     """The backends of a process group for jobs on `devices`: gloo for CPU tensors, NCCL for those on a GPU."""
-    return "cpu:gloo,cuda:nccl" if Device.CUDA in devices else "gloo"
+    return WITH_GPU if Device.CUDA in devices else "gloo"
 
 
 class Transport(Protocol):
@@ -94,6 +95,10 @@ class QueuesSums(Protocol):
         """Whether its library carries them out in the order of their starts, a few of them side by side at most."""
         ...
 
+    def in_stream(self, tensor: torch.Tensor) -> bool:
+        """Whether the wait for a sum of `tensor` holds up the present stream of a GPU, and returns at once."""
+        ...
+
     def queue(self, tensor: torch.Tensor) -> HeldByLibrary:
         """Begin an all-reduce of `tensor`, in place, behind those that were begun before."""
         ...
@@ -128,8 +133,8 @@ class ProcessGroupTransport:
         self._ranks = tuple(range(dist.get_world_size()) if ranks is None else ranks)
         self.rank, self.world = self._ranks.index(dist.get_rank()), len(self._ranks)
         timeout = timedelta(seconds=timeout_s)
-        # gloo carries out two operations of a group at once; a paced link one, and leaves no pause behind it.
-        self.queues_sums = by_one_thread and dist.get_backend() in (dist.Backend.GLOO, PACED)
+        # gloo carries out two operations of a group at once; NCCL and a paced link one, and leave no pause behind it.
+        self.queues_sums = by_one_thread and dist.get_backend() in (dist.Backend.GLOO, WITH_GPU, PACED)
         with short_slices() if in_time else nullcontext():
             self._is_paced = dist.get_backend() == PACED
             # gloo's threads are made here and inherit this thread's scheduling.
@@ -184,6 +189,10 @@ class ProcessGroupTransport:
         work: dist.Work = self._groups[0].allreduce([tensor], _SUM)
         return work
 
+    def in_stream(self, tensor: torch.Tensor) -> bool:
+        """NCCL's is; a paced link is no stream."""
+        return tensor.is_cuda and not self._is_paced
+
     def start(self, primitive: Primitive, lane: int, done: Done) -> None:
         """Begin `primitive` on the lane's group; `done` is called by a thread of the library, or of this transport."""
         group = self._groups[lane]
@@ -213,7 +222,7 @@ class ProcessGroupTransport:
                 raise AssertionError("the engine serves by itself, nothing of it travels")
 
     def _then(self, work: dist.Work, answer: Payload, done: Done) -> None:
-        if answer and answer[0].is_cuda and not self._is_paced:
+        if answer and self.in_stream(answer[0]):
             self._then_on_device([work], answer, done)
             return
 

@@ -37,10 +37,13 @@ NOT_RUN = {"harness/loop.py", "harness/engine/transport.py"}  # the test is the 
 class Done:
     """A sum among one rank."""
 
+    num_waits = 0
+
     def is_completed(self) -> bool:
         return True
 
     def wait(self) -> bool:
+        self.num_waits += 1
         return True
 
 
@@ -49,11 +52,17 @@ class QueueOfOne:
 
     rank, world = 0, 1
     queues_sums = True
-    num_queued = 0
+
+    def __init__(self, *, ends_in_stream: bool = False) -> None:
+        self.queued = list[Done]()
+        self._ends_in_stream = ends_in_stream
 
     def queue(self, tensor: torch.Tensor) -> HeldByLibrary:
-        self.num_queued += 1
-        return Done()
+        self.queued.append(Done())
+        return self.queued[-1]
+
+    def in_stream(self, tensor: torch.Tensor) -> bool:
+        return self._ends_in_stream
 
     def start(self, primitive: object, lane: int, done: Callable[..., None]) -> None:
         raise AssertionError(f"{primitive} went by lanes")
@@ -117,8 +126,25 @@ def test_more_messages_than_the_library_holds_go_during_backward_all_the_same() 
     engine = engine_of_one(model, strategy, transport)
     engine.begin_step()
     model(torch.ones(1, 1)).sum().backward()
-    assert transport.num_queued == num_layers
+    assert len(transport.queued) == num_layers
     engine.wait()
+    engine.close()
+
+
+@pytest.mark.parametrize("ends_in_stream", [True, False])
+def test_what_follows_a_sum_that_ends_in_a_stream_is_launched_in_the_hook(ends_in_stream: bool) -> None:
+    """The host then waits for the device alone, and learns of all ends there."""
+    model, strategy = nn.Sequential(nn.Linear(1, 1), nn.Linear(1, 1)), parse_strategy("fixed-buckets(bucket_bytes=4)")
+    transport = QueueOfOne(ends_in_stream=ends_in_stream)
+    engine = engine_of_one(model, strategy, transport)
+    engine.begin_step()
+    model(torch.ones(1, 1)).sum().backward()
+    assert [done.num_waits for done in transport.queued] == [int(ends_in_stream)] * len(transport.queued)
+    assert not [span for span in engine.recorder.spans if span.track.startswith("lane")]
+    engine.wait()
+    assert [done.num_waits for done in transport.queued] == [1] * len(transport.queued)
+    lanes = [span for span in engine.recorder.spans if span.track.startswith("lane")]
+    assert [span.name for span in lanes] == [f"message {number}" for number in range(len(transport.queued))]
     engine.close()
 
 
