@@ -7,6 +7,7 @@ fingerprints (weights, evaluations, checkpoints) solo and shared, and the turns 
 """
 
 import ctypes
+import gc
 import hashlib
 import importlib
 import json
@@ -236,6 +237,7 @@ def import_the_rest() -> None:
     weight = nn.Parameter(torch.zeros(1))
     weight.grad = torch.zeros(1)
     torch.optim.AdamW([weight]).step()
+    gc.freeze()  # each rank would look through all that torch has imported, and copy its pages
 
 
 def main(name: str, folder: Path) -> int:

@@ -1,5 +1,6 @@
 """`crossover verify`: the verdicts, on real scripts."""
 
+import os
 import shlex
 import subprocess
 import sys
@@ -29,7 +30,7 @@ def test_a_script_is_judged_by_its_weights(manner: str, options: list[str], code
     command = [sys.executable, "-m", "crossover", "verify", *options, line]
     run = subprocess.run(
         command, capture_output=True, text=True, timeout=LIMIT_S, check=False, cwd=SCRIPT.parents[2],
-        env={"PYTHONPATH": str(SCRIPT.parents[2]), "PATH": "/usr/bin:/bin"},
+        env={**os.environ, "PYTHONPATH": str(SCRIPT.parents[2])},
     )  # fmt: skip
     assert told in run.stdout + run.stderr
     assert run.returncode == code

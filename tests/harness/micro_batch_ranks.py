@@ -26,6 +26,7 @@ from torch.nn import functional
 from baselines.strategy import parse_strategy
 from crossover import Alone
 from fabric.api import Host
+from harness.garbage import lasting
 from harness.loop import Schedule, train
 from harness.systems import system_of
 from harness.systems.api import Preloads, RankSeat
@@ -152,12 +153,13 @@ def fork_rank(asked: dict[str, Any], rank: int, folder: Path, number: int) -> in
 
 def main(folder: Path, scenarios: list[str]) -> int:
     asked = [json.loads(scenario) for scenario in scenarios]
-    for one in asked:
-        system = system_of(one.get("system", "ours"))
-        if isinstance(system, Preloads):
-            system.preload()
-    clip_norms = {one.get("clip_norm") for one in asked}
-    told = {str(clip_norm): reference(clip_norm) for clip_norm in clip_norms}  # and torch imports the rest of itself
+    with lasting():
+        for one in asked:
+            system = system_of(one.get("system", "ours"))
+            if isinstance(system, Preloads):
+                system.preload()
+        clip_norms = {one.get("clip_norm") for one in asked}
+        told = {str(clip_norm): reference(clip_norm) for clip_norm in clip_norms}  # and torch imports the rest of itself
     (folder / "reference.json").write_text(json.dumps(told))
     for number, one in enumerate(asked):
         pids = [fork_rank(one, rank, folder, number) for rank in range(NUM_RANKS)]

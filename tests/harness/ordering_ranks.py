@@ -18,6 +18,7 @@ from tiny_models import awkward, loss_at
 from baselines.strategy import parse_strategy
 from harness.engine.engine import Engine
 from harness.engine.transport import ProcessGroupTransport
+from harness.garbage import lasting
 from harness.systems.ours import EagerSession
 from harness.trace import Recorder
 
@@ -46,7 +47,8 @@ def train(rank: int, store: str, text: str) -> None:
 
 def main() -> int:
     """Forked ranks, since importing torch takes longer than all they do, and an optimizer imports most of it."""
-    parse_strategy("unfused").optimizer.build(awkward().parameters())
+    with lasting():
+        parse_strategy("unfused").optimizer.build(awkward().parameters())
     failed = 0
     for number, text in enumerate(sys.argv[2:]):
         ranks = [

@@ -3,7 +3,8 @@
     python paced_ranks.py FOLDER
 
 For each scenario of SCENARIOS, rank r writes FOLDER/NAME-BACKEND-r.json: a digest of what it got, and the seconds that
-its link was asked for. Pipelines and sharding are torch's own.
+its link was asked for. Pipelines and sharding are torch's own, imported where they run: that takes a second and a half,
+and whoever collects the tests imports this file.
 """
 
 from __future__ import annotations
@@ -24,11 +25,10 @@ from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.distributed_c10d import _coalescing_manager
-from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
-from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
 from torch.nn.parallel import DistributedDataParallel
 
 from fabric.paced import PACED, PacedLink
+from harness.garbage import lasting
 from harness.paced.group import register
 from harness.paced.pacing import Pacing
 
@@ -98,6 +98,8 @@ def powersgd(rank: int) -> Sequence[Tensor]:
 def gpipe(rank: int) -> Sequence[Tensor]:
     """Two stages, four micro-batches."""
     part = nn.Sequential(*(layers()[:2] if rank == 0 else layers()[2:]))
+    from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
+
     stage = PipelineStage(part, rank, NUM_RANKS, torch.device("cpu"))
     schedule = ScheduleGPipe(stage, 4, loss_fn=lambda output, target: (output - target).square().mean())
     optimizer = torch.optim.SGD(part.parameters(), lr=0.1)
@@ -112,6 +114,8 @@ def gpipe(rank: int) -> Sequence[Tensor]:
 
 
 def fsdp(rank: int) -> Sequence[Tensor]:
+    from torch.distributed.fsdp import FullyShardedDataParallel
+
     model = FullyShardedDataParallel(nn.Sequential(*layers()), device_id=torch.device("cpu"))
     trained(model, rank)
     with FullyShardedDataParallel.summon_full_params(model):
@@ -120,6 +124,8 @@ def fsdp(rank: int) -> Sequence[Tensor]:
 
 def fsdp2(rank: int) -> Sequence[Tensor]:
     model = nn.Sequential(*layers())
+    from torch.distributed.fsdp import fully_shard
+
     mesh = init_device_mesh("cpu", (NUM_RANKS,))
     for layer in (model[0], model[2], model):
         fully_shard(layer, mesh=mesh)
@@ -151,7 +157,8 @@ def run_rank(name: str, backend: str, rank: int, folder: Path) -> dict[str, obje
 
 def main(folder: Path) -> int:
     warnings.simplefilter("ignore")  # torch's own, about FSDP on a CPU
-    trained(nn.Sequential(*layers()), 0)  # torch imports most of itself with the first step
+    with lasting():
+        trained(nn.Sequential(*layers()), 0)  # torch imports most of itself with the first step
     for name in SCENARIOS:
         for backend in BACKENDS:
             pids = []

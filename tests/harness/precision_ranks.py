@@ -26,6 +26,7 @@ from torch import Tensor, nn
 from baselines.strategy import parse_strategy
 from crossover import Alone
 from fabric.api import Host
+from harness.garbage import lasting
 from harness.loop import Schedule, train
 from harness.precision import Precision
 from harness.systems import system_of
@@ -112,7 +113,8 @@ def import_the_rest() -> None:
 
 
 def main(folder: Path, scenarios: list[str]) -> int:
-    import_the_rest()
+    with lasting():
+        import_the_rest()
     for number, asked in enumerate(map(json.loads, scenarios)):
         pids = []
         for rank in range(NUM_RANKS):

@@ -14,12 +14,15 @@ from typing import Any
 
 import pytest
 import torch
+from test_wire_bytes import CASES
 from tiny_models import averaged_sgd, awkward, loss_at, random_arrivals
 
-from baselines.api import OptimizerSpec, Slot, UpdatePoint
+from baselines.api import AllToAll, OptimizerSpec, Slot, Transfer, UpdatePoint
 from baselines.catalogue import plugins
 from baselines.strategy import DEFAULTS, RULES, Strategy, parse_strategy, why_illegal
 from baselines.text import TextError, build, read_call, split_parts
+from harness.engine.core import Core, Start
+from harness.engine.reduction import Tagged
 from harness.lockstep.ranks import Lockstep, replicas
 
 # The first one loads the kernels, and compiles them where no cache has them.
@@ -198,6 +201,34 @@ def with_what_it_needs(compression: str) -> Strategy | None:
         except TextError:
             continue
     return None
+
+
+def test_no_compressor_sends_a_primitive_whose_bytes_are_not_held_against_interfaces(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found = set[tuple[str, type, torch.dtype]]()
+    start = Core.start
+
+    def note(core: Core, lane: int, tagged: Tagged) -> Start:
+        primitive: Any = tagged.primitive
+        match primitive:
+            case AllToAll():
+                found.add((tagged.tag, AllToAll, primitive.parts[0].dtype))
+            case Transfer():
+                if primitive.send is not None:
+                    found.add((tagged.tag, Transfer, primitive.send.dtype))
+            case _:
+                found.add((tagged.tag, type(primitive), primitive.tensor.dtype))
+        return start(core, lane, tagged)
+
+    monkeypatch.setattr(Core, "start", note)
+    for text, optimizer in CASES.items():
+        train(parse_strategy(f"{text}+{optimizer}"), 3, shuffled=False)
+    assert len(found) >= 8
+    held = frozenset(found)
+    for strategy in filter(None, map(with_what_it_needs, compressions())):
+        train(strategy, 3, shuffled=False)
+        assert found == held, strategy.text
 
 
 def test_every_plugin_takes_part_in_a_legal_combination() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -18,10 +19,8 @@ RANKS = Path(__file__).with_name("paced_ranks.py")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """All scenarios over both backends, in one process tree."""
     folder = tmp_path_factory.mktemp("paced")
-    path = f"{ROOT}:{RANKS.parent}"
-    done = subprocess.run(
-        [sys.executable, RANKS, folder], env={"PYTHONPATH": path}, capture_output=True, text=True, check=False
-    )
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{RANKS.parent}"}
+    done = subprocess.run([sys.executable, RANKS, folder], env=environment, capture_output=True, text=True, check=False)
     assert done.stderr == ""
     return folder
 

@@ -21,6 +21,7 @@ from baselines.parallelism.interleaved import Interleaved
 from baselines.parallelism.plans import PlannedStage
 from baselines.strategy import parse_strategy
 from crossover import Alone
+from harness.garbage import lasting
 from harness.parallel.meter import PipelineMeter
 from harness.parallel.pipeline import PipelineJob
 from harness.parallel.processes import PipelineProcess
@@ -91,11 +92,12 @@ def train(what: str, rank: int, world: int, out: Path) -> None:
 
 def main(out: Path, runs: list[str]) -> int:
     # What ranks would each import again: networks, the rest of torch with the first optimizer, plug-ins and systems.
-    for network in ("lstm_lm", "bert_tiny"):
-        model, _ = model_and_steps(network, num_steps=1, num_micro_batches=1)
-    sgd(model.parameters())
-    parse_strategy("unfused")
-    system_of("torch-pipelining")
+    with lasting():
+        for network in ("lstm_lm", "bert_tiny"):
+            model, _ = model_and_steps(network, num_steps=1, num_micro_batches=1)
+        sgd(model.parameters())
+        parse_strategy("unfused")
+        system_of("torch-pipelining")
     for what, _, world in (run.partition(":") for run in runs):
         ranks = [
             get_context("fork").Process(target=train, args=(what, rank, int(world), out), daemon=True)

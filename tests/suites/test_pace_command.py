@@ -60,23 +60,30 @@ def test_an_unmodified_script_runs_as_rank_0_and_its_steps_are_told(asked: str, 
     assert "exposed time" in done.stderr
 
 
+REFUSED = """
+import sys, torch, torch.distributed as d
+for rank, size in ((1, 4), (0, 2)):
+    try:
+        d.init_process_group("gloo", rank=rank, world_size=size)
+    except Exception as error:
+        print(error, file=sys.stderr)
+d.init_process_group()
+d.broadcast(torch.ones(1), src=2)
+"""
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("script", "said"),
     [
-        ("import torch.distributed as d\nd.init_process_group('gloo', rank=1, world_size=4)", "asks to be rank 1"),
-        ("import torch.distributed as d\nd.init_process_group('gloo', rank=0, world_size=2)", "with --hosts 2"),
-        (
-            "import torch, torch.distributed as d\nd.init_process_group()\nd.broadcast(torch.ones(1), src=2)",
-            "a broadcast from rank 2, needs peers that hold something",
-        ),
-        ("print('no torch')", "nothing was paced"),
+        (REFUSED, ("asks to be rank 1", "with --hosts 2", "a broadcast from rank 2, needs peers that hold something")),
+        ("print('no torch')", ("nothing was paced",)),
     ],
 )
-def test_what_cannot_be_paced_is_refused_with_the_reason(script: str, said: str, tmp_path: Path) -> None:
+def test_what_cannot_be_paced_is_refused_with_the_reason(script: str, said: tuple[str, ...], tmp_path: Path) -> None:
     done = pace(tmp_path, script)
     assert done.returncode == 1
-    assert said in done.stderr
+    assert [words for words in said if words not in done.stderr] == []
 
 
 @pytest.mark.parametrize(
