@@ -159,7 +159,7 @@ def main(folder: Path, scenarios: list[str]) -> int:
             if isinstance(system, Preloads):
                 system.preload()
         clip_norms = {one.get("clip_norm") for one in asked}
-        told = {str(clip_norm): reference(clip_norm) for clip_norm in clip_norms}  # and torch imports the rest of itself
+        told = {str(clip_norm): reference(clip_norm) for clip_norm in clip_norms}  # torch imports the rest
     (folder / "reference.json").write_text(json.dumps(told))
     for number, one in enumerate(asked):
         pids = [fork_rank(one, rank, folder, number) for rank in range(NUM_RANKS)]
