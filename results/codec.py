@@ -84,16 +84,23 @@ def _decoder(kind: Any) -> _Decoder:
 def _of_union(kinds: Sequence[Any]) -> _Decoder:
     decoders = [_decoder(kind) for kind in kinds if kind is not types.NoneType]
     nothing = types.NoneType in kinds
+    # A scalar is of its own type, whatever stands before that: to Python unions in another order are the same one.
+    exact = {kind: _decoder(kind) for kind in kinds if kind in (bool, int, float, str)}
 
     def decode(data: Any) -> Any:
         if data is None and nothing:
             return None
+        if (only := exact.get(type(data))) is not None:
+            return only(data)
         misfit: _MisfitError | None = None
         for own in decoders:
             try:
-                return own(data)
+                decoded = own(data)
             except _MisfitError as error:
                 misfit = error
+            else:
+                misfit = None  # it, its traceback and this frame would keep each other until a collection
+                return decoded
         # Made only here: nearly all values fit, and the text of a large one takes longer than reading it.
         raise misfit or _MisfitError(f"unexpected {data!r}")
 

@@ -95,11 +95,16 @@ def rival_row(pair: PairRow, first: Record, cells: Sequence[Sequence[Record]]) -
     `first` is any record of the pair.
     """
     reference = next((row for row in pair.rows if row.is_reference), None)
-    if reference is None:
+    works = {work[:3] for work in work_of(first)}
+    if reference is None or len(works) != 1:
+        return None
+    batch_size = sum(job.batch_size for job in first.jobs)
+    wanted, fabric = ((*works.pop(), batch_size),), fabric_key(first.fabric)
+    if batch_size <= first.jobs[0].batch_size:
         return None
     alone = {one.repeat: one.solo_s[0] for one in reference.paired}
     for records in cells:
-        both = [record for record in records if _stands_for(record, first) and record.repeat in alone]
+        both = [record for record in records if record.repeat in alone and _is_alone_at(wanted, fabric, record)]
         if both:
             times = [len(first.jobs) * alone[record.repeat] for record in both]
             ratio = paired_ratio(times, [step_time_s(record.jobs[0]) for record in both])
@@ -113,17 +118,14 @@ def rival_row(pair: PairRow, first: Record, cells: Sequence[Sequence[Record]]) -
     return None
 
 
-def _stands_for(rival: Record, shared: Record) -> bool:
-    if is_shared(rival) or not rival.jobs:
-        return False
-    ((workload, system, strategy, batch_size),) = work_of(rival)
-    batch_sizes = [job.batch_size for job in shared.jobs]
+def _is_alone_at(wanted: object, fabric: object, record: Record) -> bool:
     # What most records fail at comes first, since every one of all suites is asked.
     return (
-        batch_size == sum(batch_sizes) > batch_sizes[0]
-        and {work[:3] for work in work_of(shared)} == {(workload, system, strategy)}
-        and fabric_key(rival.fabric) == fabric_key(shared.fabric)
-        and is_measured(rival)
+        bool(record.jobs)
+        and not is_shared(record)
+        and work_of(record) == wanted
+        and fabric_key(record.fabric) == fabric
+        and is_measured(record)
     )
 
 

@@ -17,6 +17,7 @@ from analysis.tables import comparison_table, comparisons_as_json, render, rows_
 from analysis.targets.training import Baseline
 from analysis.terminal import output_console
 from analysis.wording import plural
+from harness.garbage import lasting
 from results.record import Record, RecordError, read_records
 from suites.folders import prepare_folder
 from suites.reports import BASELINE, summary_of
@@ -60,7 +61,8 @@ def report_on(arguments: argparse.Namespace, runs: Path) -> int:
     folders = list(arguments.folders) or sorted(runs.glob("*/latest"))
     if not folders:
         raise RecordError(f"no records in {runs}; run a suite first, e.g. make bench-quick, or name a folder")
-    records = list(read_records(folders))
+    with lasting():
+        records = list(read_records(folders))
     baseline = BASELINE if arguments.baseline is None else _named(arguments.baseline, records)
     out = arguments.out or (folders[0] if len(folders) == 1 else runs)
     if arguments.figures:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import json
 import math
 from pathlib import Path
@@ -190,3 +191,37 @@ def test_a_trial_says_its_place_in_a_file_name() -> None:
     assert named.id == "s.a_b_c.r03"
     assert dataclasses.replace(named, repeat=4).id != named.id
     assert job().workload.device is Device.CPU
+
+
+@pytest.mark.parametrize(
+    ("kind", "data", "expected"),
+    [
+        (float | int, 3, 3),
+        (int | float, 3, 3),
+        (float | int, 3.0, 3.0),
+        (float | str, "inf", "inf"),
+        (float | None, "inf", math.inf),
+        (int | bool, True, True),
+        (tuple[int, ...] | str, "a", "a"),
+        (Status | int, "ok", Status.OK),
+    ],
+)
+def test_of_a_union_a_scalar_is_of_its_own_type_whatever_stands_before_that(
+    kind: Any, data: Any, expected: Any
+) -> None:
+    decoded = from_jsonable(kind, data)
+    assert (decoded, type(decoded)) == (expected, type(expected))
+
+
+def test_a_kind_that_refuses_a_value_leaves_nothing_for_the_collector() -> None:
+    """Thousands of records of which each leaves a hundred frames take a third longer to read."""
+    kind: Any = tuple[int, ...] | dict[str, int]
+    from_jsonable(kind, {})
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(100):
+            from_jsonable(kind, {"a": 1})
+        assert gc.collect() < 100
+    finally:
+        gc.enable()
