@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 
 from analysis.rows import Summary
 from analysis.sheet import sheet
 from analysis.summary import every_claim, summarise
 from analysis.targets.training import Baseline
 from harness.garbage import lasting
-from results.record import Record
+from results.record import Record, read_records
 from suites.catalogue import all_studies
 
 BASELINE = Baseline(system="torch-ddp")  # what everybody has
 
 
+def records_of(folders: Iterable[Path]) -> list[Record]:
+    """Every record below `folders`, in order of path; no collection looks through them on the way. Raises: RecordError
+    for the first unreadable record, or a folder that does not exist."""
+    with lasting():
+        return list(read_records(folders))
+
+
 def sheet_of(records: Iterable[Record]) -> str:
     """The page of every claim of every suite. Raises: NoRecordsError if there are none."""
-    with lasting():
-        given = list(records)
+    given = list(records)
     return sheet(every_claim(given, all_studies()), len(given))
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from results.record import read_records
 from suites.folders import FolderError, named_path, write_page
 
 RECORDS, PAGE = Path("results", "reference"), Path("docs", "claims.md")
@@ -22,10 +21,10 @@ def add_claims(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def write_sheet(arguments: argparse.Namespace) -> int:
     """Write the page and print where it is; answer: exit status. Raises: FolderError, RecordError."""
-    from suites.reports import sheet_of
+    from suites.reports import records_of, sheet_of
 
     if not arguments.out.parent.is_dir():
         raise FolderError(f"--out {arguments.out}: there is no folder {arguments.out.parent}; make it, or name another")
-    write_page(arguments.out, sheet_of(read_records(list(arguments.folders) or [RECORDS])))
+    write_page(arguments.out, sheet_of(records_of(list(arguments.folders) or [RECORDS])))
     print(arguments.out)
     return 0

@@ -34,7 +34,7 @@ from suites.commands.run import run_suite
 from suites.expected import expected_each_s
 from suites.folders import FolderError, held, prepare_folder, write_page
 from suites.repeats import parse_budget
-from suites.reports import sheet_of
+from suites.reports import records_of, sheet_of
 
 REFERENCE, ARCHIVE = Path("results", "reference"), Path("results", "archive")
 STARTED = "paper.json"  # what the run in this folder was started from
@@ -177,7 +177,7 @@ def _commit_in(note: Path) -> str:
 
 def _conclude(folder: Path) -> None:
     """Report, figures and the sheet of claims, beside the records."""
-    records = list(read_records(_record_folders(folder)))
+    records = records_of(_record_folders(folder))
     publish(records, folder, Console(stderr=True), as_json=False, pdf=True)
     page = folder / PAGE.name
     write_page(page, sheet_of(records))

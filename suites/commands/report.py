@@ -17,10 +17,9 @@ from analysis.tables import comparison_table, comparisons_as_json, render, rows_
 from analysis.targets.training import Baseline
 from analysis.terminal import output_console
 from analysis.wording import plural
-from harness.garbage import lasting
-from results.record import Record, RecordError, read_records
+from results.record import Record, RecordError
 from suites.folders import prepare_folder
-from suites.reports import BASELINE, summary_of
+from suites.reports import BASELINE, records_of, summary_of
 
 
 def publish(
@@ -61,8 +60,7 @@ def report_on(arguments: argparse.Namespace, runs: Path) -> int:
     folders = list(arguments.folders) or sorted(runs.glob("*/latest"))
     if not folders:
         raise RecordError(f"no records in {runs}; run a suite first, e.g. make bench-quick, or name a folder")
-    with lasting():
-        records = list(read_records(folders))
+    records = records_of(folders)
     baseline = BASELINE if arguments.baseline is None else _named(arguments.baseline, records)
     out = arguments.out or (folders[0] if len(folders) == 1 else runs)
     if arguments.figures:
@@ -87,7 +85,7 @@ def _named(system: str, records: Sequence[Record]) -> Baseline:
 
 def compare_folders(arguments: argparse.Namespace) -> int:
     """0 if nothing got slower beyond noise, else 1."""
-    before, after = list(read_records([arguments.before])), list(read_records([arguments.after]))
+    before, after = records_of([arguments.before]), records_of([arguments.after])
     for folder, records in ((arguments.before, before), (arguments.after, after)):
         if not records:
             raise NoRecordsError(f"no records in {folder}; name a folder of `crossover-bench run`")

@@ -26,7 +26,7 @@ from scripts.recompute_claims import differences, main, read_page
 from scripts.recompute_claims import read_records as raw_records
 from suites.catalogue import all_studies
 from suites.folders import FolderError, write_page
-from suites.reports import sheet_of
+from suites.reports import records_of, sheet_of
 
 pytestmark = pytest.mark.slow
 
@@ -46,7 +46,7 @@ def raw() -> dict[str, Any]:
 
 
 def test_the_committed_page_is_what_the_command_writes(page: str) -> None:
-    assert sheet_of(read_records([RECORDS])) == page, "run crossover-bench claims"
+    assert sheet_of(records_of([RECORDS])) == page, "run crossover-bench claims"
 
 
 def test_the_page_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

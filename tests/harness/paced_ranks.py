@@ -97,9 +97,9 @@ def powersgd(rank: int) -> Sequence[Tensor]:
 
 def gpipe(rank: int) -> Sequence[Tensor]:
     """Two stages, four micro-batches."""
-    part = nn.Sequential(*(layers()[:2] if rank == 0 else layers()[2:]))
     from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
 
+    part = nn.Sequential(*(layers()[:2] if rank == 0 else layers()[2:]))
     stage = PipelineStage(part, rank, NUM_RANKS, torch.device("cpu"))
     schedule = ScheduleGPipe(stage, 4, loss_fn=lambda output, target: (output - target).square().mean())
     optimizer = torch.optim.SGD(part.parameters(), lr=0.1)
@@ -123,9 +123,9 @@ def fsdp(rank: int) -> Sequence[Tensor]:
 
 
 def fsdp2(rank: int) -> Sequence[Tensor]:
-    model = nn.Sequential(*layers())
     from torch.distributed.fsdp import fully_shard
 
+    model = nn.Sequential(*layers())
     mesh = init_device_mesh("cpu", (NUM_RANKS,))
     for layer in (model[0], model[2], model):
         fully_shard(layer, mesh=mesh)

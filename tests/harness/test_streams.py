@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from harness.engine.streams import CudaStreams, HookStream, InOrder, Streams, streams_for
-from harness.engine.transport import WITH_GPU, backends_for
+from harness.engine.transport import backends_for
 from models.workload import Device
 
 
@@ -173,7 +173,7 @@ def test_a_model_without_parameters_is_on_the_cpu() -> None:
         ((), "gloo"),
         ((Device.CPU,), "gloo"),
         ((Device.REPLAY,), "gloo"),
-        ((Device.CPU, Device.CUDA), WITH_GPU),
+        ((Device.CPU, Device.CUDA), "cpu:gloo,cuda:nccl"),
     ],
 )
 def test_gpu_tensors_go_by_nccl_and_others_by_gloo(devices: tuple[Device, ...], backends: str) -> None:
