@@ -25,8 +25,7 @@ import torch.distributed as dist
 from fabric.collectives import Collective
 from fabric.simulated.flow import simulate_flows
 from fabric.simulated.topologies import LeafSpine
-from fabric.simulated.traffic import FlowRound, TrafficJob, all_to_all, ring_all_reduce
-from harness.simulated.rounds import collective_rounds
+from fabric.simulated.traffic import FlowRound, TrafficJob, collective_rounds
 
 SIZES = (4_000_000, 8_000_000, 16_000_000)  # bytes of the largest flow
 NUM_WARMUP, NUM_MESSAGES = 1, 8
@@ -38,10 +37,10 @@ def patterns(world: int, num_bytes: int) -> dict[str, tuple[FlowRound, ...]]:
     zeros, sizes = np.zeros(world - 1, np.int64), np.full(world - 1, float(num_bytes))
     uneven = num_bytes * np.arange(1, world) / (world - 1)
     found = {
-        "ring all-reduce": ring_all_reduce(world, num_bytes * world),
-        "all-to-all": all_to_all(world, num_bytes),
-        "all pairs at once": (_at_once(all_to_all(world, num_bytes)),),
-        "broadcast by rounds": tuple(collective_rounds(Collective.BROADCAST, world, num_bytes)),
+        "ring all-reduce": collective_rounds(Collective.ALL_REDUCE, world, num_bytes * world),
+        "all-to-all": collective_rounds(Collective.ALL_TO_ALL, world, (world - 1) * num_bytes),
+        "all pairs at once": (_at_once(collective_rounds(Collective.ALL_TO_ALL, world, (world - 1) * num_bytes)),),
+        "broadcast by rounds": collective_rounds(Collective.BROADCAST, world, num_bytes),
     }
     if world == 2:  # all the others are one
         return found

@@ -17,11 +17,12 @@ from pathlib import Path
 
 import numpy as np
 
+from fabric.collectives import Collective
 from fabric.simulated.flow import simulate_flows
 from fabric.simulated.graph import NetworkGraph, PathSet
 from fabric.simulated.routing import route
 from fabric.simulated.topologies import FatTree, Torus
-from fabric.simulated.traffic import FlowRound, TrafficJob, all_to_all, ring_all_reduce
+from fabric.simulated.traffic import FlowRound, TrafficJob, collective_rounds
 
 AGREES = 1e-3  # relative: what the flow engine owes its oracle
 CHILD = Path(__file__).parent / "oracles" / "simgrid_flows.py"
@@ -89,12 +90,12 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     small, torus = FatTree(8, delay_us=0).build(), Torus((8, 8), delay_us=0).build()
-    ring = ring_all_reduce(options.ring, 1e9)[0]
+    ring = collective_rounds(Collective.ALL_REDUCE, options.ring, 1e9)[0]
     one = FlowRound(ring.sources, ring.destinations, np.rint(ring.num_bytes))
     cases: list[tuple[str, NetworkGraph, list[FlowRound]]] = [
-        ("ring of 128, fat-tree", small, [ring_all_reduce(128, 128e6)[0]]),
-        ("all-to-all of 64, fat-tree", small, list(all_to_all(64, 1e6))),
-        ("all-to-all of 64, torus", torus, list(all_to_all(64, 1e6))),
+        ("ring of 128, fat-tree", small, [collective_rounds(Collective.ALL_REDUCE, 128, 128e6)[0]]),
+        ("all-to-all of 64, fat-tree", small, [*collective_rounds(Collective.ALL_TO_ALL, 64, 63e6)]),
+        ("all-to-all of 64, torus", torus, [*collective_rounds(Collective.ALL_TO_ALL, 64, 63e6)]),
         *((f"500 random flows, fat-tree, seed {seed}", small, [random_round(128, 500, seed)]) for seed in range(3)),
         *((f"500 random flows, torus, seed {seed}", torus, [random_round(64, 500, seed)]) for seed in range(3)),
         (

@@ -12,13 +12,13 @@ from crossover.simulator.fluid import Agenda
 from fabric.collectives import Collective
 from fabric.simulated.bundles import fair_paces
 from fabric.simulated.placed import PlacedJob, PlacedNetwork, RoundLoad
-from fabric.simulated.traffic import FlowRound
+from fabric.simulated.traffic import FlowRound, collective_rounds
 from harness.engine.traffic import Planned, tensor_bytes
 from harness.engine.transport import Done
 from harness.predict.costs import Cost, LinkCosts
 from harness.predict.worker import tell
 from harness.simulated.links import NetworkLinks
-from harness.simulated.rounds import RoutedDemand, RoutedDemands, collective_rounds
+from harness.simulated.rounds import RoutedDemand, RoutedDemands
 
 PRICED = frozenset(own.value for own in Collective if own is not Collective.BARRIER)
 PROBE_BYTES = 1e6
@@ -51,7 +51,7 @@ class NetworkMedium:
             return primitive.rounds
         assert isinstance(primitive, Gather | Broadcast), f"{primitive} is no control primitive"
         kind = Collective(type(primitive).__name__)
-        return tuple(collective_rounds(kind, self.costs.world, tensor_bytes(primitive)))
+        return collective_rounds(kind, self.costs.world, tensor_bytes(primitive))
 
     def _go_on(self, loads: Iterator[RoundLoad], start_s: float, done: partial[None]) -> None:
         # Each round waits for the one before, as ranks in an exchange do.

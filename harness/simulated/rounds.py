@@ -14,8 +14,8 @@ import numpy as np
 
 from baselines.api import Aggregate, AllToAll, How, Message, Primitive, Serve, Transfer
 from baselines.strategy import Strategy
-from fabric.collectives import Collective, flows_of
-from fabric.simulated.traffic import FlowRound
+from fabric.collectives import Collective
+from fabric.simulated.traffic import FlowRound, collective_rounds, flow_round
 from harness.engine.traffic import tensor_bytes
 from harness.predict.costs import LinkCosts
 from harness.predict.demand import PROBE_ELEMENTS, Demand, Demands, primitives_of
@@ -121,9 +121,9 @@ def rounds_of(asked: Sequence[Primitive]) -> Iterator[FlowRound]:
             for rank, own in enumerate(asked)
             if isinstance(own, Transfer) and own.to is not None and own.send is not None
         ]
-        yield from _round(sent)
+        yield from flow_round(sent)
     elif isinstance(first, AllToAll):
-        yield from _round(
+        yield from flow_round(
             (rank, to, part.numel() * part.element_size())
             for rank, own in enumerate(asked)
             if isinstance(own, AllToAll)
@@ -132,19 +132,6 @@ def rounds_of(asked: Sequence[Primitive]) -> Iterator[FlowRound]:
         )
     else:
         yield from collective_rounds(Collective(type(first).__name__), world, tensor_bytes(first))
-
-
-def collective_rounds(collective: Collective, world: int, num_bytes: float) -> Iterator[FlowRound]:
-    """The rounds of the table of collectives as arrays."""
-    for own in flows_of(collective, world, num_bytes):
-        for made in _round(own.flows):
-            yield FlowRound(made.sources, made.destinations, made.num_bytes, own.times)
-
-
-def _round(flows: object) -> Iterator[FlowRound]:
-    table = np.array(list(flows), np.float64).reshape(-1, 3)  # type: ignore[call-overload]
-    if len(table):
-        yield FlowRound(table[:, 0].astype(np.int64), table[:, 1].astype(np.int64), table[:, 2])
 
 
 def _merged(rounds: Sequence[AffineRound]) -> Iterator[AffineRound]:

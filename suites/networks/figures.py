@@ -16,11 +16,12 @@ from matplotlib.figure import Figure
 
 from analysis import theme
 from fabric.api import HostChoice, NetworkSpec
+from fabric.collectives import Collective
 from fabric.simulated.flow import simulate_flows
 from fabric.simulated.graph import Floats, NetworkGraph
 from fabric.simulated.placed import place_network
 from fabric.simulated.topologies import parse_topology
-from fabric.simulated.traffic import TrafficJob, ring_all_reduce
+from fabric.simulated.traffic import TrafficJob, collective_rounds
 
 DRAWN = ("fat-tree(k=4)", "leaf-spine(leaves=4, spines=2, hosts_per_leaf=4)", "bcube(n=4, k=1)", "torus(sides=(4, 4))")
 
@@ -85,7 +86,7 @@ def link_use() -> Figure:
     for axes, choice in zip(figure.subplots(1, 2), (HostChoice.PACKED, HostChoice.RANDOM), strict=True):
         topology = "leaf-spine(leaves=8, spines=4, hosts_per_leaf=16, gbit=25)"
         placed = place_network(NetworkSpec(topology=topology, placement=choice), 32)
-        job = TrafficJob(placed.jobs[0].hosts, ring_all_reduce(32, 100e6))
+        job = TrafficJob(placed.jobs[0].hosts, collective_rounds(Collective.ALL_REDUCE, 32, 100e6))
         result = simulate_flows(placed.graph, [job])
         busy = result.link_bytes * 8 / (placed.graph.link_rate_bps * result.finish_s[0])
         image = axes.imshow(_leaves_and_spines(placed.graph, busy), vmin=0, vmax=1, cmap="viridis", aspect="auto")

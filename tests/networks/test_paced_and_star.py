@@ -7,8 +7,7 @@ from fabric.collectives import Collective
 from fabric.paced import PacedLink
 from fabric.simulated.flow import simulate_flows
 from fabric.simulated.topologies import LeafSpine
-from fabric.simulated.traffic import TrafficJob
-from harness.simulated.rounds import collective_rounds
+from fabric.simulated.traffic import TrafficJob, collective_rounds
 
 ALPHA_S, GBIT = 20e-6, 10.0
 SENDING = [own for own in Collective if own is not Collective.BARRIER]
@@ -17,7 +16,7 @@ SENDING = [own for own in Collective if own is not Collective.BARRIER]
 def star_s(collective: Collective, world: int, num_bytes: float) -> float:
     """What the flow engine says of `world` hosts on one switch whose cables have no delay."""
     graph = LeafSpine(1, 1, world, gbit=GBIT, delay_us=0.0).build()
-    rounds = tuple(collective_rounds(collective, world, num_bytes))
+    rounds = collective_rounds(collective, world, num_bytes)
     job = TrafficJob(tuple(range(world)), rounds, round_s=ALPHA_S)
     return float(simulate_flows(graph, [job]).finish_s[0])
 

@@ -13,7 +13,7 @@ from fabric.collectives import Collective
 from fabric.simulated.flow import simulate_flows
 from fabric.simulated.graph import NetworkError
 from fabric.simulated.placed import is_server_centric, place_network, shortest_choices
-from fabric.simulated.traffic import TrafficJob
+from fabric.simulated.traffic import TrafficJob, collective_rounds
 from harness.bench import Bench
 from harness.checks.trial import check
 from harness.lab.messages import Ending
@@ -21,7 +21,7 @@ from harness.predict.costs import LinkCosts, given_costs
 from harness.predict.demand import Demands
 from harness.predict.layers import layers_of_workload, plain_layers
 from harness.simulated.medium import alone_s, network_costs
-from harness.simulated.rounds import affine_rounds, collective_rounds
+from harness.simulated.rounds import affine_rounds
 from harness.simulated.trial import simulate
 from harness.trial import Job, Link, Trial, TrialError
 from models.workload import Device, WorkloadSpec
@@ -53,7 +53,7 @@ def step_s(asked: Trial, job: int = 0) -> float:
 @pytest.mark.parametrize("collective", [Collective.ALL_REDUCE, Collective.ALL_TO_ALL, Collective.BROADCAST])
 def test_a_collective_alone_takes_what_the_flow_engine_says(topology: str, collective: Collective) -> None:
     placed = place_network(NetworkSpec(topology=f"{topology}, delay_us=0.0)", placement=HostChoice.SPREAD), 8)
-    rounds = tuple(collective_rounds(collective, 8, 4e6))
+    rounds = collective_rounds(collective, 8, 4e6)
     hosts = np.array(placed.jobs[0].hosts)
     choices = [np.arange(len(own.sources)) for own in rounds]  # hashed in each round anew, as here
     if is_server_centric(placed.graph):
@@ -67,7 +67,7 @@ def test_jobs_that_compete_agree_with_the_flow_engine(core_gbit: float) -> None:
     topology = f"fat-tree(k=4, gbit=10, core_gbit={core_gbit:g}, delay_us=0.0)"
     network = NetworkSpec(topology=topology, placement=HostChoice.SPREAD, own_hosts=True)
     placed = place_network(network, 8, 2)
-    rounds = tuple(collective_rounds(Collective.ALL_REDUCE, 8, 8e6))
+    rounds = collective_rounds(Collective.ALL_REDUCE, 8, 8e6)
     flows = simulate_flows(placed.graph, [TrafficJob(own.hosts, rounds) for own in placed.jobs])
     jobs = tuple(
         Job(name=name, workload=RESNET, strategy=ALL_AFTER, optimizer="sgd", role="method")  # type: ignore[arg-type]
