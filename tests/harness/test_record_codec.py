@@ -6,6 +6,7 @@ import dataclasses
 import gc
 import json
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -217,11 +218,15 @@ def test_a_kind_that_refuses_a_value_leaves_nothing_for_the_collector() -> None:
     """Thousands of records of which each leaves a hundred frames take a third longer to read."""
     kind: Any = tuple[int, ...] | dict[str, int]
     from_jsonable(kind, {})
-    gc.collect()
     gc.disable()
-    try:
-        for _ in range(100):
-            from_jsonable(kind, {"a": 1})
-        assert gc.collect() < 100
+    try:  # what other threads of this process leave now and then is theirs
+        assert min(_left_by(lambda: from_jsonable(kind, {"a": 1})) for _ in range(3)) < 100
     finally:
         gc.enable()
+
+
+def _left_by(call: Callable[[], object]) -> int:
+    gc.collect()
+    for _ in range(100):
+        call()
+    return gc.collect()
