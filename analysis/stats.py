@@ -152,9 +152,10 @@ def paired_ratio(a: Sequence[float], b: Sequence[float], *, level: float = LEVEL
 def ratio_by_repeat(above: Mapping[int, float], below: Mapping[int, float]) -> Interval | None:
     """The median of one over the other, repeat by repeat, of the repeats that both have; None where they share none.
 
-    What never ended (∞) makes a ratio of ∞ above and of 0 below.
+    What never ended (∞) makes a ratio of ∞ above and of 0 below; a repeat in which neither did says nothing.
     """
-    ratios = [above[repeat] / below[repeat] for repeat in sorted(above.keys() & below.keys())]
+    both = sorted(above.keys() & below.keys())
+    ratios = [above[repeat] / below[repeat] for repeat in both if math.isfinite(min(above[repeat], below[repeat]))]
     return median_interval(ratios) if ratios else None
 
 

@@ -436,10 +436,12 @@ def sooner(*operands: Operand) -> Figures:
     return [min(one[r] for one in dense) / mine for r, mine in own.items() if all(r in one for one in dense)]
 
 
-def steps_to_target(own: Operand, dense: Operand) -> Figures:
-    """One's own steps to the dense run's target over the dense run's."""
-    mine, theirs = (prices(one, reached(dense), "step") for one in (own, dense))
-    return [price / theirs[repeat] for repeat, price in mine.items() if repeat in theirs]
+def steps_to_target(own: Operand, *others: Operand) -> Figures:
+    """One's own steps over the next one's to the target that the last one, the dense run, sets; without the repeats
+    that neither ended."""
+    mine, theirs = (prices(one, reached(others[-1]), "step") for one in (own, others[0]))
+    both = {repeat: (price, theirs[repeat]) for repeat, price in mine.items() if repeat in theirs}
+    return [price / other for price, other in both.values() if math.isfinite(min(price, other))]
 
 
 def final_loss(other: Operand, own: Operand) -> Figures:

@@ -82,14 +82,17 @@ def _curve(axes: Axes, row: TargetRow, style: dict[str, Any], x: Callable[[Any],
 
 
 def prices(studies: Sequence[TargetStudy], value: Value, title: str) -> Figure | None:
-    """For each method and setting the price of the target over the dense run's; blue is cheaper. None without any."""
-    names = list(dict.fromkeys(row.name for study in studies for row in study.rows if not row.is_dense))
+    """For each method that has one the price of the target over the dense run's, by setting; blue is cheaper. None
+    without any."""
     found = {
         (row.name, place): ratio(value(row), value(study.dense))
         for place, study in enumerate(studies)
         for row in study.rows
     }
-    if not names or not any(known is not None for known in found.values()):
+    priced = {name for (name, _), known in found.items() if known is not None}
+    every = dict.fromkeys(row.name for study in studies for row in study.rows if not row.is_dense)
+    names = [name for name in every if name in priced]
+    if not names:
         return None
     shares = np.full((len(names), len(studies)), np.nan)
     texts = np.full(shares.shape, "", dtype=object)
