@@ -36,10 +36,11 @@ def patterns(world: int, num_bytes: int) -> dict[str, tuple[FlowRound, ...]]:
     others = np.arange(1, world)
     zeros, sizes = np.zeros(world - 1, np.int64), np.full(world - 1, float(num_bytes))
     uneven = num_bytes * np.arange(1, world) / (world - 1)
+    to_all = collective_rounds(Collective.ALL_TO_ALL, world, (world - 1) * num_bytes)
     found = {
         "ring all-reduce": collective_rounds(Collective.ALL_REDUCE, world, num_bytes * world),
-        "all-to-all": collective_rounds(Collective.ALL_TO_ALL, world, (world - 1) * num_bytes),
-        "all pairs at once": (_at_once(collective_rounds(Collective.ALL_TO_ALL, world, (world - 1) * num_bytes)),),
+        "all-to-all": to_all,
+        "all pairs at once": (_at_once(to_all),),
         "broadcast by rounds": collective_rounds(Collective.BROADCAST, world, num_bytes),
     }
     if world == 2:  # all the others are one

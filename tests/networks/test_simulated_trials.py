@@ -13,6 +13,7 @@ from fabric.collectives import Collective
 from fabric.simulated.flow import simulate_flows
 from fabric.simulated.graph import NetworkError
 from fabric.simulated.placed import is_server_centric, place_network, shortest_choices
+from fabric.simulated.topologies import LeafSpine
 from fabric.simulated.traffic import TrafficJob, collective_rounds
 from harness.bench import Bench
 from harness.checks.trial import check
@@ -150,6 +151,24 @@ def test_an_exchange_sends_rank_0s_bytes_over_the_network(strategy: str, how: Ho
     sent = sum(own.repeats * own.num_bytes[own.sources == 0].sum() for own in rounds if own is not None)
     fixed, per_byte = Demands(made, costs)._exchange(how, True)
     assert sent == pytest.approx(fixed.sent_bytes + num_bytes * per_byte.sent_bytes, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "expected_s"),
+    [
+        ("unfused", 2 * 7 / 8),
+        ("unfused+ring", 2 * 7 / 8),
+        ("unfused+tree", 6.0),  # three levels up, three down
+        ("unfused+hierarchical(ranks_per_host=2)", 1 + 2 * 3 / 4 + 1),  # to the leader, among four of them, and back
+        ("unfused+parameter-server", 2 * 7 / 8),  # every rank serves an eighth
+    ],
+)
+def test_an_exchange_on_a_star_takes_its_closed_form(strategy: str, expected_s: float) -> None:
+    costs = given_costs(8, alpha_s=0.0, beta_s_per_byte=1e-9)
+    found = affine_rounds(parse_strategy(strategy), costs, How.SUM, equal_sizes=True)
+    rounds = tuple(own for own in (each.of(1e9, 1.0) for each in found) if own is not None)
+    star = LeafSpine(1, 1, 8, gbit=8, delay_us=0).build()  # 1 GB/s per host through one switch
+    assert simulate_flows(star, [TrafficJob(tuple(range(8)), rounds)]).finish_s[0] == pytest.approx(expected_s)
 
 
 def test_a_ring_of_transfers_is_one_round_with_repeats() -> None:
