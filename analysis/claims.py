@@ -62,6 +62,7 @@ class Formula(StrEnum):
     WEIGHTS = "share of jobs of 2 with the weights of 1"
     VOLUME = "bytes of 1 over bytes of 2"
     FINAL_LOSS = "final loss of 1 over that of 2"
+    SAME_LOSS = "share of repeats of 1 that end with the same loss in 2"
     PREDICTED_STEP = "predicted step of 1 over that of 2"
     PREDICTED_GAIN = "least predicted step of the others over that of the last"
     IDLE = "idle share of 1"

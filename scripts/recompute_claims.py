@@ -453,6 +453,14 @@ def final_loss(other: Operand, own: Operand) -> Figures:
     return [theirs.get(r, math.inf) / mine.get(r, math.inf) for r in sorted(theirs.keys() | mine.keys())]
 
 
+def same_loss(dense: Operand, own: Operand) -> Figures:
+    """The share of the dense run's repeats whose last held-out loss is one's own."""
+    theirs, mine = (
+        {one["repeat"]: held_out(one)[-1]["loss"] for one in side if one["status"] == "ok"} for side in (dense, own)
+    )
+    return [statistics.fmean(mine.get(repeat) == loss for repeat, loss in theirs.items())]
+
+
 def volume(dense: Operand, own: Operand) -> Figures:
     """Bytes of all steps, the dense run's over one's own."""
     return [mean_bits(dense) / mean_bits(own)]
@@ -568,6 +576,7 @@ EXACT: Mapping[str, Callable[..., Figures]] = {
     "computation of 1 over the predicted step of 2, at most 1": predicted_efficiency,
     "float32 over the code of 1": bits,
     "bytes of 1 over bytes of 2": volume,
+    "share of repeats of 1 that end with the same loss in 2": same_loss,
     "share of jobs of 2 with the weights of 1": weights,
     "predicted step of 1 over that of 2": lambda a, b: [(predicted_s(a) or math.nan) / (predicted_s(b) or math.nan)],
     "least predicted step of the others over that of the last": predicted_gain,

@@ -47,11 +47,11 @@ def outcomes(*rows: TargetRow, metric: str = "accuracy") -> dict[str, Outcome]:
 
 
 def test_one_seed_with_another_number_is_not_the_same_number() -> None:
-    same = [0.1, 0.2, 0.3, 0.4, 0.5, 0.6]
     own = outcomes(row("fusion"))
     assert own[EXACT] is Outcome.MET
     assert own[LATER] is Outcome.NOT_MEASURED
-    assert outcomes(row("ordering", ends=same))[EXACT] is not Outcome.MET
+    assert outcomes(row("ordering", ends=[0.5] * 5 + [0.5 + 1e-9]))[EXACT] is Outcome.MISSED
+    assert outcomes(row("ordering", ends=[0.5] * 5))[EXACT] is Outcome.MISSED, "a seed that did not end"
 
 
 def test_half_is_judged_by_what_the_task_is_judged_by() -> None:
