@@ -165,7 +165,7 @@ def _row(records: Cell, name: str, goal: _Goal, *, is_dense: bool) -> TargetRow:
         final_loss=losses,
         finals=tuple((r.repeat, _final(_held_out(r)[-1], goal.metric)) for r in ended),
         prices=(*(_price(record, goal) for record in ended), *map(_never, diverged)),
-        course=_course([_held_out(record) for record in ended], goal.metric),
+        course=_course([_held_out(record) for record in ended], goal.metric, has_clock=_has_clock(job)),
         clock=job.clock if _has_clock(job) else "none",
         num_diverged=len(diverged),
         is_dense=is_dense,
@@ -214,7 +214,7 @@ def _has_clock(job: JobResult) -> bool:
     return job.clock != "none" and not (job.clock == "predicted" and warms_up)
 
 
-def _course(repeats: Sequence[Sequence[CurvePoint]], metric: str) -> HeldOutCurve | None:
+def _course(repeats: Sequence[Sequence[CurvePoint]], metric: str, *, has_clock: bool) -> HeldOutCurve | None:
     by_step = [{point.step: point for point in repeat} for repeat in repeats]
     steps = sorted(set.intersection(*(set(points) for points in by_step))) if by_step else []
     if not steps:
@@ -222,7 +222,7 @@ def _course(repeats: Sequence[Sequence[CurvePoint]], metric: str) -> HeldOutCurv
     columns = [[points[step] for points in by_step] for step in steps]
     values = [[_final(point, metric) for point in column] for column in columns]
     times = [[p.time_s for p in column if p.time_s is not None] for column in columns]
-    timed = all(len(own) == len(column) for own, column in zip(times, columns, strict=True))
+    timed = has_clock and all(len(own) == len(column) for own, column in zip(times, columns, strict=True))
     return HeldOutCurve(
         steps=tuple(steps),
         mean=tuple(map(statistics.fmean, values)),

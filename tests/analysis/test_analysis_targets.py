@@ -15,6 +15,7 @@ from analysis.report import render_page
 from analysis.tables import render
 from analysis.targets.reached import judged, ratio
 from analysis.targets.rows import Spread, TargetStudy
+from results.facts import CodeFacts
 from results.record import CurvePoint, FabricFacts, JobResult, Record, Status
 from suites.reports import summary_of
 
@@ -112,6 +113,16 @@ def test_without_a_clock_there_are_no_times_but_steps_and_bytes() -> None:
     assert [(row.time_s, row.clock) for row in found.rows] == [(None, "none")] * 2
     assert found.rows[1].steps == 20
     assert found.rows[1].num_bytes == pytest.approx(2e7)
+
+
+def test_a_warm_up_has_neither_a_price_in_predicted_time_nor_a_curve_over_it() -> None:
+    made = record("1-bit SGD", (0.5, 0.96, 0.97, 0.98))
+    code = CodeFacts(bits_per_element=1.0, lossy=True, dense_steps=6)
+    warm = replace(made, jobs=(replace(made.jobs[0], code=code),))
+    own, plain = study([*dense(), warm]).rows[1], study([*dense(), made]).rows[1]
+    assert (own.time_s, own.clock, own.course and own.course.times_s) == (None, "none", ())
+    assert plain.course is not None
+    assert len(plain.course.times_s) == 4
 
 
 def test_bytes_of_a_real_run_are_the_mean_step_s_times_the_steps() -> None:
