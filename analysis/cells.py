@@ -98,6 +98,11 @@ def work_of(record: Record) -> Work:
     return tuple((job.workload, job.system, job.strategy, job.batch_size) for job in record.jobs)
 
 
+def cluster_of(record: Record) -> str:
+    """What the cell calls its workers where they are unequal by design; empty elsewhere."""
+    return record.cell.partition("/")[0] if record.trial.get("cluster") else ""
+
+
 def fabric_key(facts: FabricFacts) -> FabricKey:
     """The comparable part of the fabric's facts."""
     return FabricKey(
@@ -119,9 +124,11 @@ def setting_key(record: Record) -> SettingKey:
 
 
 def num_workers(record: Record, job: JobResult) -> int:
-    """Workers of `job`, virtual ones too, which take part in every sum; a launcher's ranks may be more than hosts."""
+    """Workers of `job`, virtual ones too, which take part in every sum, and no servers; a launcher's ranks may be more
+    than hosts."""
     fabric = record.fabric
-    return max(fabric.num_hosts * fabric.ranks_per_host + fabric.num_virtual, len(job.ranks))
+    num_ranks = fabric.num_hosts * fabric.ranks_per_host + fabric.num_virtual
+    return max(num_ranks - job.num_servers, len(job.ranks))
 
 
 def samples_per_step(job: JobResult, num_workers: int) -> int:

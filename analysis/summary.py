@@ -21,6 +21,7 @@ from analysis.sharing.rows import PairRow, PaperCase, SweepRow
 from analysis.sharing.sweeps import sweeps
 from analysis.sheet import claims_of
 from analysis.steps.adapting import adapted_rows
+from analysis.steps.rows import StepRow
 from analysis.steps.times import error_rows, step_rows, step_studies
 from analysis.study import Evidence, Study, suites_with
 from analysis.targets.reached import target_studies
@@ -62,7 +63,7 @@ def summarise(records: Iterable[Record], *, studies: Sequence[Study] = (), basel
         papers=tuple(case for study in asked for case in _papers(study, evidence.sweeps)),
         optimisers=evidence.optimised,
         claims=tuple(row for rows in claims_of(asked, evidence).values() for row in rows),
-        studies=step_studies(evidence.steps, {study.suite: study.references for study in asked}),
+        studies=step_studies(_drawn(evidence.steps, asked), {study.suite: study.references for study in asked}),
         errors=evidence.errors,
         targets=evidence.targets,
         compression=evidence.compression,
@@ -84,14 +85,14 @@ def evidence_of(records: Sequence[Record], groups: Sequence[Sequence[Record]], s
         raise NoRecordsError("no records to report on; run a suite first, e.g. make bench-quick")
     ran = _ran(groups)
     every_pair, targets = pairs(ran), target_studies(ran)
-    timed = step_rows(groups, suites_with(studies, lambda study: study.curves))
+    timed = step_rows(groups, suites_with(studies, lambda study: study.timed or study.curves))
     return Evidence(
         suites=frozenset(study.suite for study in studies),
         pairs=every_pair,
         sweeps=sweeps(every_pair),
         optimised=optimisers(every_pair),
         steps=timed,
-        errors=error_rows(timed),
+        errors=error_rows(_drawn(timed, studies)),
         targets=targets,
         compression=compression_study(cells(records), targets, suites_with(studies, lambda study: study.codes)),
         pipelines=pipeline_rows(groups),
@@ -110,6 +111,11 @@ def every_claim(records: Iterable[Record], studies: Sequence[Study]) -> dict[str
 def _ran(groups: Sequence[Sequence[Record]]) -> list[Sequence[Record]]:
     # a prediction stands beside what ran; jobs that share a simulated network have run, on the virtual clock
     return [group for group in groups if group[0].fabric.label != SIMULATED or is_shared(group[0])]
+
+
+def _drawn(rows: Sequence[StepRow], studies: Sequence[Study]) -> list[StepRow]:
+    drawn = suites_with(studies, lambda study: study.curves)
+    return [row for row in rows if row.place.suite in drawn]
 
 
 def _papers(study: Study, curves: Sequence[SweepRow]) -> Iterator[PaperCase]:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from results import schema1
@@ -188,7 +189,12 @@ class JobResult:
     split: SplitFacts | None = None
 
     def step_times_s(self) -> tuple[float, ...]:
-        """Step times of the slowest rank, step by step. Empty if nothing was measured."""
+        """Step times of the slowest rank, step by step. Empty if nothing was measured.
+
+        Workers that may be steps apart have no step in common: theirs are those of the one that is slowest in the mean.
+        """
+        if self.consistency is not None:
+            return max((rank.steps_s for rank in self.ranks if rank.steps_s), key=fmean, default=())
         return tuple(max(times) for times in zip(*(r.steps_s for r in self.ranks), strict=False))
 
 

@@ -145,7 +145,9 @@ def quantile_interval(values: Figures, quantile: float) -> tuple[float, float, f
 
 
 def steps(job: Json) -> list[float]:
-    """Step by step on the slowest rank."""
+    """Step by step on the slowest rank; of workers that may be steps apart, those of the slowest in the mean."""
+    if job.get("consistency"):
+        return max((rank["steps_s"] for rank in job["ranks"]), key=statistics.fmean)
     return [max(times) for times in zip(*(rank["steps_s"] for rank in job["ranks"]), strict=False)]
 
 
@@ -510,8 +512,10 @@ def busy_by_clock(own: Operand) -> Figures:
 
 
 def step_by_clock(own: Operand) -> Figures:
-    """The step over what the virtual clock says."""
-    return [step_s(job) / facts["step_clock_s"] for job, facts in pipelines(own)]
+    """The step over what the virtual clock says: of stages, or of workers with a cluster of their own."""
+    told = [one for one in own if one["status"] == "ok" and one["prediction"]]
+    by_record = [step_s(one["jobs"][0]) / one["prediction"]["step_time_s"] for one in told]
+    return by_record or [step_s(job) / facts["step_clock_s"] for job, facts in pipelines(own)]
 
 
 def stashes(own: Operand) -> Figures:

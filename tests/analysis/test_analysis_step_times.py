@@ -23,7 +23,7 @@ from analysis.steps.times import NOISE, paying_ranges, step_rows
 from analysis.tables import render, rows_as_json
 from results.codec import from_jsonable
 from results.facts import PluginFacts, in_real_sizes, text_of
-from results.record import Record
+from results.record import ConsistencyFacts, Prediction, RankTimes, Record
 from results.schema1 import facts_of
 from suites.reports import summary_of
 
@@ -218,6 +218,27 @@ def test_other_suites_have_no_step_times() -> None:
     assert not other.studies
     assert not other.errors
     assert not other.claims
+
+
+@pytest.mark.parametrize(("told_s", "says"), [(0.5, Outcome.MET), (0.6, Outcome.MISSED)])
+def test_workers_that_may_be_steps_apart_are_timed_by_the_slowest_of_them(told_s: float, says: Outcome) -> None:
+    steps = ((0.4, 0.6, 0.5), (0.6, 0.3, 0.4), (0.4, 0.4, 0.4))  # of 0.5 s in the mean; the longest of each of 0.57 s
+    ranks = tuple(RankTimes(rank=rank, warmup_s=(), steps_s=own) for rank, own in enumerate(steps))
+    facts = ConsistencyFacts(ahead={}, missed={}, waited_s=(0.0,) * 3, clocks=(3,) * 3)
+    records = [
+        replace(
+            one, suite="consistency-hosts", cell=f"{name}/{one.jobs[0].workload}/asp",
+            trial={"cluster": {"num_servers": 1}},
+            jobs=(replace(one.jobs[0], ranks=ranks, num_servers=1, consistency=facts),),
+            prediction=Prediction(source="virtual clock", step_time_s=told_s),
+        )
+        for name in ("equal", "straggler") for one in measured(cell(BUCKETS), repeats=8)
+    ]  # fmt: skip
+    (claim,) = summary_of(records).claims
+    assert claim.outcome is says
+    assert {round(one.value.median, 6) for one in claim.cells} == {round(0.5 / told_s, 6)}
+    assert {one.cell.rpartition(", ")[2] for one in claim.cells} == {"equal)", "straggler)"}
+    assert all("3 workers" in one.cell for one in claim.cells)  # and a server
 
 
 def test_a_lone_prediction_needs_no_measurement() -> None:
