@@ -78,6 +78,11 @@ class SettingKey:
     device: str
     batch_size: int
     fabric: FabricKey
+    cluster: str = ""
+
+    def describe(self) -> str:
+        """The workload and where it ran."""
+        return f"{self.workload} · {self.fabric.describe()}{self.cluster and f', {self.cluster}'}"
 
 
 def group_of(record: Record) -> ComputeKind:
@@ -120,7 +125,8 @@ def fabric_key(facts: FabricFacts) -> FabricKey:
 def setting_key(record: Record) -> SettingKey:
     """The setting of a one-job record."""
     job = record.jobs[0]
-    return SettingKey(group_of(record), job.workload, job.device, job.batch_size, fabric_key(record.fabric))
+    fabric = fabric_key(record.fabric)
+    return SettingKey(group_of(record), job.workload, job.device, job.batch_size, fabric, cluster_of(record))
 
 
 def num_workers(record: Record, job: JobResult) -> int:
@@ -135,6 +141,14 @@ def samples_per_step(job: JobResult, num_workers: int) -> int:
     """Of all workers together. Ranks that have parts of one network, stages or splits, have one batch among them."""
     num_batches = 1 if job.pipeline is not None or job.split is not None else num_workers
     return job.batch_size * job.accumulate * num_batches
+
+
+def samples_per_s(job: JobResult, num_workers: int) -> float:
+    """Of all workers together; those that may be steps apart go at a pace of their own each."""
+    if job.consistency is not None:
+        steps_s = [statistics.fmean(rank.steps_s) for rank in job.ranks if rank.steps_s]
+        return sum(samples_per_step(job, 1) / step_s for step_s in steps_s)
+    return samples_per_step(job, num_workers) / step_time_s(job)
 
 
 def is_measured(record: Record) -> bool:

@@ -154,7 +154,7 @@ def _stems(settings: Sequence[SettingRow]) -> list[str]:
     stems: list[str] = []
     for setting in settings:
         key = setting.key
-        stem = _slug(key.workload if workloads[key.workload] == 1 else f"{key.workload}-{key.fabric.describe()}")
+        stem = _slug(key.workload if workloads[key.workload] == 1 else key.describe())
         stems.append(stem if stem not in stems else f"{stem}-{len(stems) + 1}")
     return stems
 

@@ -53,8 +53,9 @@ def _middle(ratios: Sequence[float]) -> float:
 
 
 def _column(setting: SettingRow) -> str:
-    fabric = setting.key.fabric
-    return f"{setting.key.workload}\n{plural(setting.num_workers, 'worker')}\n{fabric.stands_for}\n({setting.evidence})"
+    key, workers = setting.key, plural(setting.num_workers, "worker")
+    lines = (key.workload, workers, key.fabric.stands_for, key.cluster, f"({setting.evidence})")
+    return "\n".join(filter(None, lines))
 
 
 def _speedup(setting: SettingRow, name: str) -> float:

@@ -46,9 +46,9 @@ class CurveRow:
 class CellRow:
     """One system and strategy in one setting.
 
-    `label` says all that was run (`method` as text), `name` leaves out what no cell differs in. `speedup` is the
-    baseline's step time over this one's, repeat by repeat: above 1 is faster. `samples_per_s`
-    counts all workers; the line `local`, of one, is multiplied by the setting's workers.
+    `label` says all that was run (`method` as text), `name` leaves out what no cell differs in. `samples_per_s`
+    counts all workers; the line `local`, of one, is multiplied by the setting's workers. `speedup` is its throughput
+    over the baseline's, repeat by repeat: above 1 is faster.
     `num_control_rounds` are those of a step in which ranks agreed on messages.
     `time_to_target_s` holds ∞ for repeats that did not get there; `target_speedup` is the baseline's over this one's,
     repeat by repeat, 0 where this one did not get there. `phases` are medians over repeats. `repeat_samples_per_s` has
@@ -122,7 +122,7 @@ class SettingRow:
     @property
     def title(self) -> str:
         """The workload and where it ran."""
-        return f"{self.key.workload} · {self.key.fabric.describe()}"
+        return self.key.describe()
 
     @property
     def evidence(self) -> str:

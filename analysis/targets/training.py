@@ -20,7 +20,7 @@ from analysis.cells import (
     is_measured,
     is_shared,
     num_workers,
-    samples_per_step,
+    samples_per_s,
     setting_key,
     shared_repeats,
     step_time_s,
@@ -100,7 +100,7 @@ def _setting(key: SettingKey, competitors: Cells, ideals: Cells, baseline: Basel
         replace(
             row,
             is_baseline=number == place,
-            speedup=_speedup(_measured(cells[place]), _measured(records)),
+            speedup=_speedup(_measured(cells[place]), _measured(records), workers),
             time_to_target_s=_time_to_target(records, target),
             target_speedup=_target_speedup(_measured(cells[place]), records, target),
         )
@@ -160,9 +160,6 @@ def _cell(records: Sequence[Record], workers: int) -> CellRow:
     def over(value: Callable[[JobResult], float]) -> Interval:
         return median_interval([value(job) for job in jobs])
 
-    def samples_per_s(job: JobResult) -> float:
-        return samples_per_step(job, counted) / step_time_s(job)
-
     # Replayed layers compute nothing, so their losses say nothing.
     learning = [record for record in measured if group_of(record) is not ComputeKind.REPLAY]
     training, held_out = convergence.training_curves(learning), convergence.held_out_curves(learning)
@@ -180,7 +177,7 @@ def _cell(records: Sequence[Record], workers: int) -> CellRow:
         step_time_s=over(step_time_s),
         step_p50_s=over(lambda job: float(np.quantile(job.step_times_s(), 0.5))),
         step_p90_s=over(lambda job: float(np.quantile(job.step_times_s(), 0.9))),
-        samples_per_s=over(samples_per_s),
+        samples_per_s=over(lambda job: samples_per_s(job, counted)),
         phases=median_phases([visible_phases(job) for job in jobs]),
         num_messages=_median([job.num_messages for job in jobs]),
         num_control_rounds=_median([job.num_control_rounds for job in jobs]),
@@ -189,7 +186,7 @@ def _cell(records: Sequence[Record], workers: int) -> CellRow:
         peak_memory_bytes=max(job.peak_memory_bytes for job in jobs),
         final_loss=median_interval([curve[-1].loss for curve in held_out]) if _finite(held_out) else None,
         final_accuracy=_final_accuracy(held_out),
-        repeat_samples_per_s=tuple(map(samples_per_s, jobs)),
+        repeat_samples_per_s=tuple(samples_per_s(job, counted) for job in jobs),
         steps_s=tuple(step for job in jobs for step in job.step_times_s()),
         training=convergence.median_curve(training),
         held_out=convergence.median_curve(held_out),
@@ -207,13 +204,13 @@ def _final_accuracy(curves: Sequence[convergence.Curve]) -> Interval | None:
     return median_interval(known) if known and len(known) == len(values) else None
 
 
-def _speedup(base: Sequence[Record], own: Sequence[Record]) -> Interval | None:
-    """The baseline's step time over this one's, repeat by repeat; exactly 1 for the baseline itself."""
+def _speedup(base: Sequence[Record], own: Sequence[Record], workers: int) -> Interval | None:
+    """This one's throughput over the baseline's, repeat by repeat; exactly 1 for the baseline itself."""
     pairs = shared_repeats(base, own)
     if not pairs:
         return None
-    times = [(step_time_s(a.jobs[0]), step_time_s(b.jobs[0])) for a, b in pairs]
-    return paired_ratio([a for a, _ in times], [b for _, b in times])
+    paces = [(samples_per_s(b.jobs[0], workers), samples_per_s(a.jobs[0], workers)) for a, b in pairs]
+    return paired_ratio([own for own, _ in paces], [base for _, base in paces])
 
 
 def _time_to_target(records: Sequence[Record], target: float | None) -> Interval | None:

@@ -234,7 +234,11 @@ def test_workers_that_may_be_steps_apart_are_timed_by_the_slowest_of_them(told_s
         )
         for name in ("equal", "straggler") for one in measured(cell(BUCKETS), repeats=8)
     ]  # fmt: skip
-    (claim,) = summary_of(records).claims
+    summary = summary_of(records)
+    assert [setting.title.rpartition(", ")[2] for setting in summary.settings] == ["equal", "straggler"]
+    pace = 32 * (1 / 0.5 + 1 / 0.4333333 + 1 / 0.4)  # each worker's own
+    assert all(row.samples_per_s.median == pytest.approx(pace) for own in summary.settings for row in own.cells)
+    (claim,) = summary.claims
     assert claim.outcome is says
     assert {round(one.value.median, 6) for one in claim.cells} == {round(0.5 / told_s, 6)}
     assert {one.cell.rpartition(", ")[2] for one in claim.cells} == {"equal)", "straggler)"}
