@@ -1,7 +1,8 @@
 """What records cannot be taken at their word for, with the reason. Files are never edited: corrections live here.
 
 A trial whose gain lies above the hard limit is invalid. So are the times of a replayed job whose codec took longer than
-it is charged: its steps hold this machine's processor and not the device's. What it sent is exact all the same.
+it is charged: its steps hold this machine's processor and not the device's. What it sent is exact all the same. Where an
+executor of pipelines does not say what it computes and sends, older records hold zeros for it, which are unknown.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from analysis.cells import is_measured, step_time_s
+from analysis.cells import OURS, is_measured, step_time_s
 from analysis.sharing.limits import without_impossible
 from analysis.wording import percent
 from results.record import JobResult, Record, Status
@@ -19,7 +20,7 @@ OVERRUN = 0.03  # of a step, by which the engine's thread may exceed a codec's c
 
 def corrected(records: Iterable[Record]) -> list[Record]:
     """The records, those invalid that cannot be right or whose times are of something else."""
-    return without_impossible(map(_without_overrun, records))
+    return without_impossible(_without_overrun(_without_untold(record)) for record in records)
 
 
 def overrun(record: Record) -> str:
@@ -40,3 +41,18 @@ def _has_overrun(record: Record, job: JobResult) -> bool:
 def _without_overrun(record: Record) -> Record:
     reason = overrun(record)
     return replace(record, status=Status.INVALID, reason=reason) if reason else record
+
+
+def _without_untold(record: Record) -> Record:
+    if not any(map(_is_untold, record.jobs)):
+        return record
+    return replace(record, jobs=tuple(_as_unknown(job) if _is_untold(job) else job for job in record.jobs))
+
+
+def _is_untold(job: JobResult) -> bool:
+    return job.system != OURS and job.pipeline is not None and not job.pipeline.busy_s
+
+
+def _as_unknown(job: JobResult) -> JobResult:
+    phases = replace(job.phases, compute_s=None, exposed_s=None)
+    return replace(job, phases=phases, num_messages=None, wire_bytes={})

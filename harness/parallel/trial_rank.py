@@ -204,6 +204,7 @@ def _result(
         solo_s=median(times_s[trial.num_warmup :]),
     )
     compute = [(span.start_s, span.end_s) for span in recorder.spans if span.track == "compute"]
+    told = trial.jobs[place.job].system == "ours"  # another executor does not say what it computes and sends
     return RankResult(
         job=place.job,
         rank=place.rank,
@@ -211,19 +212,19 @@ def _result(
         losses=trained.losses,
         evaluated=tuple(trained.evaluated),
         phases=Phases(
-            compute_s=facts.busy_s / num_measured,
-            exposed_s=measured.total_s("loop", "wait") / num_measured,
+            compute_s=facts.busy_s / num_measured if told else None,
+            exposed_s=measured.total_s("loop", "wait") / num_measured if told else None,
             turn_wait_s=measured.total_s("turn", "wait") / num_measured,
         ),
-        num_messages=session.num_messages / len(times_s),
-        wire_bytes={"pipeline": facts.sent_bytes},
+        num_messages=session.num_messages / len(times_s) if told else None,
+        wire_bytes={"pipeline": facts.sent_bytes} if told else {},
         weights_digest=weights_digest(opened.model),
         num_parameters=sum(parameter.numel() for parameter in opened.model.parameters()),
         tensor_sizes=tuple(p.numel() for p in opened.model.parameters()) if place.rank == 0 else (),
         peak_memory_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
         start_s=meter.start_s,
         end_s=until_s,
-        costs=costs if trial.num_cost_steps else None,
+        costs=costs if trial.num_cost_steps and told else None,
         turns=turns,  # type: ignore[arg-type]
         compute_times=tuple(merged(compute)) if place.arbiter_socket else (),
         spans=tuple(recorder.spans) if trial.trace else (),

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 from patience import patience_s
 
+from analysis.corrections import corrected
 from crossover import Sharing
 from fabric.api import FabricKind, FabricSpec
 from harness.bench import Bench
@@ -76,8 +77,16 @@ def test_two_jobs_pass_by_pass_end_with_the_bits_of_one_after_the_other(bench: B
 @pytest.mark.slow
 def test_torchs_executor_runs_as_a_system_of_a_trial(bench: Bench) -> None:
     (ours,) = ran(bench, trial_of(DIGITS, PACED)).jobs
-    (torchs,) = ran(bench, trial_of(DIGITS, PACED, system="torch-pipelining")).jobs
+    record = ran(bench, trial_of(DIGITS, PACED, system="torch-pipelining"))
+    (torchs,) = record.jobs
     # The same sums in another order: three steps of float32.
     assert [point.loss for point in torchs.curve] == pytest.approx([point.loss for point in ours.curve], rel=1e-3)
     assert torchs.pipeline is not None
     assert torchs.pipeline.bubble is None
+    # It says neither what it computes nor what it sends; older records hold zeros for that.
+    assert (torchs.phases.compute_s, torchs.phases.exposed_s, torchs.num_messages) == (None, None, None)
+    assert torchs.wire_bytes == {}
+    zeros = replace(torchs.phases, compute_s=0.0, exposed_s=0.0)
+    older = replace(torchs, phases=zeros, num_messages=0.0, wire_bytes={"pipeline": 0.0})
+    assert corrected([replace(record, jobs=(older,))]) == [record]
+    assert corrected([replace(record, jobs=(ours,))])[0].jobs == (ours,)
