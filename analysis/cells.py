@@ -18,6 +18,7 @@ MEASURED = "measured"  # the clock of jobs that ran in real time
 OURS = "ours"
 REPLAY = "replay"  # the evidence of jobs whose computation is waited for
 SIMULATED = "simulated"  # the evidence of what a virtual clock predicts
+VIRTUAL = "virtual"  # the clock of jobs that a virtual clock has timed
 
 
 class ComputeKind(StrEnum):
@@ -78,11 +79,11 @@ class SettingKey:
     device: str
     batch_size: int
     fabric: FabricKey
-    cluster: str = ""
+    cell_group: str = ""
 
     def describe(self) -> str:
         """The workload and where it ran."""
-        return f"{self.workload} · {self.fabric.describe()}{self.cluster and f', {self.cluster}'}"
+        return f"{self.workload} · {self.fabric.describe()}{self.cell_group and f', {self.cell_group}'}"
 
 
 def group_of(record: Record) -> ComputeKind:
@@ -103,9 +104,11 @@ def work_of(record: Record) -> Work:
     return tuple((job.workload, job.system, job.strategy, job.batch_size) for job in record.jobs)
 
 
-def cluster_of(record: Record) -> str:
-    """What the cell calls its workers where they are unequal by design; empty elsewhere."""
-    return record.cell.partition("/")[0] if record.trial.get("cluster") else ""
+def cell_group_of(record: Record) -> str:
+    """What the cell's name begins with where no field says what may be compared: of workers that are unequal by design,
+    and of ranks that hold parts of one network. Empty elsewhere."""
+    in_parts = any(job.pipeline is not None or job.split is not None for job in record.jobs)
+    return record.cell.partition("/")[0] if in_parts or record.trial.get("cluster") else ""
 
 
 def fabric_key(facts: FabricFacts) -> FabricKey:
@@ -126,7 +129,7 @@ def setting_key(record: Record) -> SettingKey:
     """The setting of a one-job record."""
     job = record.jobs[0]
     fabric = fabric_key(record.fabric)
-    return SettingKey(group_of(record), job.workload, job.device, job.batch_size, fabric, cluster_of(record))
+    return SettingKey(group_of(record), job.workload, job.device, job.batch_size, fabric, cell_group_of(record))
 
 
 def num_workers(record: Record, job: JobResult) -> int:

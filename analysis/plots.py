@@ -54,7 +54,7 @@ def _middle(ratios: Sequence[float]) -> float:
 
 def _column(setting: SettingRow) -> str:
     key, workers = setting.key, plural(setting.num_workers, "worker")
-    lines = (key.workload, workers, key.fabric.stands_for, key.cluster, f"({setting.evidence})")
+    lines = (key.workload, workers, key.fabric.stands_for, key.cell_group, f"({setting.evidence})")
     return "\n".join(filter(None, lines))
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from analysis.cells import LOCAL, SettingKey
+from analysis.cells import LOCAL, MEASURED, VIRTUAL, SettingKey
 from analysis.claims import ClaimRow
 from analysis.codes.rows import CompressionStudy
 from analysis.collectives.rows import CollectiveRow
@@ -22,6 +22,7 @@ from analysis.steps.adapting import AdaptedRow
 from analysis.steps.rows import ErrorRow, StudyRow
 from analysis.steps.wire_bytes import bytes_a_step
 from analysis.targets.rows import TargetStudy
+from results.facts import Role
 from results.record import Environment, FabricFacts, Phases, Status
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ class CellRow:
     repeat by repeat, 0 where this one did not get there. `phases` are medians over repeats. `repeat_samples_per_s` has
     one value a repeat, `steps_s` every step of the slowest rank of all repeats. `training` is the loss on the batches
     trained on (a trailing mean), `held_out` what evaluation found; `final_loss` and `final_accuracy` are held-out ones.
+    `clock` is that of its steps, see `JobResult.clock`.
     """
 
     cell: str
@@ -65,6 +67,8 @@ class CellRow:
     num_workers: int
     num_repeats: int
     num_parameters: int
+    role: Role = Role.METHOD
+    clock: str = MEASURED
     step_time_s: Interval
     step_p50_s: Interval
     step_p90_s: Interval
@@ -128,6 +132,11 @@ class SettingRow:
     def evidence(self) -> str:
         """What kind of number this is: measured, emulated, replay or simulated."""
         return self.key.fabric.label
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether every cell is of a virtual clock, which says the same every time."""
+        return all(row.clock == VIRTUAL for row in self.cells)
 
     @property
     def baseline_name(self) -> str:

@@ -117,8 +117,11 @@ def setting_table(setting: SettingRow) -> Listing:
 def _setting_notes(setting: SettingRow) -> Iterator[str]:
     against = f" Speed-up against {setting.baseline_name}." if setting.baseline else ""
     target = f" Target: training loss {number(setting.target_loss)}." if setting.target_loss is not None else ""
-    yield f"Medians of {repeats_text(setting.num_repeats)}.{against}{target}"
-    yield from _thin_note(setting.num_repeats)
+    if setting.is_exact and setting.num_repeats == (1,):
+        yield f"By the virtual clock, which says the same every time.{against}{target}"
+    else:
+        yield f"Medians of {repeats_text(setting.num_repeats)}.{against}{target}"
+        yield from _thin_note(setting.num_repeats)
     if setting.left_out:
         yield f"Parameters: {setting.left_out}."
 

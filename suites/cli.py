@@ -210,7 +210,8 @@ def _add_report(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     report.add_argument(
         "--baseline",
         metavar="SYSTEM",
-        help="what ratios are taken against (default torch-ddp, and where it is not the fastest that sends all bytes)",
+        help="what ratios are taken against (default torch-ddp, else the cell that the suite calls dense, else the "
+        "fastest that sends all bytes)",
     )
     report.add_argument("--out", type=named_path, metavar="DIR", help="where to write (default: beside the records)")
     report.add_argument("--json", action="store_true", help="print the summary as JSON")

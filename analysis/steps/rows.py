@@ -13,8 +13,8 @@ from results.record import Phases
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
     """What two methods must share to be compared. `gbit` is what the link stands for, None where it has no rate;
-    `network` a simulated topology with its transport and placement, `cluster` what the cell calls its workers where
-    they are unequal by design."""
+    `network` a simulated topology with its transport and placement, `cell_group` see
+    `cell_group_of`."""
 
     suite: str
     workload: str
@@ -22,12 +22,12 @@ class Setting:
     num_workers: int
     gbit: float | None
     network: str = ""
-    cluster: str = ""
+    cell_group: str = ""
 
     def describe(self) -> str:
         """One line, such as `vgg16-replay, 4 workers, 25 Gbit/s`."""
         link = "" if self.gbit is None else f", {self.gbit:g} Gbit/s"
-        others = "".join(f", {name}" for name in (self.network, self.cluster) if name)
+        others = "".join(f", {name}" for name in (self.network, self.cell_group) if name)
         return f"{self.workload}, {plural(self.num_workers, 'worker')}{link}{others}"
 
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from analysis import naming
-from analysis.cells import LOCAL, SIMULATED, cluster_of, fabric_key, is_measured, is_shared, num_workers, step_time_s
+from analysis.cells import LOCAL, SIMULATED, cell_group_of, fabric_key, is_measured, is_shared, num_workers, step_time_s
 from analysis.stats import NOISE, Interval, median_interval, pairs_interval, quantile_interval
 from analysis.steps.rows import ErrorRow, PaysRow, Setting, StepRow, StudyRow, on_fabric
 from analysis.targets.training import median_phases, visible_phases
@@ -79,7 +79,7 @@ def place_of(record: Record) -> Setting:
         num_workers=num_workers(record, job),
         gbit=None if rate is None else float(f"{rate / 1e9:.6g}"),
         network=fabric_key(fabric).network,
-        cluster=cluster_of(record),
+        cell_group=cell_group_of(record),
     )
 
 

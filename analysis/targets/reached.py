@@ -13,7 +13,7 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from analysis.cells import FabricKey, cluster_of, fabric_key, is_shared, num_workers, samples_per_step
+from analysis.cells import FabricKey, cell_group_of, fabric_key, is_shared, num_workers, samples_per_step
 from analysis.naming import method_of, short_names
 from analysis.steps.wire_bytes import counted_a_step
 from analysis.targets.rows import ACCURACY, LOSS, HeldOutCurve, HeldOutEnd, Price, Spread, TargetRow, TargetStudy
@@ -69,7 +69,7 @@ def _key(record: Record) -> Key:
 
 def _workers(record: Record) -> str:
     """What the cell calls its place where workers are unequal by design, or batches are compared; empty elsewhere."""
-    return record.cell.partition("/")[0] if record.axis == BATCH else cluster_of(record)
+    return record.cell.partition("/")[0] if record.axis == BATCH else cell_group_of(record)
 
 
 def _study(key: Key, cells: Sequence[Cell]) -> TargetStudy | None:

@@ -28,6 +28,7 @@ from analysis.cells import (
 from analysis.rows import CellRow, SettingRow
 from analysis.stats import Interval, median_interval, paired_ratio
 from analysis.targets import convergence
+from results.facts import Role
 from results.record import JobResult, Phases, Record, Status
 
 FULL_SIZE_SHARE = 0.75
@@ -38,7 +39,8 @@ Cells = Sequence[Sequence[Record]]
 class Baseline:
     """What ratios are taken against: the fastest cell of this system and, if given, this strategy.
 
-    Where none is named, or a setting has none, the fastest cell that sends all bytes (no compression) takes its place.
+    Where none is named, or a setting has none, the fastest cell that its suite calls dense takes its place, or else the
+    fastest that sends all bytes (no compression).
     """
 
     system: str = ""
@@ -128,8 +130,7 @@ def _named(settings: Sequence[SettingRow]) -> list[SettingRow]:
         replace(
             setting,
             cells=tuple(
-                # Two sizes that agree to three figures keep the label that tells them apart.
-                replace(row, name=short[text] if texts.count(text) == 1 else row.label)
+                replace(row, name=short[text] if texts.count(text) == 1 else _told_apart(row, setting))
                 for row, text in zip(setting.cells, texts, strict=True)
             ),
             left_out=naming.left_out(methods, everything),
@@ -139,10 +140,17 @@ def _named(settings: Sequence[SettingRow]) -> list[SettingRow]:
     ]
 
 
+def _told_apart(row: CellRow, setting: SettingRow) -> str:
+    """Two sizes that agree to three figures keep their labels; one method in several plans is named as its cell is."""
+    same = sum(other.label == row.label for other in setting.cells)
+    return row.label if same == 1 else row.cell.rpartition("/")[2]
+
+
 def _choose(rows: Sequence[CellRow], baseline: Baseline) -> int:
     """The place of the row that ratios are taken against."""
     named = [row for row in rows if baseline.matches(row)]
-    chosen = max(named or full_size(rows), key=lambda row: row.samples_per_s.median)
+    dense = [row for row in rows if row.role is Role.DENSE]
+    chosen = max(named or dense or full_size(rows), key=lambda row: row.samples_per_s.median)
     return next(place for place, row in enumerate(rows) if row is chosen)
 
 
@@ -174,6 +182,8 @@ def _cell(records: Sequence[Record], workers: int) -> CellRow:
         num_workers=own_workers,
         num_repeats=len(jobs),
         num_parameters=job.num_parameters,
+        role=job.role,
+        clock=job.clock,
         step_time_s=over(step_time_s),
         step_p50_s=over(lambda job: float(np.quantile(job.step_times_s(), 0.5))),
         step_p90_s=over(lambda job: float(np.quantile(job.step_times_s(), 0.9))),

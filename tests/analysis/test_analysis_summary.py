@@ -10,13 +10,17 @@ from analysis.cells import samples_per_step
 from analysis.rows import CellRow, SettingRow, SharingRow, Tone
 from analysis.sharing.steady import steady_step_time_s
 from analysis.summary import NoRecordsError
-from analysis.tables import rows_as_json
+from analysis.tables import rows_as_json, setting_table
 from analysis.targets.training import Baseline, full_size
-from results.facts import CheckFacts, SplitFacts
+from results.facts import CheckFacts, Role, SplitFacts
 from results.record import CurvePoint, JobResult, RankTimes, Record, Status
 from suites.reports import summary_of
 
 HALF = "tensor-fusion(cycle_s=0.005)+half"
+SPLIT = SplitFacts(
+    planner="tofu", overlap=True, splits=("sample=4",), step_planned_s=None, step_clock_s=None, compute_s=0.1,
+    exchange_s=0.1, sent_bytes=1.0, memory_bytes=(1,),
+)  # fmt: skip
 
 
 def rng() -> np.random.Generator:
@@ -96,18 +100,7 @@ def test_throughput_counts_all_ranks_and_the_slowest_of_each_step() -> None:
 def test_a_step_has_every_micro_batch_and_parts_of_one_network_have_one_batch_among_them() -> None:
     job = replace(cells("unfused", num_repeats=1)[0].jobs[0], batch_size=16, accumulate=3)
     assert samples_per_step(job, 4) == 16 * 3 * 4
-    facts = SplitFacts(
-        planner="tofu",
-        overlap=True,
-        splits=("sample=4",),
-        step_planned_s=None,
-        step_clock_s=None,
-        compute_s=0.1,
-        exchange_s=0.1,
-        sent_bytes=1.0,
-        memory_bytes=(1,),
-    )
-    assert samples_per_step(replace(job, split=facts), 4) == 16 * 3
+    assert samples_per_step(replace(job, split=SPLIT), 4) == 16 * 3
 
 
 def test_the_line_without_communication_is_one_rank_times_the_ranks_of_the_setting() -> None:
@@ -136,6 +129,25 @@ def test_without_the_baseline_the_fastest_uncompressed_cell_takes_its_place() ->
 def test_the_baseline_can_be_chosen() -> None:
     summary = summary_of(cells("unfused", "torch-ddp"), baseline=Baseline("ours", "unfused"))
     assert summary.settings[0].baseline == "unfused"
+
+
+def test_plans_of_one_method_are_named_as_their_cells_beside_the_dense_one_of_their_group() -> None:
+    planned = [
+        replace(
+            record,
+            cell=f"{group}/resnet20-digits/{plan}",
+            jobs=(replace(record.jobs[0], split=SPLIT, clock="virtual", role=role),),
+        )
+        for group in ("planned-1", "planned-10")
+        for plan, role in (("by-hand", Role.DENSE), ("searched", Role.METHOD))
+        for record in cells("fixed-buckets", num_repeats=1)
+    ]
+    ones, tens = summary_of(planned).settings
+    assert [ones.title.rpartition(", ")[2], tens.title.rpartition(", ")[2]] == ["planned-1", "planned-10"]
+    for found in (ones, tens):
+        assert {cell.name for cell in found.cells} == {"by-hand", "searched"}
+        assert found.baseline_name == "by-hand"
+        assert setting_table(found).notes[0].startswith("By the virtual clock, which says the same every time. ")
 
 
 def test_fabrics_of_different_rates_never_share_a_setting() -> None:
