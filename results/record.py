@@ -187,6 +187,11 @@ class JobResult:
     pipeline: PipelineFacts | None = None
     split: SplitFacts | None = None
 
+    @property
+    def is_timed(self) -> bool:
+        """Whether every rank has step times."""
+        return bool(self.ranks) and all(rank.steps_s for rank in self.ranks)
+
     def step_times_s(self) -> tuple[float, ...]:
         """Step times of the slowest rank, step by step. Empty if nothing was measured."""
         return tuple(max(times) for times in zip(*(r.steps_s for r in self.ranks), strict=False))
