@@ -50,7 +50,7 @@ def disturbed(labs: Labs, trial: Trial, act: Callable[[int], None]) -> Answer:
         if event.kind == "step":
             heard.append(event)
             if len(heard) == 1:
-                (lab,) = (own for (enclosed, _), own in labs._labs.items() if not enclosed)
+                lab = labs._labs[FABRIC.kind.is_enclosed, threading.get_ident()]
                 family = psutil.Process(lab._process.pid).children(recursive=True)
                 ranks = sorted(own.pid for own in family if not own.children())
                 act(ranks[1])
