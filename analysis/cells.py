@@ -156,7 +156,7 @@ def samples_per_s(job: JobResult, num_workers: int) -> float:
 
 def is_measured(record: Record) -> bool:
     """Whether the trial ended well and every job has step times."""
-    return record.status is Status.OK and bool(record.jobs) and all(job.step_times_s() for job in record.jobs)
+    return record.status is Status.OK and bool(record.jobs) and all(job.is_timed for job in record.jobs)
 
 
 def is_untimed(record: Record) -> bool:

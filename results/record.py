@@ -188,6 +188,12 @@ class JobResult:
     pipeline: PipelineFacts | None = None
     split: SplitFacts | None = None
 
+    @property
+    def is_timed(self) -> bool:
+        """Whether there are step times: of every rank, or of one at least where they may be steps apart."""
+        timed = [bool(rank.steps_s) for rank in self.ranks]
+        return any(timed) if self.consistency is not None else bool(timed) and all(timed)
+
     def step_times_s(self) -> tuple[float, ...]:
         """Step times of the slowest rank, step by step. Empty if nothing was measured.
 

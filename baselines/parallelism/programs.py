@@ -193,10 +193,9 @@ def peak_versions(program: PipelineProgram, stage: int) -> int:
     """Most versions of a stage's weights that must exist at once: the newest one and those that a pass still wants."""
     own = [step for step in program.ranks[program.rank_of(stage)] if not isinstance(step, Send | Receive)]
     own = [action for action in own if action.stage == stage]
-    peak, newest = 1, 0
+    last = {action.version: place for place, action in enumerate(own) if not isinstance(action, Update)}
+    peak = 1
     for place, action in enumerate(own):
-        if isinstance(action, Update):
-            newest = action.version
-        later = {entry.version for entry in own[place + 1 :] if not isinstance(entry, Update)}
-        peak = max(peak, len({version for version in later if version < newest}) + 1)
+        if isinstance(action, Update):  # nothing else makes a version an older one
+            peak = max(peak, sum(end > place for version, end in last.items() if version < action.version) + 1)
     return peak

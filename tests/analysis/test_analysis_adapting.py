@@ -12,7 +12,7 @@ from described import described
 from rich.console import Console
 from synthetic_steps import Cell, alone, measured
 
-from analysis.report import write_all
+from analysis.report import render_page
 from analysis.rows import Summary
 from analysis.tables import render, rows_as_json
 from results.record import Adapted, JobResult, Record, read_record, write_record
@@ -118,22 +118,20 @@ def test_sizes_that_agree_to_three_figures_keep_labels_that_tell_them_apart() ->
     assert len({row.name for row in setting.competitors}) == 2
 
 
-def test_tables_and_page_show_them(summary: Summary, records: list[Record], tmp_path: Path) -> None:
+def test_tables_and_page_show_them(summary: Summary) -> None:
     console = Console(file=io.StringIO(), width=160)
     render(summary, console)
     text = console.file.getvalue()  # type: ignore[attr-defined]
     for said in ("Chosen while training", "credit=16.0 MB (2×)", "step 3", "control", "25.0 MB"):
         assert said in text
-    page = write_all(summary_of(records), tmp_path)[1].read_text(encoding="utf-8")
+    page = render_page(summary, [])
     for said in ("What strategies chose while training", "slice=4.00 M, credit=32.0 MB (1×)", "Control rounds"):
         assert said in page
     assert json.loads(json.dumps(rows_as_json(summary)))["adapted"][1]["num_tried"] == 2
 
 
-def test_a_page_without_any_has_no_section(tmp_path: Path) -> None:
-    page = write_all(summary_of(measured(Cell("ordering", "vgg16", FIFO, 4, 25.0))), tmp_path)[1].read_text(
-        encoding="utf-8"
-    )
+def test_a_page_without_any_has_no_section() -> None:
+    page = render_page(summary_of(measured(Cell("ordering", "vgg16", FIFO, 4, 25.0))), [])
     assert "What strategies chose" not in page
     assert 'href="#adapting"' not in page
 

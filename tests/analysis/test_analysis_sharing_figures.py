@@ -29,10 +29,11 @@ def summary() -> Summary:
 
 @pytest.fixture(scope="module")
 def drawn(summary: Summary) -> dict[str, str]:
+    """What this suite alone draws; breakdowns and gains of a pair are in every report."""
     return {
         drawing.name: inline_svg(drawing) + drawing.caption
         for drawing in drawings(summary)
-        if "breakdown" not in drawing.name
+        if not drawing.name.startswith("sharing-")
     }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import psutil
 import pytest
@@ -14,7 +14,7 @@ from patience import patience_s
 from fabric.api import FabricKind, FabricSpec
 from harness.asynchrony.cluster import OnLoss, VirtualCluster
 from harness.checks.trial import check
-from harness.lab.launch import LabHandle
+from harness.lab.labs import Labs
 from harness.lab.messages import Answer, Ending, Event, Task
 from harness.trial import Job, Trial
 from models.workload import WorkloadSpec
@@ -22,12 +22,6 @@ from results.record import ConsistencyFacts
 
 NUM_STEPS, STOPPED_S = 12, 1.0
 FABRIC = FabricSpec(kind=FabricKind.NATIVE, num_hosts=3, rate_bps=None)
-
-
-@pytest.fixture(scope="module")
-def lab() -> Iterator[LabHandle]:
-    with LabHandle(FABRIC) as own:
-        yield own
 
 
 def trial_of(strategy: str, on_loss: OnLoss = OnLoss.STOP) -> Trial:
@@ -48,7 +42,7 @@ def trial_of(strategy: str, on_loss: OnLoss = OnLoss.STOP) -> Trial:
     return trial
 
 
-def disturbed(lab: LabHandle, trial: Trial, act: Callable[[int], None]) -> Answer:
+def disturbed(labs: Labs, trial: Trial, act: Callable[[int], None]) -> Answer:
     """Run it, and do `act` to the process of worker 1 when worker 0 has told of a step."""
     heard: list[Event] = []
 
@@ -56,11 +50,12 @@ def disturbed(lab: LabHandle, trial: Trial, act: Callable[[int], None]) -> Answe
         if event.kind == "step":
             heard.append(event)
             if len(heard) == 1:
+                lab = labs._labs[FABRIC.kind.is_enclosed, threading.get_ident()]
                 family = psutil.Process(lab._process.pid).children(recursive=True)
                 ranks = sorted(own.pid for own in family if not own.children())
                 act(ranks[1])
 
-    answer = lab.ask(Task(trial=trial), listen)
+    answer = labs.ask(Task(trial=trial), listen)
     assert heard, "no rank told of a step, so nothing was disturbed"
     assert answer.ending is Ending.DONE, answer.reason
     return answer
@@ -77,18 +72,18 @@ def stop_for_a_while(pid: int) -> None:
 
 
 @pytest.mark.parametrize(("strategy", "most"), [("bsp", 0), ("ssp(staleness=1)", 1)])
-def test_a_worker_that_stops_for_a_while_breaks_nothing(strategy: str, most: int, lab: LabHandle) -> None:
+def test_a_worker_that_stops_for_a_while_breaks_nothing(strategy: str, most: int, labs: Labs) -> None:
     """The other one waits at its bound and no further ahead, and all updates come when it goes on."""
-    facts = facts_of(disturbed(lab, trial_of(strategy), stop_for_a_while))
+    facts = facts_of(disturbed(labs, trial_of(strategy), stop_for_a_while))
     assert facts.clocks == (NUM_STEPS, NUM_STEPS)
     assert facts.lost == ()
     assert max(int(clocks) for clocks in facts.ahead) <= most
     assert facts.waited_s[0] > 0.0
 
 
-def test_the_others_go_on_without_a_worker_whose_process_died(lab: LabHandle) -> None:
+def test_the_others_go_on_without_a_worker_whose_process_died(labs: Labs) -> None:
     """With `--on-loss continue`: the record says who is missing and how far it had come."""
-    answer = disturbed(lab, trial_of("asp", OnLoss.CONTINUE), lambda pid: os.kill(pid, signal.SIGKILL))
+    answer = disturbed(labs, trial_of("asp", OnLoss.CONTINUE), lambda pid: os.kill(pid, signal.SIGKILL))
     facts = facts_of(answer)
     assert facts.lost == (1,)
     assert facts.clocks[0] == NUM_STEPS

@@ -264,24 +264,24 @@ def test_a_dead_server_is_reported_with_the_parameters_that_it_held(forked: Fork
         server.close()  # this process' copies of their listeners
 
 
-@pytest.mark.parametrize(
-    "greeting",
-    [
+def test_strangers_are_turned_away_and_the_run_goes_on(forked: Fork) -> None:
+    """With a wrong token, with one that is too long, and by another protocol."""
+    server = server_of(Bsp())
+    greetings = (
         header_of(FrameKind.HELLO, 0, 0, 16) + b"?" * 16,
         header_of(FrameKind.HELLO, 0, 0, 1 << 40),
         b"GET / HTTP/1.1\r\n\r\n" + b" " * 40,
-    ],
-    ids=["a wrong token", "too long", "another protocol"],
-)
-def test_a_stranger_is_turned_away_and_the_run_goes_on(greeting: bytes, forked: Fork) -> None:
-    server = server_of(Bsp())
-    with socket.create_connection((ADDRESS, server.port)) as stranger:
-        stranger.sendall(greeting)
+    )
+    with contextlib.ExitStack() as stack:
+        strangers = [stack.enter_context(socket.create_connection((ADDRESS, server.port))) for _ in greetings]
+        for stranger, greeting in zip(strangers, greetings, strict=True):
+            stranger.sendall(greeting)
         for worker in range(NUM_WORKERS):
             forked(lambda own=worker: work(own, [place_of(server)], Bsp(), in_turn))
         server.serve()
-        with contextlib.suppress(ConnectionResetError):  # as it is where bytes were left unread
-            assert stranger.recv(1) == b""
+        for stranger, greeting in zip(strangers, greetings, strict=True):
+            with contextlib.suppress(ConnectionResetError):  # as it is where bytes were left unread
+                assert stranger.recv(1) == b"", greeting
     assert server.parameters.clocks == [NUM_CLOCKS] * NUM_WORKERS
 
 

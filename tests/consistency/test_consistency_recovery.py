@@ -140,8 +140,7 @@ def five_moments(of: str) -> list[int]:
     return sorted(random.Random(of).sample(range(1, NUM_CLOCKS - 1), 5))
 
 
-@pytest.mark.parametrize("num_servers", [1, 2])
-@pytest.mark.parametrize("policy", [Asp(), Ssp(2), Bsp()], ids=str)
+@pytest.mark.parametrize(("policy", "num_servers"), [(Asp(), 2), (Ssp(2), 2), (Bsp(), 1)], ids=str)
 def test_no_update_is_lost_or_applied_twice(policy: Consistency, num_servers: int, tmp_path: Path) -> None:
     """Killed at five moments. Servers count pushes too: each has taken every clock of every worker once."""
     for at in five_moments(f"{policy} on {num_servers}"):
@@ -156,19 +155,16 @@ def test_no_update_is_lost_or_applied_twice(policy: Consistency, num_servers: in
         assert torch.load(tmp_path / f"counts-{number}.pt") == [NUM_CLOCKS] * NUM_WORKERS
 
 
-@pytest.mark.parametrize("num_servers", [1, 2])
-def test_a_synchronous_run_that_was_killed_ends_with_the_bits_of_the_unbroken_one(
-    num_servers: int, tmp_path: Path
-) -> None:
+def test_a_synchronous_run_that_was_killed_ends_with_the_bits_of_the_unbroken_one(tmp_path: Path) -> None:
     """Killed at five moments. As the virtual clock computes it, momentum, dropout and data included."""
     unbroken = learning()
     whole = VirtualRun(
         VirtualCluster(num_workers=NUM_WORKERS, compute_s=1.0), Bsp(), unbroken.values, unbroken.update, NUM_CLOCKS
     )
     list(whole)
-    for at in five_moments(f"bits on {num_servers}"):
-        kill_all(tmp_path, learning, Bsp(), num_servers, at)
-    finish(start(tmp_path, learning, Bsp(), num_servers, lambda worker, clock: None))
+    for at in five_moments("bits on 2"):
+        kill_all(tmp_path, learning, Bsp(), 2, at)
+    finish(start(tmp_path, learning, Bsp(), 2, lambda worker, clock: None))
     assert torch.equal(torch.load(tmp_path / "end-0.pt"), whole.parameters.read())
 
 

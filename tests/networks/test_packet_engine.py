@@ -119,13 +119,13 @@ def test_pfc_alone_is_unfair_to_flows_behind_one_port_and_dcqcn_is_not() -> None
     """DCQCN, figures 3 and 8: one sender at the receiver's switch, three behind one uplink."""
     graph = LeafSpine(2, 1, 4, gbit=40).build()
     shares = {}
-    for transport in ("roce-v2", "dcqcn"):
+    for transport, from_s, to_s in (("roce-v2", 0.002, 0.008), ("dcqcn", 0.015, 0.03)):
         flows = [PacketFlow(host, 0, 1e9, transport) for host in (1, 4, 5, 6)]
-        shares[transport] = rates_gbit(PacketRun(graph, flows, SwitchSettings()), 0.02, 0.05)
+        shares[transport] = rates_gbit(PacketRun(graph, flows, SwitchSettings()), from_s, to_s)
     local, *remote = shares["roce-v2"]
     assert local == pytest.approx(sum(remote), rel=0.05)  # per port and not per flow
     fair = 40 * payload_share("dcqcn") / 4
-    assert np.abs(shares["dcqcn"] / fair - 1).max() < 0.35  # 30 ms are 600 control periods; the paper shows as much
+    assert np.abs(shares["dcqcn"] / fair - 1).max() < 0.35  # 15 ms are 300 control periods; the paper shows as much
 
 
 def test_dcqcn_keeps_about_half_of_dctcps_queue_at_twenty_to_one() -> None:
@@ -191,7 +191,7 @@ def test_irn_without_pfc_is_at_least_as_good_as_roce_with_it() -> None:
     graph = FatTree(4, gbit=40, delay_us=2).build()
     settings = SwitchSettings(buffer_bytes=4 * 240_000)
     means = {
-        transport: completion_s(graph, workload(graph, transport, 500, 0.7, 40), settings).mean()
+        transport: completion_s(graph, workload(graph, transport, 250, 0.7, 40), settings).mean()
         for transport in ("irn", "roce-v2")
     }
     assert 1.06 <= means["roce-v2"] / means["irn"] <= 1.83
@@ -220,7 +220,7 @@ def test_a_victim_behind_paused_ports_gets_less_than_its_fluid_share() -> None:
     for transport in ("roce-v2", "irn"):
         flows = [PacketFlow(source, destination, 1e9, transport) for source, destination in pairs]
         run = PacketRun(graph, flows, SwitchSettings(buffer_bytes=2_000_000))
-        victims[transport] = rates_gbit(run, 0.005, 0.015)[0]
+        victims[transport] = rates_gbit(run, 0.003, 0.008)[0]
         pauses = run.result().num_pauses
         assert (pauses.sum() > 0) == (transport == "roce-v2")
     fluid = 40 - 2 * 40 / 6  # what the incast leaves of the uplink
@@ -252,10 +252,10 @@ def test_a_cyclic_dependency_deadlocks_lossless_links(transport: str, flow_contr
     flows = [PacketFlow(host, (host + 2) % 3, 1e9, transport) for host in range(6)]
     settings = SwitchSettings(buffer_bytes=200_000, credit_bytes=20_000, flow_control=flow_control)
     run = PacketRun(graph, flows, settings, paths)
-    run.advance(0.02)
+    run.advance(0.005)
     circle = run.deadlock()
     assert sorted(circle) == [graph.link(6, 7), graph.link(7, 8), graph.link(8, 6)]
-    assert rates_gbit(run, 0.02, 0.03).sum() == 0.0
+    assert rates_gbit(run, 0.005, 0.008).sum() == 0.0
 
 
 def test_lossy_links_do_not_deadlock_on_the_same_circle() -> None:
@@ -263,9 +263,9 @@ def test_lossy_links_do_not_deadlock_on_the_same_circle() -> None:
     run = PacketRun(
         graph, [PacketFlow(host, (host + 2) % 3, 1e9, "irn") for host in range(6)], SwitchSettings(200_000), paths
     )
-    run.advance(0.02)
+    run.advance(0.005)
     assert run.deadlock() == []
-    assert rates_gbit(run, 0.02, 0.03).sum() > 20
+    assert rates_gbit(run, 0.005, 0.008).sum() > 20
 
 
 def test_a_better_priority_goes_first() -> None:

@@ -1,11 +1,10 @@
-"""Ranks that tests start: python pipeline_ranks.py OUT WHAT:WORLD…, one run after the other.
+"""Ranks that tests fork, one run after the other.
 
-WHAT: `ours-lstm` and `ours-bert` train with 1F1B, `replicas-…` with two replicas of the first stage, whose gradients go
-by a strategy; `torch-…` trains by torch's executor. Each rank writes its parameters. Ranks are forked, since a fresh
-interpreter takes six seconds to import what they need.
+`ours-lstm` and `ours-bert` train with 1F1B, `replicas-…` with two replicas of the first stage, whose gradients go
+by a strategy; `torch-…` trains by torch's executor. Each rank writes its parameters.
 """
 
-import sys
+from collections.abc import Mapping
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -71,8 +70,6 @@ def parameters_of(what: str, world: int) -> dict[str, Tensor]:
             return ours(even_stages(6, world), "bert_tiny")
         case "ours-lstm":
             return ours(even_stages(4, world), "lstm_lm")
-        case "replicas-plain":
-            return ours(replicated, "lstm_lm")
         case "replicas-buckets":
             return ours(replicated, "lstm_lm", "fixed-buckets(bucket_bytes=65536)+fifo+sgd(lr=0.05)")
         case "replicas-half":
@@ -90,7 +87,7 @@ def train(what: str, rank: int, world: int, out: Path) -> None:
     dist.destroy_process_group()
 
 
-def main(out: Path, runs: list[str]) -> int:
+def run_all(out: Path, worlds: Mapping[str, int]) -> None:
     # What ranks would each import again: networks, the rest of torch with the first optimizer, plug-ins and systems.
     with lasting():
         for network in ("lstm_lm", "bert_tiny"):
@@ -98,20 +95,13 @@ def main(out: Path, runs: list[str]) -> int:
         sgd(model.parameters())
         parse_strategy("unfused")
         system_of("torch-pipelining")
-    for what, _, world in (run.partition(":") for run in runs):
+    for what, world in worlds.items():
         ranks = [
-            get_context("fork").Process(target=train, args=(what, rank, int(world), out), daemon=True)
-            for rank in range(int(world))
+            get_context("fork").Process(target=train, args=(what, rank, world, out), daemon=True)
+            for rank in range(world)
         ]
         for process in ranks:
             process.start()
         for process in ranks:
             process.join()
-        if any(process.exitcode for process in ranks):
-            print(f"failed: {what}", file=sys.stderr)
-            return 1
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1]), sys.argv[2:]))
+        assert not any(process.exitcode for process in ranks), what

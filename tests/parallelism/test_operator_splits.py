@@ -4,7 +4,7 @@ from collections.abc import Callable, Generator
 
 import pytest
 import torch
-from one_device import distance, sgd, train_alone
+from one_device import distance, model_and_steps, sgd, train_alone
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -27,13 +27,11 @@ from baselines.parallelism.operators import (
     loss_over_samples,
 )
 from baselines.parallelism.plans import LayerSplit
-from harness.parallel.stages import MicroBatch, micro_batches_of
+from harness.parallel.stages import MicroBatch
 from harness.splits.groups import RankGroup, run_operator, run_ranks
 from harness.splits.split_network import SplitNetwork, dimensions_of
 from models.chain import chain_of
 from models.graph import Dimension
-from models.values import WorkloadSpec
-from models.workload import open_workload
 
 SAMPLE, OUT, IN, ROWS = Dimension.SAMPLE, Dimension.CHANNEL_OUT, Dimension.CHANNEL_IN, Dimension.SPATIAL
 Run = Generator[Combination, Tensor, Tensor]
@@ -188,16 +186,6 @@ def test_the_loss_over_samples_and_over_classes(world: int, over: str) -> None:
     check(world, leaves_of(x=(12, 12)), lambda at: functional.cross_entropy(at["x"], targets), split)
 
 
-def batches(network: str, num_steps: int) -> tuple[nn.Module, list[tuple[MicroBatch, ...]]]:
-    # Two ranks that divide the rows of the smallest image still have one each after both strides.
-    spec = WorkloadSpec(network=network, data="synthetic", batch_size=12, sequence_length=8, image_size=8, dropout=0.0)
-    if network != "resnet20":
-        spec = WorkloadSpec(network=network, data="synthetic", batch_size=12, sequence_length=8, dropout=0.0)
-    workload = open_workload(spec)
-    found = workload.batches(rank=0, world=1, seed=0)
-    return workload.build_model(seed=0), [micro_batches_of(next(found), 1) for _ in range(num_steps)]
-
-
 def train_split(
     network: str, model: nn.Module, steps: list[tuple[MicroBatch, ...]], splits: list[Dimension | None], world: int
 ) -> dict[str, Tensor]:
@@ -219,7 +207,6 @@ def train_split(
 
 
 NETWORKS_SPLIT: dict[str, tuple[str, int, list[Dimension | None]]] = {
-    "resnet20 over samples": ("resnet20", 2, [SAMPLE] * 11),
     "resnet20 over samples of 3": ("resnet20", 3, [SAMPLE] * 11),
     "resnet20 over rows": ("resnet20", 2, [ROWS] * 10 + [None]),
     "resnet20 over channels out of 4": ("resnet20", 4, [OUT] * 10 + [None]),
@@ -239,15 +226,7 @@ def test_a_split_network_trains_to_the_weights_of_one_device(case: str) -> None:
     # float64: what steps of a small ResNet make of float32's rounding is larger than the bound of 1e-5. The third step
     # has what momentum and both steps before made of every gradient.
     network, world, splits = NETWORKS_SPLIT[case]
-    model, steps = batches(network, NUM_STEPS)
-    model = model.double()
-    steps = [
-        tuple(
-            MicroBatch(one.inputs.double() if network == "resnet20" else one.inputs, one.targets, one.num_targets)
-            for one in step
-        )
-        for step in steps
-    ]
+    model, steps = model_and_steps(network, num_steps=NUM_STEPS, num_micro_batches=1, double=True)
     found = train_split(network, model, steps, splits, world)
     alone = train_alone(copy.deepcopy(model), steps)
     assert distance(found, alone) < 1e-8
@@ -256,7 +235,7 @@ def test_a_split_network_trains_to_the_weights_of_one_device(case: str) -> None:
 @pytest.mark.parametrize("case", ["bert over heads, words and features", "lstm with embedding and head over 4"])
 def test_in_single_precision_too(case: str) -> None:
     network, world, splits = NETWORKS_SPLIT[case]
-    model, steps = batches(network, NUM_STEPS)
+    model, steps = model_and_steps(network, num_steps=NUM_STEPS, num_micro_batches=1)
     found = train_split(network, model, steps, splits, world)
     assert distance(found, train_alone(copy.deepcopy(model), steps)) < 1e-5
 
@@ -273,13 +252,13 @@ def test_in_single_precision_too(case: str) -> None:
     ],
 )
 def test_splits_that_cannot_be_are_refused(network: str, world: int, splits: list[Dimension | None], says: str) -> None:
-    model, _ = batches(network, 1)
+    model, _ = model_and_steps(network, num_steps=1, num_micro_batches=1)
     with pytest.raises(ParallelismError, match=says):
         run_ranks(world, lambda group: SplitNetwork(network, model, splits, group))
 
 
 def test_rows_fewer_than_the_stride_are_refused() -> None:
-    model, steps = batches("resnet20", 1)
+    model, steps = model_and_steps("resnet20", num_steps=1, num_micro_batches=1)
     with pytest.raises(ParallelismError, match="use fewer ranks or larger images"):
         run_ranks(8, lambda group: SplitNetwork("resnet20", model, [ROWS] * 10 + [None], group).loss(steps[0][0]))
 

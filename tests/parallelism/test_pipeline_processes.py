@@ -1,22 +1,17 @@
 """Pipelines among processes on gloo, held against lockstep and one device."""
 
 import copy
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 from one_device import NUM_LINKS, distance, even_stages, model_and_steps, sgd, train_alone, train_lockstep
-from patience import patience_s
+from pipeline_ranks import run_all
 from torch import Tensor
 
 from baselines.parallelism.dapple import Dapple
 from harness.parallel.pipeline import PipelineJob
 
-RANKS = Path(__file__).with_name("pipeline_ranks.py")
-ROOT = Path(__file__).parents[2]
 OURS = {"ours-lstm": ("lstm_lm", 3), "ours-bert": ("bert_tiny", 2)}
 CLOSENESS = {
     "replicas-buckets": 1e-5,  # sums in another order, over 8 steps of float32
@@ -33,12 +28,9 @@ WORLDS = {what: world for what, (_, world) in OURS.items()} | {what: 3 if what[0
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where the ranks of every run have written their parameters."""
     out = tmp_path_factory.mktemp("ranks")
-    environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{RANKS.parent}", "GLOO_SOCKET_IFNAME": "lo"}
-    command = [sys.executable, str(RANKS), str(out), *(f"{what}:{world}" for what, world in WORLDS.items())]
-    done = subprocess.run(
-        command, env=environment, capture_output=True, text=True, timeout=patience_s(150), check=False
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("GLOO_SOCKET_IFNAME", "lo")
+        run_all(out, WORLDS)
     return out
 
 

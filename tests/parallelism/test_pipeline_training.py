@@ -25,26 +25,35 @@ def job_of(network: str, num_stages: int, schedule: PipelineSchedule) -> Pipelin
     return PipelineJob(network=network, stages=stages, schedule=schedule, make_optimizer=sgd)
 
 
-@pytest.mark.parametrize("network", NUM_LINKS)
-def test_synchronous_schedules_give_the_weights_of_one_device(network: str) -> None:
+EVERY_SCHEDULE: list[tuple[int, PipelineSchedule]] = [
+    (2, GPipe()),
+    (3, GPipe(recompute=True)),
+    (3, Dapple(WarmUpPolicy.B)),
+    (4, Dapple()),
+    (4, Interleaved(2)),
+]
+
+
+# The cheapest network by all of them; batch normalisation is kept from a second forward, and a tied weight's gradients
+# meet over the longest pipeline and from ranks with two stages each.
+@pytest.mark.parametrize(
+    ("network", "cases"),
+    [("lstm_lm", EVERY_SCHEDULE), ("resnet20", EVERY_SCHEDULE[1::3]), ("bert_tiny", EVERY_SCHEDULE[3:])],
+)
+def test_synchronous_schedules_give_the_weights_of_one_device(
+    network: str, cases: list[tuple[int, PipelineSchedule]]
+) -> None:
     # 1e-5 of all weights after 20 steps is the project's bound. What differs is the order in which a tied weight's two
     # gradients are added, and the kernel that an LSTM's forward takes where nothing is kept (GPipe with recompute).
     model, steps = model_and_steps(network, num_steps=20, num_micro_batches=4)
     alone = train_alone(copy.deepcopy(model), steps)
-    cases: list[tuple[int, PipelineSchedule]] = [
-        (2, GPipe()),
-        (3, GPipe(recompute=True)),
-        (3, Dapple(WarmUpPolicy.B)),
-        (4, Dapple()),
-        (4, Interleaved(2)),
-    ]
     for num_stages, schedule in cases:
         found, losses = train_lockstep(job_of(network, num_stages, schedule), model, steps)
         assert distance(found, alone) < 1e-5, schedule
         assert len(losses) == 20
 
 
-@pytest.mark.parametrize(("network", "counts"), [("bert_tiny", (3, 1)), ("lstm_lm", (1, 3)), ("lstm_lm", (2, 4))])
+@pytest.mark.parametrize(("network", "counts"), [("bert_tiny", (3, 1)), ("lstm_lm", (2, 4))])
 def test_replicas_of_a_stage_give_the_weights_of_one_device(network: str, counts: tuple[int, int]) -> None:
     # (3, 1) is Stanza's separation: many devices for the first layers, one for the last. No batch normalisation here,
     # whose statistics would be those of a slice.
