@@ -1,14 +1,11 @@
-"""One of two ranks on a real process group whose layers slow down; prints what was bound, its plans and its weights.
-
-python adaptation_rank.py RANK STORE
-"""
+"""One of two ranks on a real process group whose layers slow down."""
 
 from __future__ import annotations
 
 import dataclasses
-import json
-import sys
+import os
 import time
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -53,10 +50,11 @@ class SleepyLayer(nn.Module):
         return result
 
 
-def main() -> int:
-    rank, store = int(sys.argv[1]), sys.argv[2]
+def run_rank(rank: int, store: Path) -> dict[str, Any]:
+    """In a process of its own: what was bound, its plan and its weights."""
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     torch.manual_seed(0)
-    dist.init_process_group("gloo", store=dist.FileStore(store, 2), rank=rank, world_size=2)
+    dist.init_process_group("gloo", store=dist.FileStore(str(store), 2), rank=rank, world_size=2)
     model = nn.Sequential(*(SleepyLayer(0.002 * (1 + rank)) for _ in range(NUM_LAYERS)))
     strategy = parse_strategy("mg-wfbp")
     engine = Engine(model, strategy, ProcessGroupTransport.of(strategy), recorder=Recorder())
@@ -80,10 +78,5 @@ def main() -> int:
         "control_bytes": engine.traffic.wire_bytes["control"],
         "weights": [parameter.tolist() for parameter in model.parameters()],
     }
-    print(json.dumps(told), flush=True)
     engine.close()
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    return told

@@ -1,7 +1,5 @@
 """Two ranks do the same over gloo and over the backend `paced`, whose link runs on a virtual clock of each rank.
 
-    python paced_ranks.py FOLDER
-
 For each scenario of SCENARIOS, rank r writes FOLDER/NAME-BACKEND-r.json: a digest of what it got, and the seconds that
 its link was asked for. Pipelines and sharding are torch's own, imported where they run: that takes a second and a half,
 and whoever collects the tests imports this file.
@@ -139,6 +137,7 @@ SCENARIOS: dict[str, Callable[[int], Sequence[Tensor]]] = {
 
 
 def run_rank(name: str, backend: str, rank: int, folder: Path) -> dict[str, object]:
+    warnings.simplefilter("ignore")  # torch's own, about FSDP on a CPU
     register()
     link = ClockedLink()
     dist.init_process_group(
@@ -155,8 +154,8 @@ def run_rank(name: str, backend: str, rank: int, folder: Path) -> dict[str, obje
     return {"digest": digest.hexdigest(), "link_s": link.now_s}
 
 
-def main(folder: Path) -> int:
-    warnings.simplefilter("ignore")  # torch's own, about FSDP on a CPU
+def run_all(folder: Path) -> None:
+    """Every rank in a process of its own, one scenario after the other."""
     with lasting():
         trained(nn.Sequential(*layers()), 0)  # torch imports most of itself with the first step
     for name in SCENARIOS:
@@ -175,10 +174,4 @@ def main(folder: Path) -> int:
                     _exit(0)
                 pids.append(pid)
             statuses = [waitpid(pid, 0)[1] for pid in pids]
-            if any(statuses):
-                print(f"failed: {name} over {backend}", file=sys.stderr)
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1])))
+            assert not any(statuses), f"failed: {name} over {backend}"

@@ -15,7 +15,7 @@ from harness.systems import system_of
 from harness.systems.api import HasPrecisions, Warms
 from harness.trial import TrialError
 
-NUM_STEPS = 30
+NUM_STEPS = 12
 PAIR = spec_of("native")
 POWERSGD = "torch-ddp(hook='powersgd', powersgd_rank=2)"
 
@@ -44,7 +44,7 @@ def test_a_hook_keeps_ranks_equal_and_changes_what_is_learnt(labs: Labs, exact: 
 @pytest.mark.timeout(120)
 def test_powersgd_sends_everything_until_it_starts(labs: Labs, exact: str) -> None:
     """With `start_iter` behind the last step it is plain DDP in one bucket: two summands have one order."""
-    system = "torch-ddp(hook='powersgd', start_iter=31)"
+    system = f"torch-ddp(hook='powersgd', start_iter={NUM_STEPS + 1})"
     assert digest(labs.ask(task(PAIR, system=system, num_steps=NUM_STEPS, timeout_s=patience_s(100.0)))) == exact
 
 

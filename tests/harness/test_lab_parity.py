@@ -12,7 +12,9 @@ from harness.lab.messages import Answer, Ending
 pytestmark = pytest.mark.slow
 
 PAIR = spec_of("native")
+NUM_STEPS = 4  # of which the first tells DDP, and fixed buckets, the order of the later ones
 LOSSLESS = (
+    "fixed-buckets",
     "unfused",
     "tensor-fusion(cycle_s=0.005)",
     "fixed-buckets(bucket_bytes=200000, first_bucket_bytes=50000)+ring",
@@ -21,37 +23,34 @@ LOSSLESS = (
 
 
 @pytest.fixture(scope="module")
-def ddp_digest(labs: Labs) -> str:
-    return digest(labs.ask(task(PAIR, system="torch-ddp")))
-
-
-def test_fixed_buckets_equal_torch_ddp_bit_for_bit(labs: Labs, ddp_digest: str) -> None:
-    assert digest(labs.ask(task(PAIR, strategy="fixed-buckets"))) == ddp_digest
+def ddp(labs: Labs) -> Answer:
+    return labs.ask(task(PAIR, system="torch-ddp", num_steps=NUM_STEPS))
 
 
 @pytest.mark.parametrize("strategy", LOSSLESS)
-def test_lossless_strategies_equal_torch_ddp_on_two_ranks(labs: Labs, ddp_digest: str, strategy: str) -> None:
+def test_lossless_strategies_equal_torch_ddp_on_two_ranks(labs: Labs, ddp: Answer, strategy: str) -> None:
     """Two summands have one order, and halving is exact: bit for bit, however messages are cut."""
-    answer = labs.ask(task(PAIR, strategy=strategy))
-    assert digest(answer) == ddp_digest
+    answer = labs.ask(task(PAIR, strategy=strategy, num_steps=NUM_STEPS))
+    assert digest(answer) == digest(ddp)
     assert all(rank.wire_bytes["gradient"] > 0 for rank in answer.ranks)
 
 
-@pytest.mark.parametrize("strategy", ["fixed-buckets+half", "unfused+topk(density=0.1)+error-feedback"])
-def test_lossy_strategies_keep_ranks_equal_and_learn(labs: Labs, ddp_digest: str, strategy: str) -> None:
-    answer = labs.ask(task(PAIR, strategy=strategy, num_steps=16))
-    assert digest(answer) != ddp_digest
+@pytest.mark.parametrize("strategy", ["fixed-buckets+half", "single-bucket+topk(density=0.1)+error-feedback"])
+def test_lossy_strategies_keep_ranks_equal_and_learn(labs: Labs, ddp: Answer, strategy: str) -> None:
+    answer = labs.ask(task(PAIR, strategy=strategy, num_steps=12))
+    assert digest(answer)
     losses = done(answer)[0].losses
+    assert losses[:NUM_STEPS] != done(ddp)[0].losses
     assert sum(losses[-5:]) < sum(losses[:5])
 
 
 @pytest.mark.horovod
 @pytest.mark.parametrize("system", ["horovod(cycle_s=0.005)", "horovod(cycle_s=0.005, fusion_threshold_bytes=0)"])
-def test_horovod_gives_the_same_weights(labs: Labs, ddp_digest: str, system: str) -> None:
+def test_horovod_gives_the_same_weights(labs: Labs, ddp: Answer, system: str) -> None:
     """Horovod divides after the sum and not before; for two ranks both are exact. What its exchange and its computation
     cost alone is measured behind the training, so that it can share by what is foretold."""
-    answer = labs.ask(task(PAIR, system=system, num_cost_steps=2))
-    assert digest(answer) == ddp_digest
+    answer = labs.ask(task(PAIR, system=system, num_steps=NUM_STEPS, num_cost_steps=2))
+    assert digest(answer) == digest(ddp)
     for rank in done(answer):
         assert rank.costs is not None
         assert rank.costs.compute_s > 0
@@ -63,16 +62,15 @@ def test_four_ranks_agree_with_torch_ddp(labs: Labs) -> None:
     puts its first step into one bucket: 1e-7 of the loss after a step, which training on batches of 4
     multiplies up to 1e-4 in 15 steps on one processor and to 1e-2 in 8 on another."""
     fabric = spec_of("native", num_hosts=4)
-    ours, theirs = (labs.ask(task(fabric, **job)) for job in ({"strategy": "fixed-buckets"}, {"system": "torch-ddp"}))
+    ours, theirs = (labs.ask(task(fabric, system=system, num_steps=5)) for system in ("ours", "torch-ddp"))
     assert digest(ours)
     assert digest(theirs)
     for one, other in zip(ours.ranks, theirs.ranks, strict=True):
-        assert one.losses[:5] == pytest.approx(other.losses[:5], rel=1e-4)
-        assert one.losses == pytest.approx(other.losses, rel=0.5)
+        assert one.losses == pytest.approx(other.losses, rel=1e-4)
 
 
 def test_without_communication_ranks_drift_apart(labs: Labs) -> None:
-    answer = labs.ask(task(PAIR, system="local"))
+    answer = labs.ask(task(PAIR, system="local", num_steps=NUM_STEPS))
     assert len({rank.weights_digest for rank in done(answer)}) == 2
 
 
@@ -87,9 +85,9 @@ def test_an_exception_in_a_rank_is_named_and_the_lab_goes_on(labs: Labs, monkeyp
 
 
 def test_who_is_late_is_named(labs: Labs) -> None:
-    answer = labs.ask(task(PAIR, num_steps=1_000_000, timeout_s=1.5))
+    answer = labs.ask(task(PAIR, num_steps=1_000_000, timeout_s=0.5))
     assert answer.ending is Ending.TIMEOUT
-    assert "not done after 1.5 s" in answer.reason
+    assert "not done after 0.5 s" in answer.reason
     assert "job a rank 0 at step" in answer.reason
     assert "job a rank 1 at step" in answer.reason
 
@@ -107,7 +105,7 @@ SUMMED = {
     "powersgd+error-feedback": "sgd",
     "onebit-adam(warmup_steps=2)": "frozen-adam(freeze_after=2)",
 }
-NUM_COMPRESSED_STEPS = 5
+NUM_COMPRESSED_STEPS = 4
 PATIENCE_S = patience_s(150.0)  # a lab that has no cache compiles kernels first
 
 
@@ -147,8 +145,8 @@ def test_what_is_summed_on_the_way_learns_as_in_lockstep(labs: Labs, strategy: s
 @pytest.mark.emulated
 def test_parity_holds_on_the_emulated_fabric_and_interfaces_count(labs: Labs) -> None:
     fabric = spec_of("emulated")
-    ours, theirs = (labs.ask(task(fabric, system=system)) for system in ("ours", "torch-ddp"))
+    ours, theirs = (labs.ask(task(fabric, system=system, num_steps=NUM_STEPS)) for system in ("ours", "torch-ddp"))
     assert digest(ours) == digest(theirs)
     assert ours.sent_bytes is not None
-    payload = ours.ranks[0].wire_bytes["gradient"] * 20
+    payload = ours.ranks[0].wire_bytes["gradient"] * NUM_STEPS
     assert all(sent >= payload for sent in ours.sent_bytes)

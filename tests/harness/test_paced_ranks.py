@@ -3,25 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from paced_ranks import BACKENDS, NUM_RANKS, SCENARIOS
-
-ROOT = Path(__file__).resolve().parents[2]
-RANKS = Path(__file__).with_name("paced_ranks.py")
+from paced_ranks import BACKENDS, NUM_RANKS, SCENARIOS, run_all
 
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """All scenarios over both backends, in one process tree."""
+    """All scenarios over both backends."""
     folder = tmp_path_factory.mktemp("paced")
-    environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{RANKS.parent}"}
-    done = subprocess.run([sys.executable, RANKS, folder], env=environment, capture_output=True, text=True, check=False)
-    assert done.stderr == ""
+    run_all(folder)
     return folder
 
 

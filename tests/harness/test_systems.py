@@ -23,7 +23,7 @@ from models.workload import Device, WorkloadSpec
 
 PAIR = spec_of("native")
 REPLAYED = WorkloadSpec(network="resnet50", device=Device.REPLAY, size_scale=4000, batch_size=2)
-SEARCH = "autotune=True, autotune_warmup=1, autotune_steps=1, autotune_samples=3"
+SEARCH = "autotune=True, autotune_warmup=1, autotune_steps=1, autotune_samples=1"
 HEADER = (
     "hierarchical_allreduce,hierarchical_allgather,torus_allreduce,cache_enabled,"
     "cycle_time_ms,tensor_fusion_threshold,score\n"
@@ -52,6 +52,11 @@ def replay_digest(labs: Labs) -> str:
     return digest(ask(labs, system="torch-ddp", accumulate=2, clip_norm=50.0))
 
 
+@pytest.fixture(scope="module")
+def unclipped_digest(labs: Labs) -> str:
+    return digest(ask(labs, system="torch-ddp", accumulate=2))
+
+
 @pytest.mark.parametrize(
     "system",
     [
@@ -67,11 +72,10 @@ def test_replayed_micro_batches_give_the_weights_of_torch_ddp(labs: Labs, replay
 @pytest.mark.timeout(120)
 @pytest.mark.skipif(find_spec("deepspeed") is None, reason="DeepSpeed is not installed: run 'make doctor'")
 @pytest.mark.parametrize("system", ["deepspeed", "deepspeed(zero=1, bucket_mb=0.01)"])
-def test_deepspeed_replays_too(labs: Labs, system: str) -> None:
+def test_deepspeed_replays_too(labs: Labs, unclipped_digest: str, system: str) -> None:
     """Without clipping, whose factor it rounds in another way than torch does."""
-    expected = digest(ask(labs, system="torch-ddp", accumulate=2))
     answer = ask(labs, system=system, accumulate=2)
-    assert digest(answer) == expected
+    assert digest(answer) == unclipped_digest
     for rank in done(answer):
         assert rank.phases.exposed_s is not None
         assert rank.phases.exposed_s > 0
@@ -86,7 +90,7 @@ def test_horovods_tuner_has_chosen_when_the_warm_up_ends(labs: Labs) -> None:
     if "Horovod has been shut down" in answer.reason:
         answer = ask(labs, system=system, num_warmup=made(system).num_warmup)
     first, second = done(answer)
-    assert first.notes["autotune"] == "4 settings tried"
+    assert first.notes["autotune"] == "2 settings tried"
     assert 1 <= float(first.notes["autotune_cycle_ms"]) <= 100
     assert 0 <= float(first.notes["autotune_fusion_threshold_mb"]) <= 64
     assert second.notes == {}
@@ -99,11 +103,11 @@ def made(system: str) -> Warms:
 
 
 def test_a_warm_up_too_short_for_the_tuner_is_refused() -> None:
-    assert made(f"horovod({SEARCH})").num_warmup == (1 + 3 + 1) * (5 * 1 + 1)
+    assert made(f"horovod({SEARCH})").num_warmup == (1 + 1 + 1) * (5 * 1 + 1)
     assert made("horovod").num_warmup == 0
-    check(trial(system=f"horovod({SEARCH})", num_warmup=30))
-    with pytest.raises(TrialError, match=r"needs 30 steps before .*num_warmup is 29; warm up longer"):
-        check(trial(system=f"horovod({SEARCH})", num_warmup=29))
+    check(trial(system=f"horovod({SEARCH})", num_warmup=18))
+    with pytest.raises(TrialError, match=r"needs 18 steps before .*num_warmup is 17; warm up longer"):
+        check(trial(system=f"horovod({SEARCH})", num_warmup=17))
 
 
 def test_the_tuners_log_is_read_in_every_state(tmp_path: Path) -> None:
