@@ -1,35 +1,28 @@
-"""Two ranks a scenario: a small network trained by `harness.loop` under one system, its weights written down.
+"""Two ranks: a small network trained by `harness.loop` under one system.
 
-    python micro_batch_ranks.py FOLDER SCENARIO...
-
-A scenario is JSON: `{"system": …, "strategy": …, "accumulate": …, "clip_norm": …}`. For the n-th, rank r writes
-FOLDER/n-r.json: a list of all weights and one of the losses. A step has the same samples whatever `accumulate` is.
-FOLDER/reference.json has, by clip norm, what one process with all samples in one batch ends with.
+A scenario is `{"system": …, "strategy": …, "accumulate": …, "clip_norm": …}`. A step has the same samples whatever
+`accumulate` is.
 """
 
 from __future__ import annotations
 
-import json
 import math
-import os
-import sys
-import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from forked_ranks import forked
 from torch import Tensor, nn
 from torch.nn import functional
 
 from baselines.strategy import parse_strategy
 from crossover import Alone
 from fabric.api import Host
-from harness.garbage import lasting
 from harness.loop import Schedule, train
 from harness.systems import system_of
-from harness.systems.api import Preloads, RankSeat
+from harness.systems.api import RankSeat
 from harness.trace import Recorder
 from models.workload import Batch
 
@@ -88,8 +81,23 @@ class Cut:
         return loss_of(model, batch.targets)
 
 
-def run_rank(asked: dict[str, Any], rank: int, store: Path) -> dict[str, list[float]]:
-    dist.init_process_group("gloo", store=dist.FileStore(str(store), NUM_RANKS), rank=rank, world_size=NUM_RANKS)
+def told_by_ranks(
+    run: Callable[[dict[str, Any], int], dict[str, Any]], scenarios: Sequence[dict[str, Any]], folder: Path
+) -> list[list[dict[str, Any]]]:
+    """What `run(scenario, rank)` returns, by rank and scenario; each rank is one process that does all scenarios."""
+
+    def all_of(rank: int) -> list[dict[str, Any]]:
+        store = dist.FileStore(str(folder / "store"), NUM_RANKS)
+        dist.init_process_group("gloo", store=store, rank=rank, world_size=NUM_RANKS)
+        return [run(scenario, rank) for scenario in scenarios]
+
+    codes, told = zip(*forked(all_of, NUM_RANKS), strict=True)
+    assert codes == (0,) * NUM_RANKS
+    return list(told)
+
+
+def run_rank(asked: dict[str, Any], rank: int) -> dict[str, list[float]]:
+    """In a process group that is there."""
     accumulate = asked.get("accumulate", 1)
     seat = RankSeat(
         rank=rank,
@@ -119,7 +127,7 @@ def run_rank(asked: dict[str, Any], rank: int, store: Path) -> dict[str, list[fl
 
 
 def reference(clip_norm: float | None) -> dict[str, list[float]]:
-    """Weights after all steps, and the gradient's norm before clipping, by step."""
+    """What one process with all samples in one batch ends with: weights, and the norm before clipping, by step."""
     model = network()
     optimizer = parse_strategy("unfused+sgd").optimizer.build(model.parameters())
     norms = []
@@ -132,43 +140,4 @@ def reference(clip_norm: float | None) -> dict[str, list[float]]:
 
 
 def weights_of(model: nn.Module) -> list[float]:
-    return [float(w) for parameter in model.parameters() for w in parameter.detach().view(-1)]
-
-
-def fork_rank(asked: dict[str, Any], rank: int, folder: Path, number: int) -> int:
-    pid = os.fork()
-    if pid:
-        return pid
-    code = 1
-    try:
-        told = run_rank(asked, rank, folder / f"store-{number}")
-        (folder / f"{number}-{rank}.json").write_text(json.dumps(told))
-        code = 0
-    except BaseException:  # noqa: BLE001  the process ends here
-        traceback.print_exc()
-    finally:
-        sys.stderr.flush()
-        os._exit(code)
-
-
-def main(folder: Path, scenarios: list[str]) -> int:
-    asked = [json.loads(scenario) for scenario in scenarios]
-    with lasting():
-        for one in asked:
-            system = system_of(one.get("system", "ours"))
-            if isinstance(system, Preloads):
-                system.preload()
-        clip_norms = {one.get("clip_norm") for one in asked}
-        told = {str(clip_norm): reference(clip_norm) for clip_norm in clip_norms}  # torch imports the rest
-    (folder / "reference.json").write_text(json.dumps(told))
-    for number, one in enumerate(asked):
-        pids = [fork_rank(one, rank, folder, number) for rank in range(NUM_RANKS)]
-        statuses = [os.waitpid(pid, 0)[1] for pid in pids]
-        if any(statuses):
-            print(f"failed: {scenarios[number]}", file=sys.stderr)
-            return 1
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1]), sys.argv[2:]))
+    return [weight for parameter in model.parameters() for weight in parameter.detach().flatten().tolist()]

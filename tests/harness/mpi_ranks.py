@@ -26,14 +26,15 @@ NUM_STEPS = 4
 def trained(text: str, transport: Transport) -> str:
     model, strategy = awkward(), parse_strategy(text)
     engine = Engine(model, strategy, transport, recorder=Recorder(), seed=7)
-    optimizer = strategy.optimizer.build(model.parameters())
     for step in range(NUM_STEPS):
         engine.begin_step()
         loss_at(step)(transport.rank, model).backward()
         engine.end_backward()
         engine.wait()
-        optimizer.step()
-        optimizer.zero_grad()
+        for parameter in model.parameters():  # by hand: torch's optimizers take seconds to import
+            assert parameter.grad is not None
+            parameter.data.sub_(parameter.grad, alpha=0.1)
+            parameter.grad = None
     engine.close()
     weights = (parameter.detach().contiguous().numpy().tobytes() for _, parameter in sorted(model.named_parameters()))
     return hashlib.sha256(b"".join(weights)).hexdigest()

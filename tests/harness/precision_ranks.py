@@ -1,32 +1,23 @@
-"""Two ranks a scenario: a small network trained with a scaled loss, one step of which overflows on rank 1 alone.
+"""Two ranks: a small network trained with a scaled loss, steps of which overflow on rank 1 alone.
 
-    python precision_ranks.py FOLDER SCENARIO...
-
-A scenario is JSON: `{"system": …, "strategy": …, "accumulate": …, "clip_norm": …, "scaled": …}`. Scaled, all steps are
+A scenario is `{"system": …, "strategy": …, "accumulate": …, "clip_norm": …, "scaled": …}`. Scaled, all steps are
 trained, and in OVERFLOWS the last micro-batch but one (if there is one) of rank 1 has a loss that no float32 gradient
-holds; else those steps are left out. For the n-th, rank r writes FOLDER/n-r.json. Layers compute in float32, where a
-scale that is a power of two changes nothing, so that both ways can be compared bit for bit.
+holds; else those steps are left out. Layers compute in float32, where a scale that is a power of two changes nothing,
+so that both ways can be compared bit for bit.
 """
 
 from __future__ import annotations
 
-import json
-import sys
-import traceback
 from collections.abc import Iterator
-from os import _exit, fork, waitpid
-from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from micro_batch_ranks import NUM_RANKS, loss_of, network, samples_of, weights_of
 from torch import Tensor, nn
 
 from baselines.strategy import parse_strategy
 from crossover import Alone
 from fabric.api import Host
-from harness.garbage import lasting
 from harness.loop import Schedule, train
 from harness.precision import Precision
 from harness.systems import system_of
@@ -59,8 +50,8 @@ class Overflowing:
         return loss_of(model, batch.inputs[0]) * batch.targets
 
 
-def run_rank(asked: dict[str, Any], rank: int, store: Path) -> dict[str, Any]:
-    dist.init_process_group("gloo", store=dist.FileStore(str(store), NUM_RANKS), rank=rank, world_size=NUM_RANKS)
+def run_rank(asked: dict[str, Any], rank: int) -> dict[str, Any]:
+    """In a process group that is there."""
     accumulate, scaled = asked.get("accumulate", 1), asked["scaled"]
     seat = RankSeat(
         rank=rank,
@@ -102,39 +93,3 @@ def run_rank(asked: dict[str, Any], rank: int, store: Path) -> dict[str, Any]:
         "num_skipped": scale.num_skipped if scale else 0,
         "control_bytes": control,
     }
-
-
-def import_the_rest() -> None:
-    """What torch imports at the first step, and the plug-ins: once, before the forks."""
-    model, scaler = network(), torch.amp.GradScaler("cpu")
-    optimizer = parse_strategy("unfused+sgd").optimizer.build(model.parameters())
-    scaler.scale(loss_of(model, samples_of(0, 0))).backward()
-    scaler.step(optimizer)
-
-
-def main(folder: Path, scenarios: list[str]) -> int:
-    with lasting():
-        import_the_rest()
-    for number, asked in enumerate(map(json.loads, scenarios)):
-        pids = []
-        for rank in range(NUM_RANKS):
-            pid = fork()
-            if pid == 0:
-                try:
-                    told = run_rank(asked, rank, folder / f"store-{number}")
-                    (folder / f"{number}-{rank}.json").write_text(json.dumps(told))
-                except BaseException:  # noqa: BLE001  the process ends here
-                    traceback.print_exc()
-                    sys.stderr.flush()
-                    _exit(1)
-                _exit(0)
-            pids.append(pid)
-        statuses = [waitpid(pid, 0)[1] for pid in pids]
-        if any(statuses):
-            print(f"failed: {scenarios[number]}", file=sys.stderr)
-            return 1
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1]), sys.argv[2:]))

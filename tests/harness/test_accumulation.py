@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import math
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from functools import partial
 from importlib.util import find_spec
@@ -14,20 +10,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from forked_ranks import forked
 from lab_tasks import spec_of
-from micro_batch_ranks import NUM_RANKS, loss_of, network, samples_of
+from micro_batch_ranks import NUM_RANKS, loss_of, network, reference, run_rank, samples_of, told_by_ranks
 from patience import patience_s
 
 from crossover import Sharing
 from harness.bench import Bench
 from harness.checks.trial import check
 from harness.predict.layers import layers_of_workload
+from harness.systems.deepspeed import DeepSpeed
 from harness.trial import Job, Trial, TrialError
 from models.workload import Device, WorkloadSpec
 from results.record import Status
 
-ROOT = Path(__file__).resolve().parents[2]
-RANKS = Path(__file__).with_name("micro_batch_ranks.py")
 CLIP = 3.0
 SYSTEMS: dict[str, dict[str, Any]] = {
     "unfused": {"strategy": "unfused"},
@@ -62,35 +58,40 @@ def scenarios_of(names: tuple[str, ...]) -> list[tuple[str, int, float | None]]:
     ]
 
 
-def run(names: tuple[str, ...], folder: Path) -> Told:
-    """What both ranks of every scenario of these systems end with."""
-    asked = scenarios_of(names)
-    texts = [json.dumps({**SYSTEMS[name], "accumulate": k, "clip_norm": clip_norm}) for name, k, clip_norm in asked]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, str(RANKS), str(folder), *texts]
-    done = subprocess.run(
-        command, env=environment, capture_output=True, text=True, timeout=patience_s(110), check=False
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    told = json.loads((folder / "reference.json").read_text())
-    references = {(REFERENCE, 1, clip_norm, 0): told[str(clip_norm)] for clip_norm in (None, CLIP)}
-    return references | {
-        (*one, rank): json.loads((folder / f"{number}-{rank}.json").read_text())
-        for number, one in enumerate(asked)
-        for rank in range(NUM_RANKS)
-    }
+def run(asked: list[tuple[str, int, float | None]], folder: Path) -> Told:
+    """What both ranks of every scenario end with."""
+    scenarios = [{**SYSTEMS[name], "accumulate": k, "clip_norm": clip_norm} for name, k, clip_norm in asked]
+    ranks = told_by_ranks(run_rank, scenarios, folder)
+    return {(*one, rank): told for rank, own in enumerate(ranks) for one, told in zip(asked, own, strict=True)}
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory) -> Told:
-    return run(FAST, tmp_path_factory.mktemp("fast"))
+def references() -> Told:
+    return {(REFERENCE, 1, clip_norm, 0): reference(clip_norm) for clip_norm in (None, CLIP)}
 
 
 @pytest.fixture(scope="module")
-def told_by_deepspeed(tmp_path_factory: pytest.TempPathFactory) -> Told:
+def told(tmp_path_factory: pytest.TempPathFactory, references: Told) -> Told:
+    alone = [[one] for one in scenarios_of(FAST) if one[0] == "Horovod"]  # which starts once in a process
+    together = [one for one in scenarios_of(FAST) if one[0] != "Horovod"]
+    for asked in (together, *alone):
+        references = references | run(asked, tmp_path_factory.mktemp("fast"))
+    return references
+
+
+@pytest.fixture(scope="module")
+def told_by_deepspeed(tmp_path_factory: pytest.TempPathFactory, references: Told) -> Told:
     if find_spec("deepspeed") is None:
         pytest.skip("DeepSpeed is not installed: run 'make doctor'")
-    return run(SLOW, tmp_path_factory.mktemp("slow"))
+    folder = tmp_path_factory.mktemp("slow")
+
+    def import_and_run(_: int) -> Told:
+        DeepSpeed().preload()  # once for both ranks, and not into the tests' process
+        return run(scenarios_of(SLOW), folder)
+
+    ((code, told),) = forked(import_and_run, 1)
+    assert code == 0
+    return {**references, **told}
 
 
 def check_against_reference(told: Told, name: str, accumulate: int, clip_norm: float | None) -> None:

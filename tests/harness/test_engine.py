@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -12,15 +10,15 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
 from engine_threads import NUM_STEPS, SharedRoom, train_with_engine
-from patience import patience_s
+from forked_ranks import forked
 from tiny_models import awkward, loss_at
 
 from baselines.api import Primitive
 from baselines.strategy import parse_strategy
 from harness.engine.engine import Engine, EngineError
-from harness.engine.transport import CONTROL, Done
-from harness.lab.launch import CHECKOUT
+from harness.engine.transport import CONTROL, Done, ProcessGroupTransport
 from harness.lockstep.collectives import Room
 from harness.lockstep.ranks import Lockstep, replicas
 from harness.trace import Recorder
@@ -183,24 +181,24 @@ def test_a_single_rank_gets_its_own_gradients_back() -> None:
 
 @pytest.mark.parametrize("text", ["unfused", "tensor-fusion", "unfused+ring"])
 def test_a_peer_that_dies_in_mid_step_is_an_error_and_no_hang(text: str, tmp_path: Path) -> None:
-    program = Path(__file__).with_name("engine_rank.py")
-    environment = {**os.environ, "PYTHONPATH": str(CHECKOUT), "GLOO_SOCKET_IFNAME": "lo"}
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, str(program), str(rank), str(tmp_path / "store"), text],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-            env=environment,
-        )
-        for rank in range(2)
-    ]
-    try:
-        said, _ = ranks[0].communicate(timeout=patience_s(120))
-        assert ranks[1].wait(timeout=patience_s(10)) == 9
-    finally:
-        for rank in ranks:
-            rank.kill()
-            rank.communicate()
-    assert "EngineError at step 2: communication failed" in said
-    assert ranks[0].returncode == 3
+    dies_at = 2
+
+    def run(rank: int) -> str:
+        dist.init_process_group("gloo", store=dist.FileStore(str(tmp_path / "store"), 2), rank=rank, world_size=2)
+        model, strategy = awkward(), parse_strategy(text)
+        engine = Engine(model, strategy, ProcessGroupTransport.of(strategy), recorder=Recorder())
+        try:
+            for step in range(dies_at + 2):
+                engine.begin_step()
+                if rank == 1 and step == dies_at:
+                    os._exit(9)
+                loss_at(step)(rank, model).backward()
+                engine.end_backward()
+                engine.wait()
+        except EngineError as error:
+            return f"EngineError at step {step}: {error}"
+        return "no error"
+
+    (_, told), died = forked(run, 2)
+    assert "EngineError at step 2: communication failed" in told
+    assert died == (9, None)

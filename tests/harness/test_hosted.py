@@ -7,6 +7,7 @@ import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 from patience import patience_s
@@ -29,16 +30,17 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([*HOSTED, *arguments], capture_output=True, text=True, timeout=patience_s(90), check=False)
 
 
-def test_a_command_may_run_parts_of_itself_on_the_hosts() -> None:
-    enter = f"{sys.executable} -m harness.hosted --enter host1 -- "
-    told = run("--hosts", "2", "--", "sh", "-c", f"{enter} hostname; {enter} cat /etc/hosts; hostname")
-    assert told.stdout.splitlines()[0] == "host1"
+def test_a_command_may_run_parts_of_itself_on_the_hosts_and_its_exit_code_comes_back() -> None:
+    """After an interrupt as well; from a terminal it reaches every process of the cluster."""
+    enter = f"{sys.executable} -m harness.hosted --enter host1 --"
+    interrupt = f"kill -INT $(echo ${hosted.VARIABLE} | tr ',' '\\n' | cut -d= -f2); sleep 0.2"
+    script = f"{enter} hostname; {interrupt}; {enter} sh -c 'hostname; cat /etc/hosts'; hostname; exit 7"
+    told = run("--hosts", "2", "--", "sh", "-c", script)
+    lines = told.stdout.splitlines()
+    assert lines[:2] == ["host1", "host1"]
     assert "10.77.0.1 host0" in told.stdout
-    assert told.stdout.splitlines()[-1] not in ("host0", "host1")
-
-
-def test_the_commands_exit_code_comes_back() -> None:
-    assert run("--", "sh", "-c", "exit 7").returncode == 7
+    assert lines[-1] not in ("host0", "host1")
+    assert told.returncode == 7
 
 
 def test_a_command_may_run_on_every_host_as_a_rank_of_one_job() -> None:
@@ -47,27 +49,14 @@ def test_a_command_may_run_on_every_host_as_a_rank_of_one_job() -> None:
     assert told.returncode == 0
 
 
-def test_a_rank_that_ends_badly_ends_the_others_and_its_exit_code_comes_back() -> None:
-    begun_s = time.monotonic()
-    script = f"[ $RANK = 0 ] && exec sleep {patience_s(60):.0f}; exit 5"
-    assert run("--everywhere", "--", "sh", "-c", script).returncode == 5
-    assert time.monotonic() - begun_s < patience_s(50)
-    assert run("--everywhere", "--", "no-such-command").returncode == 127
-
-
-def test_a_rank_that_does_not_heed_the_request_to_end_is_killed(tmp_path: Path) -> None:
+def test_a_rank_that_ends_badly_ends_the_others_and_its_exit_code_comes_back(tmp_path: Path) -> None:
+    """Others that do not heed the request to end are killed."""
     begun_s = time.monotonic()
     deaf = f"trap '' TERM; touch {tmp_path}/deaf; exec sleep {patience_s(60):.0f}"
     script = f"[ $RANK = 0 ] && {{ {deaf}; }}; until [ -e {tmp_path}/deaf ]; do sleep 0.05; done; exit 5"
     assert run("--everywhere", "--", "sh", "-c", script).returncode == 5
     assert time.monotonic() - begun_s < patience_s(50)
-
-
-def test_hosts_can_be_entered_after_an_interrupt() -> None:
-    """From a terminal it reaches every process of the cluster."""
-    interrupt = f"kill -INT $(echo ${hosted.VARIABLE} | tr ',' '\\n' | cut -d= -f2); sleep 0.2"
-    enter = f"exec {sys.executable} -m harness.hosted --enter host1 -- hostname"
-    assert run("--hosts", "2", "--", "sh", "-c", f"{interrupt}; {enter}").stdout == "host1\n"
+    assert run("--everywhere", "--", "no-such-command").returncode == 127
 
 
 def test_a_host_that_cannot_be_entered_is_an_error_with_the_reason() -> None:
@@ -78,12 +67,12 @@ def test_a_host_that_cannot_be_entered_is_an_error_with_the_reason() -> None:
         hosted._keeper(SimpleNamespace(enter=refuse), 1)  # type: ignore[arg-type]
 
 
-def test_a_host_that_is_not_there_is_named_with_those_that_are() -> None:
-    told = run("--hosts", "2", "--", *HOSTED, "--enter", "host9", "--", "true")
-    assert (told.returncode, told.stderr.strip()) == (
-        2,
-        "error: no host 'host9' in the cluster around; its hosts are host0, host1",
-    )
+def test_a_host_that_is_not_there_is_named_with_those_that_are(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(hosted.VARIABLE, "host0=11,host1=12")
+    assert hosted.main(["--enter", "host9", "--", "true"]) == 2
+    assert capsys.readouterr().err == "error: no host 'host9' in the cluster around; its hosts are host0, host1\n"
 
 
 def test_without_a_cluster_around_it_says_how_to_get_one() -> None:
@@ -91,9 +80,16 @@ def test_without_a_cluster_around_it_says_how_to_get_one() -> None:
         hosted.keepers({})
 
 
-@pytest.mark.parametrize("arguments", [["--hosts", "2"], ["--rate", "fast", "--", "true"]])
-def test_a_bad_request_is_refused_before_anything_starts(arguments: list[str]) -> None:
-    assert run(*arguments).returncode == 2
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [(["--hosts", "2"], "name a command after --"), (["--rate", "fast", "--", "true"], "'fast'")],
+)
+def test_a_bad_request_is_refused_before_anything_starts(
+    arguments: list[str], reason: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(os, "execvpe", Mock(side_effect=AssertionError("it has started")))
+    assert hosted.main(arguments) == 2
+    assert reason in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
+import tempfile
 from collections.abc import Callable
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
+from forked_ranks import FORK
 from lab_tasks import ENDLESS, done, left_after, processes_with, ranks_of, scratch_of, spec_of, task
 from patience import patience_s
 
 from fabric.api import FabricSpec
 from harness.lab.labs import Labs, OnEvent
-from harness.lab.launch import CHECKOUT, LabHandle, LabLost
+from harness.lab.launch import LabHandle, LabLost
 from harness.lab.messages import Answer, Ending, Event, Task
 
 pytestmark = pytest.mark.slow
-
-FABRICS = pytest.mark.parametrize("kind", ["native", pytest.param("emulated", marks=pytest.mark.emulated)])
 
 
 def once_training(act: Callable[[], None]) -> Callable[[Event], None]:
@@ -37,7 +36,7 @@ def once_training(act: Callable[[], None]) -> Callable[[Event], None]:
 
 
 @pytest.mark.parametrize(("rank", "kind"), [(0, "native"), pytest.param(1, "emulated", marks=pytest.mark.emulated)])
-def test_a_killed_rank_is_named_with_job_host_and_signal(rank: int, kind: str) -> None:
+def test_a_killed_rank_is_named_and_a_lost_lab_is_an_error_that_takes_its_ranks_along(rank: int, kind: str) -> None:
     fabric = spec_of(kind)
     with LabHandle(fabric) as lab:
         scratch = scratch_of(lab)
@@ -48,15 +47,6 @@ def test_a_killed_rank_is_named_with_job_host_and_signal(rank: int, kind: str) -
         assert f"job a rank {rank} on {host} was killed by signal 9 (SIGKILL) at or after step" in answer.reason
         assert len(processes_with(scratch)) <= 4, "only the lab and its enclosure go on"
         assert done(lab.ask(task(fabric, num_steps=2)))
-    assert left_after(scratch) == []
-    assert not Path(scratch).exists()
-
-
-@FABRICS
-def test_a_lost_lab_is_an_error_and_takes_its_ranks_along(kind: str) -> None:
-    fabric = spec_of(kind)
-    with LabHandle(fabric) as lab:
-        scratch = scratch_of(lab)
         with pytest.raises(LabLost, match="without an answer"):
             lab.ask(task(fabric, num_steps=ENDLESS), once_training(lambda: os.kill(lab._process.pid, signal.SIGKILL)))
         assert not lab.is_running
@@ -97,41 +87,33 @@ def test_a_stopped_supervisor_delays_no_end() -> None:
     assert left_after(scratch) == []
 
 
-# a launcher of its own, that says where its lab lives once ranks are training
-LAUNCHER = """
-import signal, sys
-signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell starts what it puts behind it without one
-from lab_tasks import ENDLESS, scratch_of, spec_of, task
-from harness.lab.launch import LabHandle
-
-fabric = spec_of(sys.argv[1])
-with LabHandle(fabric) as lab:
-    say = lambda event: event.kind == "step" and print(scratch_of(lab), flush=True)
-    lab.ask(task(fabric, num_steps=ENDLESS), say)
-"""
+def launch(told: Connection) -> None:
+    """Says where its lab lives once ranks are training."""
+    fabric = spec_of("native")
+    with LabHandle(fabric) as lab:
+        lab.ask(task(fabric, num_steps=ENDLESS), lambda event: event.kind == "step" and told.send(scratch_of(lab)))
 
 
-@pytest.mark.parametrize(
-    ("kind", "number"),
-    [
-        ("native", signal.SIGKILL),
-        ("native", signal.SIGINT),
-        pytest.param("emulated", signal.SIGKILL, marks=pytest.mark.emulated),
-    ],
-)
-def test_a_launcher_that_is_ended_leaves_nothing(kind: str, number: signal.Signals, tmp_path: Path) -> None:
-    path = os.pathsep.join([str(CHECKOUT), str(CHECKOUT / "tests"), str(Path(__file__).parent)])
-    environment = {**os.environ, "PYTHONPATH": path, "TMPDIR": str(tmp_path)}
-    command = [sys.executable, "-c", LAUNCHER, kind]
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, cwd=CHECKOUT
-    ) as launcher:
-        assert launcher.stdout is not None
-        scratch = launcher.stdout.readline().strip()
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+def test_a_launcher_that_is_ended_leaves_nothing(
+    number: signal.Signals, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Natively: of an enclosed lab, `test_nothing_survives.py` kills the launcher."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # one that is killed leaves its folder
+    heard, told = FORK.Pipe(duplex=False)
+    launcher = FORK.Process(target=launch, args=(told,))
+    launcher.start()
+    try:
+        told.close()
+        scratch = heard.recv()
         assert Path(scratch).is_dir()
         assert len(processes_with(scratch)) >= 3
-        launcher.send_signal(number)
-        launcher.communicate(timeout=patience_s(60))
+        assert launcher.pid is not None
+        os.kill(launcher.pid, number)
+        launcher.join(patience_s(60))
+        assert launcher.exitcode is not None
+    finally:
+        launcher.kill()
     assert left_after(scratch) == []
     if number == signal.SIGINT:
         assert not Path(scratch).exists()

@@ -8,9 +8,11 @@ import subprocess
 import sys
 from pathlib import Path
 from queue import SimpleQueue
+from typing import Any
 
 import pytest
 import torch
+from forked_ranks import forked
 from patience import patience_s
 
 from baselines.api import AllReduce, Payload
@@ -47,44 +49,29 @@ def test_two_ranks_over_mpi_have_the_weights_of_two_over_gloo(tmp_path: Path) ->
 
 @needs_mpi
 def test_what_mpi_cannot_sum_is_refused_with_a_remedy() -> None:
-    code = (
-        "import torch; from baselines.api import AllReduce; from harness.mpi.transport import MpiTransport\n"
-        "told = []; transport = MpiTransport(1)\n"
-        "transport.start(AllReduce(torch.zeros(3, dtype=torch.bfloat16)), 0, told.append); print(told[0])\n"
-        "transport.close()"
-    )
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=patience_s(100),
-        check=False,
-    )
-    assert "MPI sums no torch.bfloat16; use a compressor" in done.stdout, done.stderr
+    def run(_: int) -> str:
+        told, transport = SimpleQueue[Payload | Exception](), MpiTransport(1)
+        transport.start(AllReduce(torch.zeros(3, dtype=torch.bfloat16)), 0, told.put)
+        transport.close()
+        return str(told.get())
+
+    ((_, told),) = forked(run, 1)  # MPI starts once in a process
+    assert told == "MPI sums no torch.bfloat16; use a compressor whose payloads are gathered, or gloo"
 
 
 @needs_mpi
 def test_operations_that_end_in_one_look_are_all_told() -> None:
-    code = (
-        "import time, torch; from baselines.api import AllReduce; from harness.mpi.transport import MpiTransport\n"
-        "told = []; transport = MpiTransport(3)\n"
-        "with transport._changed:\n"  # nobody looks before all are begun
-        "    for lane in range(3):\n"
-        "        transport.start(AllReduce(torch.full((2,), lane + 1.0)), lane, told.append)\n"
-        "while len(told) < 3 and transport._thread.is_alive(): time.sleep(0.01)\n"
-        "print(sorted(float(answer[0][0]) for answer in told)); transport.close()"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=patience_s(100),
-        check=False,
-    )
-    assert "[1.0, 2.0, 3.0]" in done.stdout, done.stderr
+    def run(_: int) -> list[float]:
+        told, transport = SimpleQueue[Any](), MpiTransport(3)
+        with transport._changed:  # nobody looks before all are begun
+            for lane in range(3):
+                transport.start(AllReduce(torch.full((2,), lane + 1.0)), lane, told.put)
+        sums = sorted(float(told.get(timeout=patience_s(20))[0][0]) for _ in range(3))
+        transport.close()
+        return sums
+
+    ((_, sums),) = forked(run, 1)
+    assert sums == [1.0, 2.0, 3.0]
 
 
 class FailingMpi:

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import random
-import subprocess
-import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,10 +11,12 @@ from time import sleep
 
 import pytest
 import torch
+import torch.distributed as dist
 from engine_threads import SharedRoom
+from forked_ranks import forked
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from patience import patience_s
+from micro_batch_ranks import weights_of
 from simulated_ranks import TimedStep, negotiate, segments
 from tiny_models import Awkward, awkward, loss_at, random_arrivals
 
@@ -25,7 +24,7 @@ from baselines.api import Costs, Message, NeedsCosts, Segment
 from baselines.strategy import Strategy, parse_strategy
 from harness.engine.dispatch import Coordinator
 from harness.engine.engine import Engine
-from harness.lab.launch import CHECKOUT
+from harness.engine.transport import ProcessGroupTransport
 from harness.lockstep.collectives import Room
 from harness.lockstep.ranks import Lockstep, replicas
 from harness.systems.ours import EagerSession, EngineSession
@@ -173,9 +172,17 @@ def test_rounds_are_fewer_than_messages() -> None:
     assert step.ranks[0].traffic.num_control_rounds <= 60
 
 
-@pytest.mark.parametrize("update", ["after-all", "at-pre-hook"])
-@pytest.mark.parametrize("world", [2, 3, 4])
-@pytest.mark.parametrize("ordering", ["p3", "bytescheduler(credit_bytes=100)", "tictac"])
+UPDATES = ["after-all", "at-pre-hook"]
+
+
+@pytest.mark.parametrize(
+    ("ordering", "world", "update"),  # every two of them together
+    [
+        (ordering, world, UPDATES[(number + world) % 2])
+        for number, ordering in enumerate(["p3", "bytescheduler(credit_bytes=100)", "tictac"])
+        for world in (2, 3, 4)
+    ],
+)
 def test_weights_are_those_of_fifo_whatever_becomes_ready_first(ordering: str, world: int, update: str) -> None:
     """Bit for bit, since an element's sum does not depend on when its message goes. A tied weight, a layer used twice
     and an unused parameter are in the model; every rank sees another order."""
@@ -205,7 +212,7 @@ def train_with_engine(model: Awkward, strategy: Strategy, room: Room, rank: int)
     return engine.traffic.num_control_rounds
 
 
-@pytest.mark.parametrize("update", ["after-all", "at-pre-hook"])
+@pytest.mark.parametrize("update", UPDATES)
 @pytest.mark.parametrize("ordering", ["p3", "bytescheduler(credit_bytes=40)", "tictac"])
 def test_engines_with_threads_train_as_lockstep_does(ordering: str, update: str) -> None:
     """Bit for bit, on two ranks."""
@@ -222,26 +229,38 @@ def test_engines_with_threads_train_as_lockstep_does(ordering: str, update: str)
     assert rounds[0] == rounds[1] > 0
 
 
-@pytest.mark.timeout(150)  # three quarters of it for a busy machine to import torch
 def test_processes_that_see_gradients_at_different_times_end_with_the_same_weights(tmp_path: Path) -> None:
     """Three ranks on gloo. A disagreement on the order would add up other elements, or hang."""
     texts = [f"slices(slice_elements=4)+{o}+at-pre-hook" for o in ("p3", "bytescheduler(credit_bytes=60)")]
-    script = Path(__file__).with_name("ordering_ranks.py")
-    ran = subprocess.run(
-        [sys.executable, str(script), str(tmp_path / "store"), *texts],
-        env={**os.environ, "PYTHONPATH": str(CHECKOUT)},
-        capture_output=True,
-        text=True,
-        timeout=patience_s(140),
-        check=False,
-    )
-    assert ran.returncode == 0, ran.stderr
-    exact = Lockstep(replicas(awkward(), 3), parse_strategy("slices(slice_elements=4)+fifo"))
+    world = 3
+
+    def trained(text: str, rank: int) -> tuple[list[float], int, int]:
+        model, strategy, dice = awkward(), parse_strategy(text), random.Random(rank)
+        engine = Engine(model, strategy, ProcessGroupTransport.of(strategy), recorder=Recorder())
+        session = EagerSession(model, strategy.optimizer, engine)
+        for parameter in model.parameters():  # gradients become ready at times of their own on each rank
+            parameter.register_hook(lambda grad: sleep(dice.random() * 2e-3))
+        for step in range(6):
+            session.wait()
+            session.update()
+            session.backward(loss_at(step)(rank, model))
+        session.finish()
+        dist.barrier()  # nobody leaves while another one still sends
+        engine.close()
+        return weights_of(model), engine.traffic.num_messages, engine.traffic.num_control_rounds
+
+    def run(rank: int) -> list[tuple[list[float], int, int]]:
+        store = dist.FileStore(str(tmp_path / "store"), world)
+        dist.init_process_group("gloo", store=store, rank=rank, world_size=world)
+        return [trained(text, rank) for text in texts]
+
+    codes, told = zip(*forked(run, world), strict=True)
+    assert codes == (0,) * world
+    exact = Lockstep(replicas(awkward(), world), parse_strategy("slices(slice_elements=4)+fifo"))
     for step in range(6):
         exact.step(loss_at(step))
-    lines = [line.rsplit(maxsplit=3) for line in ran.stdout.splitlines()]
-    assert sorted(line[0] for line in lines) == sorted(texts * 3)
-    for text in texts:
-        ((_, num_messages, num_rounds),) = {tuple(line[1:]) for line in lines if line[0] == text}
-        assert int(num_messages) == exact.traffic.num_messages
-        assert int(num_rounds) > 0
+    for of_ranks in zip(*told, strict=True):
+        assert of_ranks == (of_ranks[0],) * world
+        _, num_messages, num_rounds = of_ranks[0]
+        assert num_messages == exact.traffic.num_messages
+        assert num_rounds > 0

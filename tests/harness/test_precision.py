@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
-import os
-import subprocess
-import sys
 from collections.abc import Callable, Mapping
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from lab_tasks import spec_of
+from micro_batch_ranks import NUM_RANKS, told_by_ranks
 from patience import patience_s
-from precision_ranks import NUM_RANKS, NUM_STEPS, OVERFLOWS
+from precision_ranks import NUM_STEPS, OVERFLOWS, run_rank
 from tiny_models import awkward, loss_at, random_arrivals
 from torch import Tensor, nn
 
@@ -34,8 +30,6 @@ from models.workload import Device, WorkloadSpec, open_workload
 from results.codec import from_jsonable, to_jsonable
 from results.record import Status
 
-ROOT = Path(__file__).resolve().parents[2]
-RANKS = Path(__file__).with_name("precision_ranks.py")
 OVERFLOWING = 3  # the step in lockstep
 HUGE = 1e36  # times 2¹⁶ no float32
 STRATEGIES = (
@@ -198,20 +192,10 @@ Told = dict[tuple[str, bool, int], dict[str, Any]]
 
 @pytest.fixture(scope="module")
 def told(tmp_path_factory: pytest.TempPathFactory) -> Told:
-    folder = tmp_path_factory.mktemp("precision")
     asked = [(name, scaled) for name in SCENARIOS for scaled in (False, True)]
-    texts = [json.dumps({**SCENARIOS[name], "scaled": scaled}) for name, scaled in asked]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, str(RANKS), str(folder), *texts]
-    done = subprocess.run(
-        command, env=environment, capture_output=True, text=True, timeout=patience_s(110), check=False
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    return {
-        (*one, rank): json.loads((folder / f"{number}-{rank}.json").read_text())
-        for number, one in enumerate(asked)
-        for rank in range(NUM_RANKS)
-    }
+    scenarios = [{**SCENARIOS[name], "scaled": scaled} for name, scaled in asked]
+    ranks = told_by_ranks(run_rank, scenarios, tmp_path_factory.mktemp("precision"))
+    return {(*one, rank): told for rank, own in enumerate(ranks) for one, told in zip(asked, own, strict=True)}
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
