@@ -232,17 +232,9 @@ def run_rank(name: str, folder: Path, job: str, rank: int, paths: list[Path]) ->
     (folder / f"{job}-{rank}.json").write_text(json.dumps(results))
 
 
-def import_the_rest() -> None:
-    """What torch imports at the first optimizer step: once, before the forks."""
-    weight = nn.Parameter(torch.zeros(1))
-    weight.grad = torch.zeros(1)
-    torch.optim.AdamW([weight]).step()
-    gc.freeze()  # each rank would look through all that torch has imported, and copy its pages
-
-
 def main(name: str, folder: Path) -> int:
     """The exit code is that of the worst rank."""
-    import_the_rest()
+    gc.freeze()  # each rank would look through all that is imported, and copy its pages
     with ExitStack() as arbiters:
         paths = [folder / f"{place}" / "host.sock" for place in range(len(SCENARIOS))]
         for scenario, path in zip(SCENARIOS, paths, strict=True):

@@ -8,6 +8,7 @@ engine called while this worker had a lease, and while it had none. Rank 0 of th
 twice with them, prints to FOLDER/alone.txt, first.txt and second.txt.
 """
 
+import gc
 import json
 import os
 import runpy
@@ -22,10 +23,9 @@ from typing import Any
 
 import deepspeed
 import deepspeed.compile.inductor  # what an engine imports late: once, before the fork
-import sklearn.datasets  # noqa: F401  for the example
 import torch
 import torch.distributed as dist
-from attach_ranks import JOBS, NUM_RANKS, fingerprint, fork, import_the_rest
+from attach_ranks import JOBS, NUM_RANKS, fingerprint, fork
 from torch import nn
 
 from crossover import Sharing, start
@@ -183,7 +183,7 @@ def is_free(port: int) -> bool:
 
 def main(folder: Path) -> int:
     """The exit code is that of the worst rank."""
-    import_the_rest()
+    gc.freeze()  # each rank would look through all that is imported, and copy its pages
     actions: list[Callable[[], None]] = []
     with ExitStack() as arbiters:
         paths = [folder / f"{place}" / "host.sock" for place in range(len(SCENARIOS))]

@@ -25,8 +25,10 @@ LIMIT_S = patience_s(100.0)
         ("unattached", [], 2, "the command wrote no digest"),
     ],
 )
-def test_a_script_is_judged_by_its_weights(manner: str, options: list[str], code: int, told: str) -> None:
-    line = shlex.join([sys.executable, str(SCRIPT), manner])
+def test_a_script_is_judged_by_its_weights(
+    preloaded: list[str], manner: str, options: list[str], code: int, told: str
+) -> None:
+    line = shlex.join([*preloaded, str(SCRIPT), manner])
     command = [sys.executable, "-m", "crossover", "verify", *options, line]
     run = subprocess.run(
         command, capture_output=True, text=True, timeout=LIMIT_S, check=False, cwd=SCRIPT.parents[2],
