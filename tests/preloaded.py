@@ -42,6 +42,8 @@ def serve(listener: socket.socket) -> bool:
         import sklearn.datasets  # noqa: F401  for the examples
         import torch
 
+        import crossover  # noqa: F401  for all
+
         parameter = torch.nn.Parameter(torch.zeros(1))
         parameter.grad = torch.zeros_like(parameter)
         torch.optim.SGD([parameter]).step()  # the first step imports as much again
