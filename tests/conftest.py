@@ -14,6 +14,7 @@ import psutil
 import pytest
 from hypothesis import HealthCheck, settings
 from patience import patience_s
+from preloaded import serving
 
 from harness.garbage import lasting
 
@@ -94,6 +95,13 @@ def labs() -> Iterator[Labs]:
 
     with closing(Labs()) as shared:
         yield shared
+
+
+@pytest.fixture(scope="session")
+def preloaded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
+    """The words in front of a script's that spare it the import of torch."""
+    with serving(str(tmp_path_factory.mktemp("preloaded") / "socket")) as command:
+        yield command
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""The example scripts, run as their docstrings say, in turns with another job on each worker's device."""
+"""The example scripts, launched as their docstrings say, in turns with another job on each worker's device."""
 
 import os
 import subprocess
@@ -18,8 +18,8 @@ from crossover.settings import Settings
 ROOT = Path(__file__).parents[1]
 BIN = Path(sys.executable).parent
 OPTIONS = ["--steps", "6", "--accumulate", "2", "--clip", "0.5", "--halve-every", "2"]
-DDP = [str(BIN / "torchrun"), "--standalone", "--nproc-per-node", "2", "examples/ddp_train.py", *OPTIONS]
-HOROVOD = [str(BIN / "horovodrun"), "--gloo", "-np", "2", sys.executable, "examples/horovod_train.py", *OPTIONS]
+DDP = [str(BIN / "torchrun"), "--standalone", "--nproc-per-node", "2", "--no-python"], "examples/ddp_train.py"
+HOROVOD = [str(BIN / "horovodrun"), "--gloo", "-np", "2"], "examples/horovod_train.py"
 LIMIT_S = patience_s(110.0)
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
@@ -50,8 +50,9 @@ def turns_of_another_job(path: Path) -> Iterator[list[int]]:
         yield counts
 
 
-def run(command: list[str], path: Path | None) -> dict[str, str]:
+def run(preloaded: list[str], launcher: list[str], script: str, path: Path | None) -> dict[str, str]:
     """What the script prints, by its first word."""
+    command = [*preloaded, *launcher, *preloaded, script, *OPTIONS]
     settings = Settings(jobs=("a", "b")).to_json()
     told = {} if path is None else {JOB: "a", SOCKET: str(path), SETTINGS: settings}
     environment = {**os.environ, **told, "PYTHONPATH": str(ROOT), "GLOO_SOCKET_IFNAME": "lo"}
@@ -64,8 +65,8 @@ def run(command: list[str], path: Path | None) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def alone() -> dict[str, str]:
-    return run(DDP, None)
+def alone(preloaded: list[str]) -> dict[str, str]:
+    return run(preloaded, *DDP, None)
 
 
 def check(shared: dict[str, str], alone: dict[str, str], turns: list[int]) -> None:
@@ -75,12 +76,16 @@ def check(shared: dict[str, str], alone: dict[str, str], turns: list[int]) -> No
     assert min(turns) >= 12  # as many as the example's micro-batches
 
 
-def test_the_ddp_example_in_turns_ends_with_the_weights_of_its_run_alone(alone: dict[str, str], tmp_path: Path) -> None:
+def test_the_ddp_example_in_turns_ends_with_the_weights_of_its_run_alone(
+    preloaded: list[str], alone: dict[str, str], tmp_path: Path
+) -> None:
     with turns_of_another_job(tmp_path / "host.sock") as turns:
-        check(run(DDP, tmp_path / "host.sock"), alone, turns)
+        check(run(preloaded, *DDP, tmp_path / "host.sock"), alone, turns)
 
 
 @pytest.mark.horovod
-def test_the_horovod_example_in_turns_ends_with_the_same_weights(alone: dict[str, str], tmp_path: Path) -> None:
+def test_the_horovod_example_in_turns_ends_with_the_same_weights(
+    preloaded: list[str], alone: dict[str, str], tmp_path: Path
+) -> None:
     with turns_of_another_job(tmp_path / "host.sock") as turns:
-        check(run(HOROVOD, tmp_path / "host.sock"), alone, turns)
+        check(run(preloaded, *HOROVOD, tmp_path / "host.sock"), alone, turns)

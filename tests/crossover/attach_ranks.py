@@ -218,36 +218,27 @@ def train(framework: Any, scenario: Scenario, job: str, rank: int, path: Path | 
     return seen, attachment
 
 
-def run_rank(name: str, folder: Path, job: str, rank: int, paths: list[Path]) -> None:
+def run_rank(name: str, folder: Path, job: str, rank: int, paths: dict[Sharing, Path]) -> None:
     """All scenarios in one process."""
     framework = FRAMEWORKS[name](folder, job, rank)
     results, solos = {}, dict[Scenario, list[str]]()
-    for scenario, path in zip(SCENARIOS, paths, strict=True):
+    for scenario in SCENARIOS:
         script = replace(scenario, name="", sharing=Sharing.NAIVE, defer=False)  # all that matters alone
         solo = solos[script] if script in solos else train(framework, script, job, rank, None)[0]
         solos[script] = solo
-        shared, attachment = train(framework, scenario, job, rank, path)
+        shared, attachment = train(framework, scenario, job, rank, paths[scenario.sharing])
         results[scenario.name] = {"solo": solo, "shared": shared, "num_turns": attachment.statistics.num_turns}
     framework.close()
     (folder / f"{job}-{rank}.json").write_text(json.dumps(results))
 
 
-def import_the_rest() -> None:
-    """What torch imports at the first optimizer step: once, before the forks."""
-    weight = nn.Parameter(torch.zeros(1))
-    weight.grad = torch.zeros(1)
-    torch.optim.AdamW([weight]).step()
-    gc.freeze()  # each rank would look through all that torch has imported, and copy its pages
-
-
 def main(name: str, folder: Path) -> int:
     """The exit code is that of the worst rank."""
-    import_the_rest()
+    gc.freeze()  # each rank would look through all that is imported, and copy its pages
     with ExitStack() as arbiters:
-        paths = [folder / f"{place}" / "host.sock" for place in range(len(SCENARIOS))]
-        for scenario, path in zip(SCENARIOS, paths, strict=True):
-            groups = (JOBS,) if scenario.sharing is Sharing.MURI else ()
-            arbiters.enter_context(start(path, JOBS, scenario.sharing, groups=groups))
+        paths = {scenario.sharing: folder / scenario.sharing / "host.sock" for scenario in SCENARIOS}
+        for sharing, path in paths.items():
+            arbiters.enter_context(start(path, JOBS, sharing, groups=(JOBS,) if sharing is Sharing.MURI else ()))
         pids = [
             fork(lambda job=job, rank=rank: run_rank(name, folder, job, rank, paths))
             for job in JOBS

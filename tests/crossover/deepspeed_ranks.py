@@ -8,6 +8,7 @@ engine called while this worker had a lease, and while it had none. Rank 0 of th
 twice with them, prints to FOLDER/alone.txt, first.txt and second.txt.
 """
 
+import gc
 import json
 import os
 import runpy
@@ -15,17 +16,19 @@ import socket
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack, redirect_stdout
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import deepspeed
-import deepspeed.compile.inductor  # what an engine imports late: once, before the fork
-import sklearn.datasets  # noqa: F401  for the example
+import deepspeed.compile.inductor  # this and the next ones an engine imports late: once, before the fork
+import deepspeed.module_inject.auto_ep_layer
+import deepspeed.runtime.zero.muon.muon_optimizer
 import torch
 import torch.distributed as dist
-from attach_ranks import JOBS, NUM_RANKS, fingerprint, fork, import_the_rest
+import torch.utils.cpp_extension
+from attach_ranks import JOBS, NUM_RANKS, fingerprint, fork
 from torch import nn
 
 from crossover import Sharing, start
@@ -135,7 +138,7 @@ def train(scenario: Scenario, job: str, rank: int, path: Path | None, collective
     return {"seen": seen, "num_turns": num_turns, "collectives": noted}
 
 
-def run_rank(folder: Path, job: str, rank: int, paths: list[Path]) -> None:
+def run_rank(folder: Path, job: str, rank: int, paths: dict[Sharing, Path]) -> None:
     """All scenarios in one process."""
     os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(NUM_RANKS))
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="0")
@@ -145,10 +148,12 @@ def run_rank(folder: Path, job: str, rank: int, paths: list[Path]) -> None:
     for name in COLLECTIVES:
         collectives.watch(name)
     deepspeed.init_distributed("gloo")
-    results = {}
-    for scenario, path in zip(SCENARIOS, paths, strict=True):
-        solo = train(scenario, job, rank, None, collectives)
-        shared = train(scenario, job, rank, path, collectives)
+    results, solos = {}, dict[str, dict[str, Any]]()
+    for scenario in SCENARIOS:
+        script = repr(replace(scenario, name="", sharing=Sharing.NAIVE))  # all that matters alone
+        solo = solos[script] if script in solos else train(scenario, job, rank, None, collectives)
+        solos[script] = solo
+        shared = train(scenario, job, rank, paths[scenario.sharing], collectives)
         results[scenario.name] = {"solo": solo, "shared": shared}
     dist.destroy_process_group()
     (folder / f"{job}-{rank}.json").write_text(json.dumps(results))
@@ -183,12 +188,12 @@ def is_free(port: int) -> bool:
 
 def main(folder: Path) -> int:
     """The exit code is that of the worst rank."""
-    import_the_rest()
+    gc.freeze()  # each rank would look through all that is imported, and copy its pages
     actions: list[Callable[[], None]] = []
     with ExitStack() as arbiters:
-        paths = [folder / f"{place}" / "host.sock" for place in range(len(SCENARIOS))]
-        for scenario, path in zip(SCENARIOS, paths, strict=True):
-            arbiters.enter_context(start(path, JOBS, scenario.sharing))
+        paths = {scenario.sharing: folder / scenario.sharing / "host.sock" for scenario in SCENARIOS}
+        for sharing, path in paths.items():
+            arbiters.enter_context(start(path, JOBS, sharing))
         ranks = [(job, rank) for job in JOBS for rank in range(NUM_RANKS)]
         actions += [partial(run_rank, folder, job, rank, paths) for job, rank in ranks]
         shared = folder / "example" / "host.sock"

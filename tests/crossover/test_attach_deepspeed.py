@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -48,13 +47,18 @@ NUM_COLLECTIVES_OF_ONE_BUCKET = 3  # gradients, norm, parameters
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory: pytest.TempPathFactory, preloaded: list[str]) -> Path:
     """Where the ranks wrote."""
     folder = tmp_path_factory.mktemp("deepspeed")
     environment = {**os.environ, "DS_ACCELERATOR": "cpu", "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, str(RANKS), str(folder)]
     run = subprocess.run(
-        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=LIMIT_S, check=False
+        [*preloaded, str(RANKS), str(folder)],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
     )
     assert run.returncode == 0, run.stderr[-4000:]
     return folder

@@ -3,7 +3,6 @@
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +20,10 @@ Results = dict[str, dict[str, Any]]
 
 
 @pytest.fixture(scope="module", params=[pytest.param(name, marks=MARKS.get(name, ())) for name in FRAMEWORKS])
-def results(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Results:
+def results(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, preloaded: list[str]) -> Results:
     """What each rank wrote down, by job and rank."""
     folder = tmp_path_factory.mktemp(request.param)
-    command = [sys.executable, str(SCRIPT), request.param, str(folder)]
+    command = [*preloaded, str(SCRIPT), request.param, str(folder)]
     environment = {**os.environ, "PYTHONPATH": str(SCRIPT.parents[2]), "GLOO_SOCKET_IFNAME": "lo"}
     run = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=LIMIT_S, check=False)
     assert run.returncode == 0, run.stderr

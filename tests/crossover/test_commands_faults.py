@@ -109,7 +109,7 @@ def test_a_full_disk_under_the_logs_costs_the_log_alone(job: Job, tmp_path: Path
 
 
 def test_an_output_that_takes_no_more_ends_no_job(job: Job) -> None:
-    with open("/dev/full", "w") as full, run(job("a"), job("b"), stdout=full) as process:
+    with open("/dev/full", "w") as full, run(job("a"), stdout=full) as process:
         _, errors = process.communicate(timeout=SOON_S)
     assert process.returncode == 0
     assert errors.count("standard output takes no more") == 1
@@ -117,7 +117,7 @@ def test_an_output_that_takes_no_more_ends_no_job(job: Job) -> None:
 
 
 def test_a_reader_that_has_enough_ends_no_job(job: Job, tmp_path: Path) -> None:
-    with run(job("a"), job("b")) as process:
+    with run(job("a")) as process:
         assert process.stdout is not None
         assert process.stderr is not None
         process.stdout.readline()
@@ -128,17 +128,17 @@ def test_a_reader_that_has_enough_ends_no_job(job: Job, tmp_path: Path) -> None:
     assert not list(tmp_path.glob("tidy.*"))
 
 
-@pytest.mark.parametrize("closed", [">&-", ">&- 2>&-", "<&- >&- 2>&-"])
+@pytest.mark.parametrize("closed", [">&-", "<&- >&- 2>&-"])
 def test_closed_streams_end_no_job(job: Job, tmp_path: Path, closed: str) -> None:
     words = ["sh", "-c", f'exec "$@" {closed}', "sh", sys.executable, "-m", "crossover", "run"]
-    process = subprocess.run([*words, "--log-dir", str(tmp_path), job("a"), job("b")], timeout=SOON_S, check=False)
+    process = subprocess.run([*words, "--log-dir", str(tmp_path), job("a")], timeout=SOON_S, check=False)
     assert process.returncode == 0
     assert (tmp_path / "a.log").read_text().endswith("done\n")
 
 
 def test_an_output_that_is_ascii_shows_the_jobs_all_the_same(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONIOENCODING", "ascii")
-    with run(job("a"), job("b")) as process:
+    with run(job("a")) as process:
         shown, errors = process.communicate(timeout=SOON_S)
     assert (process.returncode, errors) == (0, "")
     assert "a ? done" in shown
@@ -160,7 +160,7 @@ def test_a_closed_terminal_asks_the_jobs_to_end_and_gives_them_time(
 
 def test_a_run_under_nohup_outlives_its_terminal(job: Job, socket_path: Path) -> None:
     words = ["sh", "-c", 'trap "" HUP; exec "$@"', "sh", sys.executable, "-m", "crossover", "run"]
-    with subprocess.Popen([*words, job("a", 60), job("b", 60)], stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen([*words, job("a", 60)], stdout=subprocess.PIPE, text=True) as process:
         wait_for_turns(socket_path)
         process.send_signal(signal.SIGHUP)
         shown, _ = process.communicate(timeout=SOON_S)
@@ -170,7 +170,7 @@ def test_a_run_under_nohup_outlives_its_terminal(job: Job, socket_path: Path) ->
 
 def test_too_few_descriptors_are_told_in_one_line(job: Job) -> None:
     words = ["sh", "-c", 'ulimit -n 8; exec "$@"', "sh", sys.executable, "-m", "crossover", "run"]
-    done = subprocess.run([*words, job("a"), job("b")], timeout=SOON_S, capture_output=True, text=True, check=False)
+    done = subprocess.run([*words, job("a")], timeout=SOON_S, capture_output=True, text=True, check=False)
     assert done.returncode in (1, 2)
     assert "Traceback" not in done.stderr
     assert done.stderr.startswith("crossover: ")
@@ -212,7 +212,7 @@ def test_what_a_job_of_a_killed_supervisor_has_started_ends_too(tmp_path: Path, 
 
 
 def test_a_stopped_supervisor_delays_no_end(job: Job, socket_path: Path) -> None:
-    with run(job("a", 9999), job("b", 9999)) as process:
+    with run(job("a", 9999)) as process:
         a = pid_of(wait_for_turns(socket_path), "a")
         os.kill(parent(a), signal.SIGSTOP)
         process.send_signal(signal.SIGTERM)
@@ -231,9 +231,9 @@ def test_a_job_that_dies_before_it_attaches_keeps_nobody_waiting(job: Job) -> No
 
 
 def test_a_second_run_of_the_same_jobs_is_refused(job: Job, socket_path: Path) -> None:
-    with run(job("a", 9999), job("b", 9999)) as first:
+    with run(job("a", 9999)) as first:
         wait_for_turns(socket_path)
-        with run(job("a"), job("b")) as second:
+        with run(job("a")) as second:
             shown, errors = second.communicate(timeout=SOON_S)
         first.terminate()
         first.communicate(timeout=SOON_S)

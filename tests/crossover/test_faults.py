@@ -6,7 +6,6 @@ import itertools
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -30,13 +29,13 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory) -> Told:
-    """Every story, from one process that imports torch once."""
+def told(tmp_path_factory: pytest.TempPathFactory, preloaded: list[str]) -> Told:
+    """Every story, from one process."""
     folder = tmp_path_factory.mktemp("arbiters")
     folder.chmod(0o700)
     tree = os.pathsep.join(map(str, LAB.parents[1:3]))
     run = subprocess.run(
-        [sys.executable, str(LAB), str(folder)],
+        [*preloaded, str(LAB), str(folder)],
         env={**os.environ, "PYTHONPATH": tree},
         capture_output=True,
         text=True,

@@ -1,18 +1,14 @@
 """`crossover verify`: the verdicts, on real scripts."""
 
-import os
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from patience import patience_s
 
+from crossover.commands.main import main
 from crossover.commands.verify import Digest, differences, verdict
 
 SCRIPT = Path(__file__).parent / "verified_script.py"
-LIMIT_S = patience_s(100.0)
 
 
 @pytest.mark.parametrize(
@@ -25,15 +21,18 @@ LIMIT_S = patience_s(100.0)
         ("unattached", [], 2, "the command wrote no digest"),
     ],
 )
-def test_a_script_is_judged_by_its_weights(manner: str, options: list[str], code: int, told: str) -> None:
-    line = shlex.join([sys.executable, str(SCRIPT), manner])
-    command = [sys.executable, "-m", "crossover", "verify", *options, line]
-    run = subprocess.run(
-        command, capture_output=True, text=True, timeout=LIMIT_S, check=False, cwd=SCRIPT.parents[2],
-        env={**os.environ, "PYTHONPATH": str(SCRIPT.parents[2])},
-    )  # fmt: skip
-    assert told in run.stdout + run.stderr
-    assert run.returncode == code
+def test_a_script_is_judged_by_its_weights(
+    preloaded: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    manner: str,
+    options: list[str],
+    code: int,
+    told: str,
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(SCRIPT.parents[2]))
+    assert main(["verify", *options, shlex.join([*preloaded, str(SCRIPT), manner])]) == code
+    assert told in "".join(capfd.readouterr())
 
 
 def test_a_worker_that_only_one_run_had_is_a_difference() -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
-import sys
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -181,7 +181,7 @@ NUM_VALUES = 64 * 1024 + 1024 + 1024 * 10 + 10
 
 
 def test_a_profiled_script_can_be_predicted_with_its_gradients(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], preloaded: list[str]
 ) -> None:
     """`crossover run --profile` knew no bytes, so that nothing was left for `predict` to send."""
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).resolve().parents[2]))
@@ -189,7 +189,8 @@ def test_a_profiled_script_can_be_predicted_with_its_gradients(
     script.write_text(SCRIPT)
     socket = tmp_path / "s" / "host.sock"
     folder = tmp_path / "profiles"
-    assert main(["run", "--socket", str(socket), "--profile", str(folder), f"net={sys.executable} {script}"]) == 0
+    job = f"net={shlex.join([*preloaded, str(script)])}"
+    assert main(["run", "--socket", str(socket), "--profile", str(folder), job]) == 0
     with suppress(ArbiterAbsent, ArbiterLost, ProcessLookupError):  # this process has adopted it, and may end first
         os.kill(read_status(socket).pid, signal.SIGTERM)
     profile = read_profile(folder / "net.json")

@@ -1,4 +1,4 @@
-"""A short training for `crossover verify`, and workers without torch that only leave a digest, since they start faster.
+"""A short training for `crossover verify`, and workers that only leave a digest.
 
 python verified_script.py trains|different|unseeded|failing|unattached
 """
