@@ -14,7 +14,6 @@ from operator import attrgetter
 from typing import Any
 
 from baselines.api import (
-    AppliesMomentum,
     Compressor,
     Consistency,
     Costs,
@@ -99,7 +98,8 @@ class Strategy:
     @property
     def updates_on_servers(self) -> bool:
         """Whether what a message brings back are new parameters, not gradients."""
-        return isinstance(self.exchange, HasServers) and self.exchange.updates_on_servers
+        # This and the rules are asked of many combinations; the isinstance of a Protocol would take most of the time.
+        return bool(getattr(self.exchange, "updates_on_servers", False))
 
     def num_workers(self, world: int) -> int:
         """How many of `world` ranks train, the first ones; the others only serve."""
@@ -209,7 +209,7 @@ def _does_a_part_of_steps(compression: Compressor) -> bool:
 
 
 def _applies_momentum(plugin: Any) -> bool:
-    return isinstance(plugin, AppliesMomentum) and plugin.applies_momentum
+    return bool(getattr(plugin, "applies_momentum", False))
 
 
 def _needs_the_others(compression: Compressor) -> bool:

@@ -101,9 +101,13 @@ class Demands:
     costs: LinkCosts
     _asks: tuple[_Ask, ...] = field(init=False)
     _rates: dict[tuple[How, bool], tuple[Demand, Demand]] = field(default_factory=dict)
+    _by_shape: SizedByShape | None = field(init=False)
+    _by_size: dict[tuple[int, int], Demand] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._asks = tuple(_asks_of(self.strategy))
+        innermost = layers_of(self.strategy.compression)[-1]  # wrappers add no bytes but those that servers send back
+        self._by_shape = innermost if isinstance(innermost, SizedByShape) else None
 
     @property
     def queue_up(self) -> bool:
@@ -112,6 +116,15 @@ class Demands:
 
     def of(self, message: Message) -> Demand:
         """What `message` asks for."""
+        if self._by_shape is not None:
+            return self._priced(message)
+        # Training asks for the same sizes step after step.
+        size = (message.numel, message.nbytes)
+        if (known := self._by_size.get(size)) is None:
+            known = self._by_size[size] = self._priced(message)
+        return known
+
+    def _priced(self, message: Message) -> Demand:
         compression = self.strategy.compression
         engine, num_bytes = self.costs.engine, message.nbytes
         own_s = engine.codec_s_per_byte.get(compression.card.name, 0.0) * num_bytes
@@ -133,11 +146,9 @@ class Demands:
 
     def _payload_bytes(self, message: Message) -> tuple[float, ...]:
         """Bytes of each aggregate of `message`; a compressor that knows shapes may ask for other than a probe."""
-        compression = self.strategy.compression
-        innermost = layers_of(compression)[-1]  # wrappers add no bytes but those that servers send back
-        if isinstance(innermost, SizedByShape):
-            return innermost.aggregate_bytes(message, self.costs.world)
-        total = compression.wire_bytes(message.numel, self.costs.world)
+        if self._by_shape is not None:
+            return self._by_shape.aggregate_bytes(message, self.costs.world)
+        total = self.strategy.compression.wire_bytes(message.numel, self.costs.world)
         return tuple(ask.share * total for ask in self._asks)
 
     def _exchange(self, how: How, equal_sizes: bool) -> tuple[Demand, Demand]:

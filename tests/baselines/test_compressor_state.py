@@ -20,7 +20,7 @@ from harness.lockstep.collectives import Room
 from harness.lockstep.ranks import Lockstep, replicas
 from harness.trace import Recorder
 
-NUM_STEPS, STOP_AFTER = 6, 3
+NUM_STEPS, STOP_AFTER = 5, 3
 SHORT = {  # so that warm-ups end within these steps, and everything is compressed on both sides of the stop
     "onebit-adam": "onebit-adam(warmup_steps=2)",
     "frozen-adam": "frozen-adam(freeze_after=2)",

@@ -38,7 +38,6 @@ SHAPES = st.one_of(
 )
 
 
-@settings(max_examples=80, deadline=None)
 @given(shapes=SHAPES, lead=st.sampled_from([0, 1]), num_hosts=st.integers(1, 3))
 def test_a_token_reaches_the_bound(shapes: list[StepShape], lead: int, num_hosts: int) -> None:
     rules = Rules(Turns(lead), orders=(tuple(range(len(shapes))),) * num_hosts)

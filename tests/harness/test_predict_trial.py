@@ -178,9 +178,9 @@ def surroundings(by_lane_s: float = 2e-4) -> LinkCosts:
 
 
 @cache
-def fitted(by_lane_s: float = 2e-4) -> Calibrated:
+def fitted() -> Calibrated:
     """What is found of `surroundings`; a fit takes seconds."""
-    return fit_paced(rows_of(TRUE), chain_steps(surroundings(by_lane_s)))
+    return fit_paced(rows_of(TRUE), chain_steps(surroundings()))
 
 
 def test_what_surrounds_a_paced_link_is_found_again() -> None:
@@ -342,7 +342,8 @@ def test_a_paced_trial_is_foretold_from_what_was_measured_beside_its_repeat(monk
     by_lane_s = iter((2e-4, 8e-4))
 
     def measured(_: TaskRunner) -> Calibrated:
-        return fitted(next(by_lane_s))
+        costs: LinkCosts = fitted().costs
+        return replace(fitted(), costs=replace(costs, engine=replace(costs.engine, by_lane_s=next(by_lane_s))))
 
     monkeypatch.setattr("harness.bench.measure_paced", measured)
     with Bench(foresees=True) as bench:

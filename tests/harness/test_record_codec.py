@@ -220,7 +220,7 @@ def test_a_kind_that_refuses_a_value_leaves_nothing_for_the_collector() -> None:
     from_jsonable(kind, {})
     gc.disable()
     try:  # what other threads of this process leave now and then is theirs
-        assert min(_left_by(lambda: from_jsonable(kind, {"a": 1})) for _ in range(3)) < 100
+        assert any(_left_by(lambda: from_jsonable(kind, {"a": 1})) < 100 for _ in range(3))
     finally:
         gc.enable()
 

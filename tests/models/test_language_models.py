@@ -200,9 +200,7 @@ def test_recording_gives_a_tied_head_its_own_backward_time() -> None:
     assert holders == ["embedding"]
 
 
-@pytest.mark.parametrize(
-    ("name", "learning_rate"), [("gpt2_tiny", 1e-2), ("transformer_lm", 3e-3), ("lstm_lm", 1e-2), ("elman_rnn", 3e-3)]
-)
+@pytest.mark.parametrize(("name", "learning_rate"), [("gpt2_tiny", 1e-2), ("elman_rnn", 3e-3)])
 def test_a_language_model_learns_the_text(name: str, learning_rate: float) -> None:
     spec = WorkloadSpec(network=name, batch_size=8, sequence_length=16, num_evaluation=100, dropout=0.0)
     before, after = learn(open_workload(spec), learning_rate, num_steps=60)
@@ -230,8 +228,9 @@ def test_a_language_model_learns_what_follows_what(
     assert after.accuracy > 0.95
 
 
-def test_a_batch_is_a_batch() -> None:
-    workload = open_workload(WorkloadSpec(network="gpt2_tiny", data="synthetic", batch_size=2, sequence_length=16))
+@pytest.mark.parametrize("name", SMALL)
+def test_a_batch_is_a_batch(name: str) -> None:
+    workload = open_workload(WorkloadSpec(network=name, data="synthetic", batch_size=2, sequence_length=16))
     batch = next(workload.batches(0, 1, 0))
     assert isinstance(batch, Batch)
     assert workload.loss(workload.build_model(0), batch).item() == pytest.approx(math.log(2_048), rel=0.1)

@@ -1,17 +1,22 @@
 """Networks have the published sizes, names and behaviour."""
 
+from functools import cache
+
 import pytest
 import torch
 from torch import Tensor, nn
 
 from models.flops import PUBLISHED, layer_flops, layer_parameters, meta_inputs
-from models.network import Kind, Network
+from models.network import Kind
 from models.networks import NETWORKS, build_network
 
 NAMES = sorted(NETWORKS)
 
 
-def on_meta(network: Network, sequence_length: int = 64) -> tuple[nn.Module, tuple[Tensor, ...]]:
+@cache
+def on_meta(name: str, sequence_length: int = 64) -> tuple[nn.Module, tuple[Tensor, ...]]:
+    """Built once: to initialise a hundred layers takes longer than to look at them."""
+    network = NETWORKS[name]
     with torch.device("meta"):
         shape = network.usual_shape(image_size=0, sequence_length=sequence_length)
         return network.build(shape, network.dropout), meta_inputs(network, shape, 2)
@@ -19,7 +24,7 @@ def on_meta(network: Network, sequence_length: int = 64) -> tuple[nn.Module, tup
 
 @pytest.mark.parametrize("name", NAMES)
 def test_number_of_parameters_is_the_stated_one(name: str) -> None:
-    model, _ = on_meta(NETWORKS[name])
+    model, _ = on_meta(name)
     assert sum(parameter.numel() for parameter in model.parameters()) == NETWORKS[name].num_parameters
 
 
@@ -45,7 +50,7 @@ def test_bert_lacks_only_the_pooler_and_the_next_sentence_head(name: str, width:
 @pytest.mark.parametrize("name", NAMES)
 def test_stated_activation_bytes_are_what_autograd_saves(name: str) -> None:
     network = NETWORKS[name]
-    model, inputs = on_meta(network)
+    model, inputs = on_meta(name)
     weights = {parameter.untyped_storage()._cdata for parameter in model.parameters()}
     saved: dict[int, torch.UntypedStorage] = {}
 
@@ -67,7 +72,7 @@ def test_stated_activation_bytes_are_what_autograd_saves(name: str) -> None:
 
 @pytest.mark.parametrize(("name", "num_parameters", "num_entries"), [("resnet50", 161, 320), ("resnet101", 314, 626)])
 def test_resnets_have_the_parameter_names_of_torchvision(name: str, num_parameters: int, num_entries: int) -> None:
-    model, _ = on_meta(NETWORKS[name])
+    model, _ = on_meta(name)
     names = [name for name, _ in model.named_parameters()]
     assert len(names) == num_parameters
     assert names[:3] == ["conv1.weight", "bn1.weight", "bn1.bias"]
@@ -77,13 +82,13 @@ def test_resnets_have_the_parameter_names_of_torchvision(name: str, num_paramete
 
 
 def test_vgg16_has_the_parameter_names_of_torchvision() -> None:
-    model, _ = on_meta(NETWORKS["vgg16"])
+    model, _ = on_meta("vgg16")
     names = [name for name, _ in model.named_parameters()]
     assert (len(names), names[0], names[-1]) == (32, "features.0.weight", "classifier.6.bias")
 
 
 def test_decoder_of_bert_is_the_embedding() -> None:
-    model, _ = on_meta(NETWORKS["bert_tiny"])
+    model, _ = on_meta("bert_tiny")
     assert model.get_parameter("cls.predictions.decoder.weight") is model.get_parameter(
         "bert.embeddings.word_embeddings.weight"
     )
@@ -91,7 +96,7 @@ def test_decoder_of_bert_is_the_embedding() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_parameter_is_in_exactly_one_layer(name: str) -> None:
-    model, _ = on_meta(NETWORKS[name])
+    model, _ = on_meta(name)
     layers = layer_parameters(model, NETWORKS[name])
     listed = [parameter.name for parameters in layers.values() for parameter in parameters]
     assert sorted(listed) == sorted(name for name, _ in model.named_parameters())
@@ -103,12 +108,12 @@ def test_every_parameter_is_in_exactly_one_layer(name: str) -> None:
 )
 def test_flops_of_a_forward_pass_are_the_published_ones(name: str, size: int, flops: float) -> None:
     # 4.09, 7.80 and 15.48 billion multiply-adds an image, as torchvision's model pages say.
-    model, inputs = on_meta(NETWORKS[name])
+    model, inputs = on_meta(name)
     assert sum(layer_flops(model, NETWORKS[name], inputs).values()) / 2 == pytest.approx(flops, rel=0.01)
 
 
 def test_flops_of_attention_products_are_counted_in_their_layer() -> None:
-    model, inputs = on_meta(NETWORKS["bert_base"], sequence_length=128)
+    model, inputs = on_meta("bert_base", sequence_length=128)
     flops = layer_flops(model, NETWORKS["bert_base"], inputs)
     tokens, width = 2 * 128, 768
     assert flops["layer.0.attention"] == 2 * tokens * (4 * width * width + 2 * 128 * width)
@@ -118,7 +123,7 @@ def test_flops_of_attention_products_are_counted_in_their_layer() -> None:
 def test_gpt2_takes_longer_than_bert_base_as_its_flops_do() -> None:
     flops = {}
     for name in ("gpt2", "bert_base"):
-        model, inputs = on_meta(NETWORKS[name], sequence_length=PUBLISHED[name].size)
+        model, inputs = on_meta(name, sequence_length=PUBLISHED[name].size)
         flops[name] = sum(layer_flops(model, NETWORKS[name], inputs).values())
     times = PUBLISHED["gpt2"].sample_time_s / PUBLISHED["bert_base"].sample_time_s
     assert times == pytest.approx(flops["gpt2"] / flops["bert_base"], rel=1e-4)

@@ -73,7 +73,9 @@ class Model:
             return self._completed(world, job)
         if kind is Kind.RESTART:
             return self._restarted(world, host)
-        return self._settled(self._happened(world, kind, host, job), host)
+        happened = self._happened(world, kind, host, job)
+        # Policies decide by the token and the time: one that is as it was has been lent already.
+        return happened if happened.tokens[host] is world.tokens[host] else self._settled(happened, host)
 
     def waits(self, world: World) -> list[str]:
         """What each worker that has not left is at."""
@@ -137,13 +139,11 @@ class Model:
         )
 
     def _can_complete(self, world: World, job: int) -> bool:
-        workers = [row[job] for row in world.workers]
-        if any(worker.stage is Stage.DEAD for worker in workers):
-            return False
-        seats = (token.seat(name(job)) for token in world.links)
-        return min(worker.step for worker in workers) > world.num_done[job] and all(
-            seat.phase is Phase.HOLDING for seat in seats
-        )
+        num_done = world.num_done[job]
+        for row in world.workers:
+            if row[job].step <= num_done or row[job].stage is Stage.DEAD:
+                return False
+        return all(token.seat(name(job)).phase is Phase.HOLDING for token in world.links)
 
     def _awaited(self, world: World, host: int) -> list[int]:
         """The job whose turn it is, where another one waits and it does not come."""
