@@ -54,7 +54,7 @@ def loss_at(step: int, rank: int, model: nn.Module) -> Tensor:
     return model.loss(step, rank)
 
 
-def losses(model: nn.Module, text: str, num_steps: int = 60) -> list[float]:
+def losses(model: nn.Module, text: str, num_steps: int = 120) -> list[float]:
     ranks = Lockstep(replicas(model, 2), parse_strategy(text))
     return [float(sum(ranks.step(partial(loss_at, step)))) / 2 for step in range(num_steps)]
 

@@ -16,7 +16,7 @@ INVERTED = ((0, 1), (1, 0))
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_no_schedule_breaks_a_promise(strategy: str) -> None:
-    for seed in range(100):
+    for seed in range(150):
         random = Random(f"{strategy} {seed}")
         _, finding = play(drawn(random), random, strategy)
         assert finding is None, f"seed {seed}: {finding}"
