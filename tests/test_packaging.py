@@ -24,7 +24,9 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[zipfile.ZipFile]
         ROOT,
         folder / "tree",
         symlinks=True,
-        ignore=shutil.ignore_patterns(".*", "runs", "reference", "__pycache__", "profiles", "docs", "tests", "shared"),
+        ignore=shutil.ignore_patterns(
+            *(".*", "runs", "reference", "archive", "__pycache__", "profiles", "docs", "tests", "shared")
+        ),
     )
     words = ["-m", "pip", "wheel", "--no-build-isolation", "--no-deps", "--no-index", "-q", "-w", str(folder), "."]
     subprocess.run([sys.executable, *words], cwd=folder / "tree", check=True, timeout=patience_s(120))

@@ -127,11 +127,16 @@ def real(trial: Trial) -> str:
     return text_of(in_real_sizes(plugins_of(job), job.workload.size_scale))
 
 
+@cache
+def repeats_of(suite: str) -> Counter[str]:
+    """By cell."""
+    return Counter(trial.cell for trial in suite_of(suite).grid(Options()))
+
+
 def _row(trial: Trial) -> StepRow:
     """What a report would make of the cell, had each of its repeats taken steps of a second."""
     job = trial.jobs[0]
-    suite = next(suite for suite in SUITES if suite.name == trial.suite)
-    repeats = sum(other.cell == trial.cell for other in suite.grid(Options()))
+    repeats = repeats_of(trial.suite)[trial.cell]
     method = Method(plugins_of(job)).in_real_sizes(job.workload.size_scale)
     return StepRow(
         place=Setting(

@@ -21,35 +21,36 @@ from suites.cli import main
 
 NUM_BYTES = 4 * (64 * 64 + 64)
 SCRIPT = """
-import os, sys
 import torch
 import torch.distributed as dist
 import models  # the script's own, which has the name of a package of the project
-dist.init_process_group(os.environ["ASKED"])
-assert (dist.get_rank(), dist.get_world_size()) == (0, 4)
-model = torch.nn.parallel.DistributedDataParallel(models.network())
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-for step in range(NUM_STEPS):
-    model(torch.ones(2, 64)).square().mean().backward()
-    optimizer.step()
-    optimizer.zero_grad()
-dist.destroy_process_group()
+network = models.network()
+optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
+for asked, num_steps in (("gloo", 3), ("nccl", 20)):
+    dist.init_process_group(asked)
+    assert (dist.get_rank(), dist.get_world_size()) == (0, 4)
+    model = torch.nn.parallel.DistributedDataParallel(network)
+    for step in range(num_steps):
+        model(torch.ones(2, 64)).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    dist.destroy_process_group()
 """
 
 
-def pace(folder: Path, script: str, *options: str, asked: str = "gloo") -> subprocess.CompletedProcess[str]:
+def pace(folder: Path, script: str, *options: str) -> subprocess.CompletedProcess[str]:
     (folder / "models.py").write_text("import torch\n\ndef network():\n    return torch.nn.Linear(64, 64)\n")
     (folder / "train.py").write_text(script)
-    command = ["env", f"ASKED={asked}", sys.executable, "-W", "ignore", str(folder / "train.py")]
+    command = [sys.executable, "-W", "ignore", str(folder / "train.py")]
     line = [sys.executable, "-m", "suites", "pace", "--hosts", "4", "--rate", "1gbit", *options, "--", *command]
     return subprocess.run(line, capture_output=True, text=True, timeout=patience_s(150), check=False)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("asked", ["gloo", "nccl"])
-def test_an_unmodified_script_runs_as_rank_0_and_its_steps_are_told(asked: str, tmp_path: Path) -> None:
+def test_an_unmodified_script_runs_as_rank_0_and_its_steps_are_told(tmp_path: Path) -> None:
+    """Whichever backend it asks for; with the first it takes the steps that are not counted."""
     out = tmp_path / "told.json"
-    done = pace(tmp_path, SCRIPT.replace("NUM_STEPS", "23"), "--alpha", "5ms", "--out", str(out), asked=asked)
+    done = pace(tmp_path, SCRIPT, "--alpha", "5ms", "--out", str(out))
     assert done.returncode == 0, done.stderr
     told = json.loads(out.read_text())
     assert (told["num_steps"], told["num_free_steps"]) == (15, 5)
