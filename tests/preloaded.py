@@ -1,9 +1,10 @@
-"""Scripts that do not import torch again, since that costs more than most of them do.
+"""Scripts and modules that do not import torch again, since that costs more than most of them do.
 
     python -IS preloaded.py SOCKET SCRIPT ARGUMENT…
+    python -IS preloaded.py SOCKET -m MODULE ARGUMENT…
 
-is started as `python SCRIPT ARGUMENT…` is, by a test, a launcher or `crossover run`. A process that has imported torch
-forks one with this folder, environment and streams, which runs the script; this one ends as that ends.
+are started as the same words behind `python` are, by a test, a launcher or `crossover run`. A process that has imported
+torch forks one with this folder, environment and streams, which does it; this one ends as that ends.
 """
 
 import atexit
@@ -79,7 +80,8 @@ def become(asking: socket.socket) -> None:
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(environment)
-    sys.path[:2] = [os.path.dirname(sys.argv[0]), *filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))]
+    first = folder if sys.argv[0] == "-m" else os.path.dirname(sys.argv[0])
+    sys.path[:2] = [first, *filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))]
 
 
 def ask(path: str) -> int:
@@ -97,7 +99,11 @@ def run(listener: int) -> None:
     atexit.register(lambda: (sys.stdout.flush(), os._exit(codes[-1])))  # the first one, which is the last to be run
     try:
         if serve(socket.socket(fileno=listener)):
-            runpy.run_path(sys.argv[0], run_name="__main__")
+            if sys.argv[0] == "-m":
+                del sys.argv[0]
+                runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+            else:
+                runpy.run_path(sys.argv[0], run_name="__main__")
         codes.append(0)
     except SystemExit as end:
         codes.append(end.code if isinstance(end.code, int) else int(end.code is not None))

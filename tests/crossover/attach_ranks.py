@@ -15,7 +15,7 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -218,15 +218,23 @@ def train(framework: Any, scenario: Scenario, job: str, rank: int, path: Path | 
     return seen, attachment
 
 
-def run_rank(name: str, folder: Path, job: str, rank: int, paths: dict[Sharing, Path]) -> None:
+def sockets(folder: Path, scenarios: Sequence[Any]) -> list[Path]:
+    """Of each scenario's arbiter. Ranks leave one scenario and join the next at times of their own. Where turns are
+    held while messages travel, two devices could then lend them in other orders, and nobody would go on: those have
+    arbiters of their own."""
+    places = ["crossover" if own.sharing is Sharing.CROSSOVER else f"{n}" for n, own in enumerate(scenarios)]
+    return [folder / place / "host.sock" for place in places]
+
+
+def run_rank(name: str, folder: Path, job: str, rank: int, paths: list[Path]) -> None:
     """All scenarios in one process."""
     framework = FRAMEWORKS[name](folder, job, rank)
     results, solos = {}, dict[Scenario, list[str]]()
-    for scenario in SCENARIOS:
+    for scenario, path in zip(SCENARIOS, paths, strict=True):
         script = replace(scenario, name="", sharing=Sharing.NAIVE, defer=False)  # all that matters alone
         solo = solos[script] if script in solos else train(framework, script, job, rank, None)[0]
         solos[script] = solo
-        shared, attachment = train(framework, scenario, job, rank, paths[scenario.sharing])
+        shared, attachment = train(framework, scenario, job, rank, path)
         results[scenario.name] = {"solo": solo, "shared": shared, "num_turns": attachment.statistics.num_turns}
     framework.close()
     (folder / f"{job}-{rank}.json").write_text(json.dumps(results))
@@ -236,9 +244,10 @@ def main(name: str, folder: Path) -> int:
     """The exit code is that of the worst rank."""
     gc.freeze()  # each rank would look through all that is imported, and copy its pages
     with ExitStack() as arbiters:
-        paths = {scenario.sharing: folder / scenario.sharing / "host.sock" for scenario in SCENARIOS}
-        for sharing, path in paths.items():
-            arbiters.enter_context(start(path, JOBS, sharing, groups=(JOBS,) if sharing is Sharing.MURI else ()))
+        paths = sockets(folder, SCENARIOS)
+        for path, scenario in dict(zip(paths, SCENARIOS, strict=True)).items():
+            groups = (JOBS,) if scenario.sharing is Sharing.MURI else ()
+            arbiters.enter_context(start(path, JOBS, scenario.sharing, groups=groups))
         pids = [
             fork(lambda job=job, rank=rank: run_rank(name, folder, job, rank, paths))
             for job in JOBS

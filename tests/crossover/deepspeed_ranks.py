@@ -28,7 +28,7 @@ import deepspeed.runtime.zero.muon.muon_optimizer
 import torch
 import torch.distributed as dist
 import torch.utils.cpp_extension
-from attach_ranks import JOBS, NUM_RANKS, fingerprint, fork
+from attach_ranks import JOBS, NUM_RANKS, fingerprint, fork, sockets
 from torch import nn
 
 from crossover import Sharing, start
@@ -138,7 +138,7 @@ def train(scenario: Scenario, job: str, rank: int, path: Path | None, collective
     return {"seen": seen, "num_turns": num_turns, "collectives": noted}
 
 
-def run_rank(folder: Path, job: str, rank: int, paths: dict[Sharing, Path]) -> None:
+def run_rank(folder: Path, job: str, rank: int, paths: list[Path]) -> None:
     """All scenarios in one process."""
     os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(NUM_RANKS))
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="0")
@@ -149,11 +149,11 @@ def run_rank(folder: Path, job: str, rank: int, paths: dict[Sharing, Path]) -> N
         collectives.watch(name)
     deepspeed.init_distributed("gloo")
     results, solos = {}, dict[str, dict[str, Any]]()
-    for scenario in SCENARIOS:
+    for scenario, path in zip(SCENARIOS, paths, strict=True):
         script = repr(replace(scenario, name="", sharing=Sharing.NAIVE))  # all that matters alone
         solo = solos[script] if script in solos else train(scenario, job, rank, None, collectives)
         solos[script] = solo
-        shared = train(scenario, job, rank, paths[scenario.sharing], collectives)
+        shared = train(scenario, job, rank, path, collectives)
         results[scenario.name] = {"solo": solo, "shared": shared}
     dist.destroy_process_group()
     (folder / f"{job}-{rank}.json").write_text(json.dumps(results))
@@ -191,9 +191,9 @@ def main(folder: Path) -> int:
     gc.freeze()  # each rank would look through all that is imported, and copy its pages
     actions: list[Callable[[], None]] = []
     with ExitStack() as arbiters:
-        paths = {scenario.sharing: folder / scenario.sharing / "host.sock" for scenario in SCENARIOS}
-        for sharing, path in paths.items():
-            arbiters.enter_context(start(path, JOBS, sharing))
+        paths = sockets(folder, SCENARIOS)
+        for path, scenario in dict(zip(paths, SCENARIOS, strict=True)).items():
+            arbiters.enter_context(start(path, JOBS, scenario.sharing))
         ranks = [(job, rank) for job in JOBS for rank in range(NUM_RANKS)]
         actions += [partial(run_rank, folder, job, rank, paths) for job, rank in ranks]
         shared = folder / "example" / "host.sock"

@@ -212,18 +212,18 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def run_in(checkout: Path, *command: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYTHONPATH": str(checkout)}
-    arguments = [sys.executable, "-m", *command]
+def run_in(checkout: Path, python: list[str], *words: str) -> subprocess.CompletedProcess[str]:
+    environment, line = {**os.environ, "PYTHONPATH": str(checkout)}, [*python, "-m", *words]
     return subprocess.run(
-        arguments, cwd=checkout, env=environment, capture_output=True, text=True, timeout=patience_s(150), check=False
+        line, cwd=checkout, env=environment, capture_output=True, text=True, timeout=patience_s(150), check=False
     )
 
 
 @pytest.mark.timeout(180)  # processes of their own: a busy machine makes them late, not wrong
-def test_the_contract_tests_find_the_example(checkout: Path) -> None:
+def test_the_contract_tests_find_the_example(checkout: Path, preloaded: list[str]) -> None:
     options = shlex.split("-k k-levels -q -p no:cacheprovider --hypothesis-profile=ci")
-    done = run_in(checkout, "pytest", *(f"tests/baselines/test_{name}.py" for name in CONTRACT), *options)
+    files = (f"tests/baselines/test_{name}.py" for name in CONTRACT)
+    done = run_in(checkout, preloaded, "pytest", *files, *options)
     assert done.returncode == 0, done.stdout[-3000:]
     passed = re.search(r"(\d+) passed", done.stdout)
     assert passed is not None
@@ -233,7 +233,8 @@ def test_the_contract_tests_find_the_example(checkout: Path) -> None:
 @pytest.mark.timeout(180)
 def test_the_example_trains_in_real_processes(checkout: Path) -> None:
     command = shlex.split("suites run quick --fabric native --only real/resnet20-digits/k-levels --strategy k-levels")
-    done = run_in(checkout, *command, *shlex.split("--steps 2 --repeats 1 --any-machine --out records"))
+    options = shlex.split("--steps 2 --repeats 1 --any-machine --out records")
+    done = run_in(checkout, [sys.executable], *command, *options)
     assert done.returncode == 0, done.stderr[-3000:]
     (record,) = read_records([checkout / "records"])
     assert record.status is Status.OK

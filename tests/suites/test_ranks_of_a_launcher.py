@@ -254,12 +254,12 @@ def test_dry_run_under_a_launcher_shows_its_ranks(command: Command, monkeypatch:
     assert {row["hosts"] for row in rows} == {2}
 
 
-def test_torchrun_runs_a_suite_and_rank_0_alone_records_it(tmp_path: Path, scratch: Path) -> None:
+def test_torchrun_runs_a_suite_and_rank_0_alone_records_it(tmp_path: Path, scratch: Path, preloaded: list[str]) -> None:
     folder = tmp_path / "records"
     cells = ("--only", "real/resnet20-digits/fixed-buckets", "--only", "sharing/resnet20-digits+resnet20-digits/cross")
-    suite = ("-m", "suites", *ONE_TRIAL, *cells, "--trace", "--out", str(folder))
-    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
-    started = Started((*torchrun, *suite), {"TMPDIR": str(scratch)})
+    suite = (*preloaded, "-m", "suites", *ONE_TRIAL, *cells, "--trace", "--out", str(folder))
+    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--no-python")
+    started = Started((*preloaded[1:], *torchrun, *suite), {"TMPDIR": str(scratch)})
     ended = started.ended()
     assert ended.code == 0, ended.err
     records = list(read_records([folder]))

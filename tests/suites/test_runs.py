@@ -40,10 +40,11 @@ def records_in(folder: Path) -> list[Record]:
 
 
 @pytest.fixture(scope="module")
-def traced(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def traced(tmp_path_factory: pytest.TempPathFactory, preloaded: list[str]) -> Path:
     """The folder of a finished run of one trial with `--trace`."""
     folder = tmp_path_factory.mktemp("traced") / "records"
-    ended = Started(("-m", "suites", *ONE_TRIAL, *DIGITS, "--trace", "--out", str(folder))).ended()
+    words = (*preloaded[1:], "-m", "suites", *ONE_TRIAL, *DIGITS, "--trace", "--out", str(folder))
+    ended = Started(words).ended()
     assert ended.code == 0, ended.err
     assert "fixed-buckets" in ended.out
     return folder
