@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from analysis.claims import CellValue, ClaimRow, Formula, Level, judge
-from analysis.stats import paired_ratio
-from analysis.steps.rows import StepRow
 from analysis.study import Evidence, Study
 from suites.consistency_hosts.grid import NAME
 
@@ -22,14 +20,14 @@ AGREES = Level(
 def claims(evidence: Evidence) -> Iterable[ClaimRow]:
     """Its one hypothesis, over every cluster and policy."""
     if NAME in evidence.suites:
-        yield judge(AGREES, [found for row in evidence.steps if row.place.suite == NAME for found in _ratio(row)])
+        yield judge(AGREES, list(_ratios(evidence)))
 
 
-def _ratio(row: StepRow) -> Iterator[CellValue]:
-    if row.by_repeat and row.predicted_s is not None:
-        steps_s = [step_s for _, step_s in row.by_repeat]
-        ratio = paired_ratio(steps_s, [row.predicted_s] * len(steps_s))
-        yield CellValue(f"{row.name} ({row.place.describe()})", ratio, (row.ids,))
+def _ratios(evidence: Evidence) -> Iterator[CellValue]:
+    for row in evidence.steps:
+        if row.place.suite == NAME and row.step_time_s is not None and row.predicted_s is not None:
+            name = f"{row.name} ({row.place.describe()})"
+            yield CellValue(name, row.step_time_s.times(1 / row.predicted_s), (row.ids,))
 
 
 STUDY = Study(suite=NAME, timed=True, claims=claims)
