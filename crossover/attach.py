@@ -34,7 +34,6 @@ from crossover.settings import Settings
 from crossover.worker_report import WORKER_REPORTS, write_report
 
 JOB, SOCKET, SETTINGS = "CROSSOVER_JOB", "CROSSOVER_SOCKET", "CROSSOVER_SETTINGS"
-ROUNDS_AHEAD = 8  # of the others' turns that may end while the workers of a late job come together
 INTEGRATIONS = {  # the framework that must have been imported → who speaks to it; the most particular first
     "deepspeed": "crossover.integrations.deepspeed",
     "horovod.torch": "crossover.integrations.horovod",
@@ -204,7 +203,6 @@ def _seat(path: str | os.PathLike[str], job: str, settings: Settings | None, tea
         team.device,
         settings=settings,
         agree=team.agree,
-        rounds_ahead=ROUNDS_AHEAD,
         num_local=team.num_local,
     )
 

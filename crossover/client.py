@@ -19,7 +19,7 @@ from typing import TypeVar
 
 from crossover.arbiter.listening import locked_folder
 from crossover.arbiter.roster import RosterFile
-from crossover.connecting import HungUp, Line, ask_once
+from crossover.connecting import HungUp, Line
 from crossover.errors import ArbiterAbsent, ArbiterLost, LeaseLost, Refused
 from crossover.policies import Extent
 from crossover.process import ensure
@@ -45,7 +45,6 @@ T = TypeVar("T")
 _ACQUIRE = Request(RequestKind.ACQUIRE).pack()
 _ASIDE = Request(RequestKind.ASIDE).pack()
 _PAUSE = Request(RequestKind.PAUSE).pack()
-_ROUNDS_TO_COME_BACK = 2  # the others' turns that may end between the workers' look and their last one's request
 _ANSWER_LIMIT_S = 5.0  # for answers that no turn has to end for
 _NUM_TRIES = 20  # arbiters that may die one after the other while a job comes in
 
@@ -53,11 +52,10 @@ _NUM_TRIES = 20  # arbiters that may die one after the other while a job comes i
 class Participant(TurnTaking):
     """One job's seat at one token of this host's arbiter; not thread-safe: a thread that takes link turns has its own.
 
-    Joins when it is made, and belongs to the process that made it. `first_round` is the earliest round to enter at.
-    Where a job has several workers they must enter at the same one: `agree(entry)` is called with the round at which
-    this host would let the job in, and returns the largest of what all workers gave; it may talk to the other workers.
-    It is called once at the beginning and once per `resume`. `rounds_ahead` is how much later than that a late job
-    enters, because the others' turns go on while its workers come together.
+    Joins when it is made, and belongs to the process that made it. Where a job has several workers they must enter at
+    the same round: `agree(number)` returns the largest number that a worker gave, and may talk to the other workers.
+    It is called twice at the beginning and twice per `resume`: first so that all workers are there before one of them
+    has a seat that others wait for, then with the round at which this host has let the job in.
 
     With `settings` an arbiter is started where none serves `socket_path`, and replaced when it dies: the job then comes
     back to its seat at its own next round. A turn that was granted by the dead arbiter ends as any other, and nobody
@@ -76,15 +74,11 @@ class Participant(TurnTaking):
         device: str = "0",
         *,
         resource: Resource = Resource.DEVICE,
-        first_round: int = 0,
         agree: Callable[[int], int] | None = None,
-        rounds_ahead: int = 0,
         settings: Settings | None = None,
         wait_limit_s: float | None = None,
         num_local: int | None = None,
     ) -> None:
-        if first_round < 0:
-            raise Refused(f"first_round must be 0 or more, not {first_round}")
         self.job = check_job(job)
         self._path = os.fspath(socket_path)
         self._device = check_device(device)
@@ -100,12 +94,14 @@ class Participant(TurnTaking):
         self._generation = 0  # of the youngest lease that this job knows of
         self._agree = agree
         self._is_paused = False
-        self.next_round = first_round
-        # before the seat is taken: the others' turns go on while the workers talk
-        if agree is not None:
-            latest = agree(self._served(self._look))
-            self.next_round = max(first_round, latest + rounds_ahead if latest else 0)
+        self.next_round = 0
+        self._meet()
         self._served(self._join)
+        try:
+            self._enter_together()
+        except BaseException:
+            self.leave()
+            raise
 
     @property
     def extent(self) -> Extent:
@@ -153,16 +149,16 @@ class Participant(TurnTaking):
         self._ask(_PAUSE, ReplyKind.PAUSED)
 
     def resume(self) -> None:
-        """Come back at a round that all workers agree on, soon after the latest that is due on one of their hosts; a
-        sole worker at once. Without a pause, nothing. Talks to the other workers: call it on all of them."""
+        """Come back at the latest round that is due on one of the workers' hosts; a sole worker at once. Without a
+        pause, nothing. Talks to the other workers: call it on all of them."""
         if not self._is_paused:
             return
         self._is_paused = False
         if self._agree is None:
             return  # its next request brings it back
-        entry = self._agree(self._served(self._look)) + _ROUNDS_TO_COME_BACK
-        while entry > self.next_round:
-            self.skip(min(entry - self.next_round, MAX_AHEAD_ROUNDS))
+        self._meet()
+        self.skip(1)  # takes a place in the queue, where the others have got to
+        self._enter_together()
 
     def leave(self) -> None:
         """Free the seat at once, and with it a lease that is still held."""
@@ -176,6 +172,21 @@ class Participant(TurnTaking):
         elif not line.say_goodbye():
             self._strike()
 
+    def _meet(self) -> None:
+        """Wait for the job's other workers: nobody is to wait for a job that is not complete."""
+        if self._agree is not None:
+            self._agree(0)
+
+    def _enter_together(self) -> None:
+        """Go on to the latest round at which a host has let the job in.
+
+        Once it has a place in every host's queue nobody gets past it, so that from here the order is one on all hosts.
+        """
+        if self._agree is not None:
+            entry = self._agree(self.next_round)
+            while entry > self.next_round:
+                self.skip(min(entry - self.next_round, MAX_AHEAD_ROUNDS))
+
     def _served(self, act: Callable[[], T]) -> T:
         """Do what needs an arbiter; where one may be started, again when it goes away meanwhile."""
         if self._settings is None:
@@ -187,10 +198,6 @@ class Participant(TurnTaking):
                 return act()
         ensure(self._path, self._settings)
         return act()
-
-    def _look(self) -> int:
-        request = Request(RequestKind.LOOK, self._resource, job=self.job, device=self._device)
-        return ask_once(self._path, request, ReplyKind.ENTRY, limit_s=_ANSWER_LIMIT_S).round
 
     def _join(self) -> None:
         self._line = Line(self._path)

@@ -3,7 +3,7 @@
 One connection is one seat: a job at one token (a resource of one device). The kernel keeps packets apart, so there is
 nothing to frame; every packet begins with a header of HEADER_BYTES, and any of another size, magic or kind is refused.
 
-    JOIN(job, device, resource, number=first round, generation=last lease's)
+    JOIN(job, device, resource, number=earliest round, generation=last lease's)
                                                      → WELCOME(generation=token's, round, extent) | REFUSED(text)
     ACQUIRE                                          → GRANTED(generation, round), when it is the job's turn
     ASIDE                                            → GRANTED(generation, round): a lease that is no turn
@@ -16,7 +16,6 @@ answer made the hand-over twice as long. To leave is to close the connection, or
 comes back. After REFUSED the arbiter closes it. A connection that has not joined may ask:
 
     STATUS                                           → REPORT(text=JSON of crossover.status.HostStatus)
-    LOOK(job, device, resource)                      → ENTRY(generation=token's, round=where the job would come in)
     EXCUSE(job)                                      → EXCUSED(round=number of tokens that waited for the job to come)
 """
 
@@ -59,7 +58,6 @@ class RequestKind(IntEnum):
     ASIDE = 4
     SKIP = 5
     STATUS = 6
-    LOOK = 7
     EXCUSE = 8
     PAUSE = 9
 
@@ -74,20 +72,19 @@ class ReplyKind(IntEnum):
     REFUSED = 5
     SKIPPED = 6
     REPORT = 7
-    ENTRY = 8
     RELEASED = 9
     EXCUSED = 10
     PAUSED = 11
 
 
-_NAMED = (RequestKind.JOIN, RequestKind.LOOK, RequestKind.EXCUSE)
+_NAMED = (RequestKind.JOIN, RequestKind.EXCUSE)
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """Participant to arbiter. `number` is a first round in JOIN, a generation in RELEASE and a number of rounds in
+    """Participant to arbiter. `number` is the earliest round in JOIN, a generation in RELEASE and a number of rounds in
     SKIP, and in EXCUSE how many workers of the job come to this host (0: it has ended, so none); `generation` counts in
-    JOIN only, names in JOIN, LOOK and EXCUSE (the job's alone)."""
+    JOIN only, names in JOIN and EXCUSE (the job's alone)."""
 
     kind: RequestKind
     resource: Resource = Resource.DEVICE

@@ -8,7 +8,7 @@ from typing import Any
 
 from crossover import tokens
 from crossover.errors import Refused
-from crossover.policies import Beat, Sharing, link_policy, policy_of
+from crossover.policies import Beat, Extent, Sharing, link_policy, policy_of
 from crossover.protocol import Resource, check_job
 from crossover.tokens import Policy, Token
 
@@ -24,7 +24,7 @@ class Settings:
     together (for `muri`), `beats[i]` says when job i's steps begin (for `cassini`). After `gather_limit_s` a declared
     job that has not come is not waited for any more; after `lease_limit_s` (None: never) a lease is withdrawn and its
     holder fenced; after `idle_limit_s` (None: never, as NCCL wants it) a job whose turn it is and that does not come
-    for it is passed over. Raises `Refused` for what does not fit together.
+    for it is passed over (`passes_over_after_s`). Raises `Refused` for what does not fit together.
     """
 
     jobs: tuple[str, ...]
@@ -66,6 +66,12 @@ class Settings:
     def token(self) -> Token:
         """A token as these jobs find it at first."""
         return tokens.new_token(self.jobs, dict(zip(self.jobs, self.shares, strict=True)) if self.shares else None)
+
+    @property
+    def passes_over_after_s(self) -> float | None:
+        """The idle limit in force. Under `hold` none: a turn held through an all-reduce is held on all hosts, and hosts
+        that had passed over different jobs would wait for each other for ever."""
+        return None if self.sharing.extent is Extent.MESSAGES else self.idle_limit_s
 
     def policy(self, resource: Resource) -> Policy:
         """The rule for a token of this kind."""

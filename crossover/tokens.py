@@ -160,9 +160,10 @@ def join(token: Token, job: str, first_round: int = 0, last_generation: int = 0)
 
 def entry_round(token: Token, job: str) -> int:
     """The first round of the job that no other job's turn is ahead of: where it enters when it comes late. A turn under
-    way counts as taken, so that hosts which see its end and hosts which do not agree."""
+    way counts as taken, so that hosts which see its end and hosts which do not agree; and so do those of a job that is
+    not waited for now, which had them behind nobody."""
     seat = token.seat(job)
-    due = max(_pass_due(other) for other in token.seats if other.counts or other is seat)
+    due = max(_pass_due(other) for other in token.seats if other.phase is not Phase.LEFT or other is seat)
     return -(-due // seat.stride)
 
 

@@ -35,9 +35,6 @@ class Admissions(Protocol):
     def report(self) -> bytes:
         """The packet that answers STATUS."""
 
-    def entry(self, request: Request) -> bytes:
-        """The packet that answers LOOK."""
-
     def excuse(self, job: str, num_workers: int) -> bytes:
         """The packet that answers EXCUSE: nobody waits any more for more than `num_workers` of the job's workers."""
 
@@ -63,7 +60,6 @@ class Acceptor:
         self._answers: dict[RequestKind, Callable[[PendingClient, Request], None]] = {
             RequestKind.JOIN: self._admit,
             RequestKind.STATUS: lambda client, _: self._tell(client, admissions.report()),
-            RequestKind.LOOK: lambda client, request: self._tell(client, admissions.entry(request)),
             RequestKind.EXCUSE: lambda client, request: self._tell(
                 client, admissions.excuse(request.job, request.number)
             ),

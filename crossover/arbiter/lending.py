@@ -37,7 +37,7 @@ class Lender:
         adapt: Callable[[], None] | None = None,
     ) -> None:
         self._loop = loop
-        self._idle_limit_s = settings.idle_limit_s
+        self._idle_limit_s = settings.passes_over_after_s
         self._lease_limit_s = settings.lease_limit_s
         self._see_off = see_off
         self._adapt = adapt

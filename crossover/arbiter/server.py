@@ -133,15 +133,6 @@ class Arbiter:
             self._report_due_s = now_s + FRESH_S
         return self._report
 
-    def entry(self, request: Request) -> bytes:
-        """The packet that answers LOOK."""
-        table = self._tables.get((request.resource, request.device))
-        token = table.token if table is not None else self._settings.token()
-        # a job that has never come keeps the others waiting, so nobody is ahead of it
-        is_new = token.seat(request.job).phase is Phase.ABSENT
-        round_ = 0 if is_new else tokens.entry_round(token, request.job)
-        return Reply(ReplyKind.ENTRY, token.generation, round_, self._settings.sharing.extent).pack()
-
     def excuse(self, job: str, num_workers: int) -> bytes:
         """The packet that answers EXCUSE: no more than `num_workers` of the job's workers come to this host, so nobody
         waits for others; with 0 it has ended before it came. It may still come, as one that is late."""

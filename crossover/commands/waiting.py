@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from crossover.arbiter.roster import process_state
 from crossover.commands.texts import seconds
 from crossover.policies import Sharing
+from crossover.settings import Settings
 from crossover.status import HostStatus, SeatStatus, TokenStatus
 from crossover.tokens import Phase
 
@@ -35,22 +36,21 @@ def stalls(status: HostStatus, patience_s: float = PATIENCE_S) -> list[Stall]:
     """One per token at which a job has waited longer than `patience_s` seconds, where turns are meant to be short."""
     if status.sharing in _LONG_WAITS:
         return []
-    strides = {seat.job: seat.stride for seat in status.settings.token().seats}
-    return [stall for token in status.tokens for stall in _stalls_of(token, strides, patience_s)]
+    return [stall for token in status.tokens for stall in _stalls_of(token, status.settings, patience_s)]
 
 
-def _stalls_of(token: TokenStatus, strides: dict[str, int], patience_s: float) -> Iterator[Stall]:
+def _stalls_of(token: TokenStatus, settings: Settings, patience_s: float) -> Iterator[Stall]:
     waiting = [seat for seat in token.seats if seat.phase is Phase.WAITING]
     waited_s = max((seat.since_s for seat in waiting), default=0.0)
     if waited_s < patience_s:
         return
-    culprits, reason = _blame(token, strides)
+    culprits, reason = _blame(token, settings)
     if culprits:
         jobs = tuple(seat.job for seat in waiting)
         yield Stall(token.name, tuple(seat.job for seat in culprits), jobs, waited_s, reason)
 
 
-def _blame(token: TokenStatus, strides: dict[str, int]) -> tuple[list[SeatStatus], str]:
+def _blame(token: TokenStatus, settings: Settings) -> tuple[list[SeatStatus], str]:
     if holders := [seat for seat in token.seats if seat.phase is Phase.HOLDING]:
         # several hold it where turns overlap; the longest is the one to look at
         seat = max(holders, key=lambda seat: seat.since_s)
@@ -63,8 +63,11 @@ def _blame(token: TokenStatus, strides: dict[str, int]) -> tuple[list[SeatStatus
     if not idle:
         return [], ""
     # the front of the queue, as the arbiter sees it
+    strides = {seat.job: seat.stride for seat in settings.token().seats}
     seat = min(idle, key=lambda seat: seat.next_round * strides[seat.job])
     told = f"it is {seat.job}'s turn, which has not come for it for {seconds(seat.since_s)}{_process(seat)}"
+    if settings.passes_over_after_s is None:
+        return [seat], f"{told}; nobody is passed over here"
     return [seat], f"{told}; --idle-limit says for how long it is waited for"
 
 

@@ -219,11 +219,8 @@ def train(framework: Any, scenario: Scenario, job: str, rank: int, path: Path | 
 
 
 def sockets(folder: Path, scenarios: Sequence[Any]) -> list[Path]:
-    """Of each scenario's arbiter. Ranks leave one scenario and join the next at times of their own. Where turns are
-    held while messages travel, two devices could then lend them in other orders, and nobody would go on: those have
-    arbiters of their own."""
-    places = ["crossover" if own.sharing is Sharing.CROSSOVER else f"{n}" for n, own in enumerate(scenarios)]
-    return [folder / place / "host.sock" for place in places]
+    """Of each scenario's arbiter: one for all that share alike, so that jobs leave it and come back, rank by rank."""
+    return [folder / str(scenario.sharing) / "host.sock" for scenario in scenarios]
 
 
 def run_rank(name: str, folder: Path, job: str, rank: int, paths: list[Path]) -> None:

@@ -434,8 +434,6 @@ def test_errors_name_what_was_wrong_and_what_helps(arbiter: ArbiterProcess, tmp_
         Participant(tmp_path / "nobody.sock", "a")
     with pytest.raises(Refused, match=r"unknown job 'c'.*started for a, b"):
         Participant(arbiter.path, "c")
-    with pytest.raises(Refused, match="first_round must be 0 or more, not -1"):
-        Participant(arbiter.path, "a", first_round=-1)
     with Participant(arbiter.path, "a") as a, Participant(arbiter.path, "b"):
         with pytest.raises(Refused, match="has its seat already"):
             Participant(arbiter.path, "a")
@@ -492,9 +490,10 @@ def test_a_job_that_does_not_come_for_its_turn_is_passed_over_until_it_does(tmp_
         assert a.acquire().round == 2
 
 
-def test_exclusive_passes_nobody_over(tmp_path: Path) -> None:
+@pytest.mark.parametrize("sharing", [Sharing.EXCLUSIVE, Sharing.HOLD])
+def test_who_waits_for_messages_in_its_turn_is_not_passed_over(tmp_path: Path, sharing: Sharing) -> None:
     with (
-        start(tmp_path / "e.sock", sharing=Sharing.EXCLUSIVE, idle_limit_s=0.05) as arbiter,
+        start(tmp_path / "e.sock", sharing=sharing, idle_limit_s=0.05) as arbiter,
         seat(arbiter, "b") as b,
         seat(arbiter, "a") as a,
     ):

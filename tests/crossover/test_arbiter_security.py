@@ -108,15 +108,16 @@ def test_the_turns_of_others_go_on_under_fuzz(arbiter: ArbiterProcess) -> None:
     assert read_status(arbiter.path).pid == arbiter.pid
 
 
-@pytest.mark.parametrize("kind", [RequestKind.JOIN, RequestKind.LOOK])
+@pytest.mark.parametrize(
+    ("kind", "expected"), [(RequestKind.JOIN, ReplyKind.REFUSED), (RequestKind.EXCUSE, ReplyKind.EXCUSED)]
+)
 def test_numbers_that_would_outgrow_their_field_are_refused_or_harmless(
-    arbiter: ArbiterProcess, kind: RequestKind
+    arbiter: ArbiterProcess, kind: RequestKind, expected: ReplyKind
 ) -> None:
     for number, generation in ((MAX_NUMBER + 1, 1), (0, 2**64 - 1), (2**64 - 1, 2**64 - 1)):
         with raw(arbiter.path) as connection:
             connection.send(Request(kind, number=number, job="a", device="big", generation=generation).pack())
-            answer = Reply.unpack(connection.recv(REPLY_BYTES)).kind
-            assert answer is (ReplyKind.REFUSED if kind is RequestKind.JOIN else ReplyKind.ENTRY)
+            assert Reply.unpack(connection.recv(REPLY_BYTES)).kind is expected
     take_turns(arbiter.path, device="big")
 
 
@@ -172,9 +173,9 @@ def test_a_question_may_be_asked_again_on_the_same_connection(arbiter: ArbiterPr
             assert Reply.unpack(client.recv(1 << 16)).kind is ReplyKind.REPORT
 
 
-def test_an_undeclared_job_learns_nothing_by_looking(arbiter: ArbiterProcess) -> None:
+def test_an_undeclared_job_is_excused_from_nothing(arbiter: ArbiterProcess) -> None:
     with pytest.raises(ValueError, match="unknown job 'z'"):
-        ask_once(arbiter.path, Request(RequestKind.LOOK, job="z", device="0"), ReplyKind.ENTRY, limit_s=SOON_S)
+        ask_once(arbiter.path, Request(RequestKind.EXCUSE, job="z", device="0"), ReplyKind.EXCUSED, limit_s=SOON_S)
 
 
 def _as_nobody(action: str, path: Path) -> bytes:
@@ -209,7 +210,7 @@ def _try(action: str, path: Path) -> bytes:
 
 
 @AS_ROOT
-@pytest.mark.parametrize("action", ["JOIN", "STATUS", "LOOK"])
+@pytest.mark.parametrize("action", ["JOIN", "STATUS", "EXCUSE"])
 def test_another_user_is_stopped_by_folder_and_socket_modes(action: str) -> None:
     with tempfile.TemporaryDirectory() as folder, start(Path(folder) / "u.sock") as arbiter:
         assert _as_nobody(action, arbiter.path) == b"PermissionError"  # the folder's
@@ -219,7 +220,7 @@ def test_another_user_is_stopped_by_folder_and_socket_modes(action: str) -> None
 
 
 @AS_ROOT
-@pytest.mark.parametrize("action", ["JOIN", "STATUS", "LOOK"])
+@pytest.mark.parametrize("action", ["JOIN", "STATUS", "EXCUSE"])
 def test_another_user_whom_the_modes_let_in_is_refused_by_his_credentials(action: str) -> None:
     with tempfile.TemporaryDirectory() as folder, start(Path(folder) / "u.sock") as arbiter:
         os.chmod(folder, 0o755)

@@ -25,7 +25,8 @@ def test_no_schedule_breaks_a_promise(strategy: str) -> None:
 def test_drawn_scenarios_contain_every_sharing_and_every_kind_of_trouble() -> None:
     scenarios = [drawn(Random(seed)) for seed in range(300)]
     assert {scenario.sharing for scenario in scenarios} == set(Sharing)
-    for trouble in ("asides", "skips", "deaths", "restarts", "late", "link_turns", "passes_over", "lead_rounds"):
+    troubles = ("asides", "skips", "deaths", "restarts", "late", "pauses", "link_turns", "passes_over", "lead_rounds")
+    for trouble in troubles:
         assert any(getattr(scenario, trouble) for scenario in scenarios), trouble
 
 
@@ -39,6 +40,9 @@ def test_drawn_scenarios_contain_every_sharing_and_every_kind_of_trouble() -> No
         Scenario(num_steps=(2, 2), sharing=Sharing.TICK_TOCK),
         Scenario(num_steps=(2, 2), link_turns=True),
         Scenario(num_steps=(2, 2), late=(0,)),
+        Scenario(num_steps=(2, 2), late=(0, 1), sharing=Sharing.HOLD),
+        Scenario(num_steps=(2, 2), pauses=((0, 1), (1, 1))),
+        Scenario(num_steps=(2, 1), late=(0,), pauses=((0, 1), (1, 0)), sharing=Sharing.HOLD),
         Scenario(num_steps=(2, 1), restarts=(1, 0), asides=((0, 1),)),
         Scenario(num_steps=(2, 2), deaths=((0, 0, 0),)),
     ],
@@ -106,6 +110,14 @@ def test_workers_that_come_late_without_agreeing_on_a_round_count_differently() 
     finding = exhaust(Scenario(num_steps=(2, 2), late=(0,), agrees=False)).finding
     assert finding is not None
     assert "is its round 1 on host 1 and 0 elsewhere" in finding.reason
+
+
+def test_jobs_that_come_back_under_hold_without_agreeing_on_a_round_wait_for_each_other() -> None:
+    scenario = Scenario(num_steps=(3, 3), late=(0, 1), agrees=False, sharing=Sharing.HOLD, passes_over=True)
+    findings = (play(scenario, Random(seed), "inverted arrivals")[1] for seed in range(300))
+    finding = next((finding for finding in findings if finding is not None), None)
+    assert finding is not None
+    assert finding.reason.startswith("deadlock")
 
 
 def first_waiting(policy: Turns, token: Token, now_s: float) -> str | None:

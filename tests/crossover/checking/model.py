@@ -27,7 +27,8 @@ class Model:
         self._policies = [settings.policy(Resource.DEVICE) for settings in self._settings]
         self._link_policies = [settings.policy(Resource.LINK) for settings in self._settings]
         self._extent = scenario.turn_extent
-        self._asides, self._skips = dict(scenario.asides), {job: (at, by) for job, at, by in scenario.skips}
+        self._asides, self._pauses = dict(scenario.asides), dict(scenario.pauses)
+        self._skips = {job: (at, by) for job, at, by in scenario.skips}
         self._deaths = {job: (host, at) for job, host, at in scenario.deaths}
 
     def start(self) -> World:
@@ -102,8 +103,8 @@ class Model:
         match worker.stage:
             case Stage.OUT if not world.rosters[host]:
                 yield Kind.JOIN
-            case Stage.JOINED if worker.is_connected and all(row[job].stage is not Stage.OUT for row in world.workers):
-                yield Kind.AGREE
+            case Stage.JOINED | Stage.PAUSED if worker.is_connected:
+                yield from self._coming_back(world, worker, job)
             case Stage.LOADING:
                 yield from self._between_steps(worker, host, job, arrived)
             case Stage.READY if worker.is_connected and arrived:
@@ -120,15 +121,26 @@ class Model:
     def _between_steps(self, worker: Worker, host: int, job: int, arrived: bool) -> Iterator[Kind]:
         evaluates = host == 0 and not worker.has_evaluated and self._asides.get(job) == worker.step
         skips = not worker.has_skipped and job in self._skips and self._skips[job][0] == worker.step
+        pauses = not worker.has_paused and self._pauses.get(job) == worker.step
         is_last = worker.step == self.scenario.num_steps[job]
         if evaluates and arrived and worker.is_connected:
             yield Kind.EVALUATE
         elif not evaluates and skips and worker.is_connected and (arrived or not self.scenario.link_turns):
             yield Kind.SKIP
-        elif not evaluates and not skips and not is_last:
+        elif not evaluates and not skips and pauses and worker.is_connected:
+            yield Kind.PAUSE
+        elif not evaluates and not skips and not pauses and not is_last:
             yield Kind.LOAD
-        elif not evaluates and not skips and arrived:
+        elif not evaluates and not skips and not pauses and arrived:
             yield Kind.LEAVE
+
+    def _coming_back(self, world: World, worker: Worker, job: int) -> Iterator[Kind]:
+        """What a worker does with all the others of its job: a dead one keeps nobody waiting here."""
+        others = [row[job] for row in world.workers if row[job].stage is not Stage.DEAD]
+        if worker.stage is Stage.PAUSED and all(other.has_paused for other in others):
+            yield Kind.RESUME
+        if worker.stage is Stage.JOINED and all(other.num_entries >= worker.num_entries for other in others):
+            yield Kind.AGREE
 
     def _may_die(self, world: World, host: int, job: int) -> bool:
         if job not in self._deaths:
@@ -179,6 +191,12 @@ class Model:
                 return world.with_token(host, tokens.pass_over(token, who))
             case Kind.SKIP:
                 return self._skipped(world, host, job, self._skips[job][1], worker._replace(has_skipped=True))
+            case Kind.PAUSE:
+                world = world.with_token(host, tokens.pass_over(token, who))
+                return world.with_worker(host, job, worker._replace(stage=Stage.PAUSED, has_paused=True))
+            case Kind.RESUME:
+                world = self._skipped(world, host, job, 1, worker)
+                return world.with_worker(host, job, self._entered(world, host, job))
             case Kind.LEAVE | Kind.DIE:
                 stage = Stage.LEFT if kind is Kind.LEAVE else Stage.DEAD
                 world = world.with_token(host, tokens.leave(token, who))
@@ -190,16 +208,22 @@ class Model:
     def _joined(self, world: World, host: int, job: int) -> World:
         worker, who = world.workers[host][job], name(job)
         token = tokens.join(world.tokens[host], who)
-        entry = token.seat(who).next_round
-        stage = Stage.JOINED if job in self.scenario.late and self.scenario.agrees else Stage.LOADING
         if world.links:
-            world = self._with_link(world, host, tokens.join(world.links[host], who, entry))
-        world = world.with_worker(host, job, worker._replace(stage=stage, next_round=entry, entry=entry))
-        return world.with_token(host, token)
+            world = self._with_link(world, host, tokens.join(world.links[host], who, token.seat(who).next_round))
+        world = world.with_token(host, token)
+        if job in self.scenario.late:
+            return world.with_worker(host, job, self._entered(world, host, job))
+        return world.with_worker(host, job, worker._replace(stage=Stage.LOADING))
+
+    def _entered(self, world: World, host: int, job: int) -> Worker:
+        """The worker with a place in the queue; where its job does not agree on one, that is its own."""
+        worker, entry = world.workers[host][job], world.tokens[host].seat(name(job)).next_round
+        stage = Stage.JOINED if self.scenario.agrees else Stage.LOADING
+        return worker._replace(stage=stage, next_round=entry, entry=entry, num_entries=worker.num_entries + 1)
 
     def _agreed(self, world: World, host: int, job: int) -> World:
         worker = world.workers[host][job]._replace(stage=Stage.LOADING)
-        missing = max(row[job].entry for row in world.workers) + self.scenario.margin - worker.entry
+        missing = max(row[job].entry for row in world.workers) - worker.entry
         if not missing:
             return world.with_worker(host, job, worker)
         return self._skipped(world, host, job, missing, worker)
@@ -270,6 +294,8 @@ class Model:
         token = tokens.join(world.tokens[host], who, worker.next_round, worker.generation)
         if worker.stage in (Stage.ASKED, Stage.ASKED_ASIDE):
             token = tokens.ask(token, who, aside=worker.stage is Stage.ASKED_ASIDE)
+        if worker.stage is Stage.PAUSED:
+            token = tokens.pass_over(token, who)
         world = world.with_token(host, token).with_worker(host, job, worker._replace(is_connected=True))
         return world._replace(rosters=placed(world.rosters, host, world.rosters[host] - {job}))
 

@@ -27,8 +27,9 @@ class Scenario:
     - `passes_over`: a job that does not come for its turn may be passed over, at any moment, on one host alone; then
       rounds and order may differ between hosts and are not checked.
     - `extent` overrides the sharing's own; `link_turns` adds a link token to every host.
-    - `agrees`: a late job's workers skip, before its first turn, to the latest round at which one of them came in and
-      `margin` further: a turn under way somewhere does not count in its job's next round yet.
+    - `pauses` (job, step): after so many steps its workers leave the queue, and come back when all of them have.
+    - `agrees`: the workers of a job that comes late or back skip, before its next turn, to the latest round at which
+      one of them came in.
     """
 
     num_steps: tuple[int, ...]
@@ -46,8 +47,8 @@ class Scenario:
     extent: Extent | None = None
     link_turns: bool = False
     passes_over: bool = False
+    pauses: tuple[tuple[int, int], ...] = ()
     agrees: bool = True
-    margin: int = 1
 
     def __post_init__(self) -> None:
         jobs = range(len(self.num_steps))
@@ -60,8 +61,8 @@ class Scenario:
             len(self.orders) != self.num_hosts or any(sorted(order) != list(jobs) for order in self.orders)
         ):
             raise Refused(f"give each of {self.num_hosts} hosts an order of all jobs, not {self.orders}")
-        if self.link_turns and (any(self.restarts) or self.passes_over):
-            raise Refused("link turns are not modelled with restarts of the arbiter or jobs passed over: choose one")
+        if self.link_turns and (any(self.restarts) or self.passes_over or self.pauses):
+            raise Refused("link turns are not modelled with restarts, pauses or jobs passed over: choose one")
 
     @property
     def turn_extent(self) -> Extent:
@@ -122,7 +123,7 @@ def drawn(random: Random) -> Scenario:
 def _troubled(scenario: Scenario, random: Random) -> Scenario:
     jobs, hosts = range(len(scenario.num_steps)), range(scenario.num_hosts)
     if scenario.sharing in ORDERED and random.random() < 0.3:
-        late = random.sample(jobs, 1)
+        late = random.sample(jobs, random.randint(1, len(jobs)))
         scenario = replace(scenario, late=tuple(late))
     if random.random() < 0.3:
         skips = ((random.choice(jobs), random.randint(0, 2), random.randint(1, 3)),)
@@ -130,6 +131,8 @@ def _troubled(scenario: Scenario, random: Random) -> Scenario:
     if random.random() < 0.3:
         deaths = ((random.choice(jobs), random.choice(hosts), random.randint(0, 2)),)
         scenario = replace(scenario, deaths=deaths)
+    if scenario.sharing in ORDERED and not scenario.link_turns and random.random() < 0.3:
+        scenario = replace(scenario, pauses=((random.choice(jobs), random.randint(0, 2)),))
     if scenario.sharing in PASSABLE and not scenario.link_turns and random.random() < 0.2:
         scenario = replace(scenario, passes_over=True)
     if scenario.late and scenario.sharing is Sharing.HOLD:

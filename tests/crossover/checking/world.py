@@ -14,6 +14,7 @@ class Stage(StrEnum):
 
     OUT = "has not come"
     JOINED = "waits for its other workers' rounds"
+    PAUSED = "is out of the queue"
     LOADING = "loads a batch"
     READY = "has its batch"
     ASKED = "waits for its turn"
@@ -44,6 +45,8 @@ class Kind(StrEnum):
     EVALUATE = "asks for a lease aside"
     RETURN = "gives the lease aside back"
     SKIP = "skips rounds"
+    PAUSE = "leaves the queue"
+    RESUME = "comes back into the queue"
     LEAVE = "leaves"
     DIE = "dies"
     RESTART = "arbiter is replaced"
@@ -68,8 +71,8 @@ class Worker(NamedTuple):
     """One job's process on one host.
 
     `step` counts the steps whose messages it has begun to send, `next_round` is its own idea of its next turn,
-    `generation` its last lease's, `entry` the round at which it came in, and `passed[i]` how many turns job i had since
-    it asked for its own.
+    `generation` its last lease's, `entry` the round at which it came in last, `num_entries` how often it has, and
+    `passed[i]` how many turns job i had since it asked for its own.
     """
 
     stage: Stage
@@ -78,9 +81,11 @@ class Worker(NamedTuple):
     next_round: int = 0
     generation: int = 0
     entry: int = 0
+    num_entries: int = 0
     is_connected: bool = True
     has_evaluated: bool = False
     has_skipped: bool = False
+    has_paused: bool = False
 
 
 class World(NamedTuple):
