@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from functools import cache
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
 
 import psutil
 import pytest
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from harness.lab.labs import Labs
 
 GRACE_S = patience_s(3.0)
+PRELOADED = pytest.StashKey[list[str]]()
 # Before torch is imported, here and in what tests start: tensors are tiny, and other processes use the other cores.
 os.environ["OMP_NUM_THREADS"] = "1"
 
@@ -38,12 +41,29 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 OPTIONAL_CAPABILITIES = {"namespaces without root", "congestion control reno"}
 
 
-IMPORTING = ExitStack()
+IMPORTING, SERVING = ExitStack(), ExitStack()
 
 
-def pytest_configure() -> None:
-    """Until all tests are collected, torch and theirs are imported."""
+def pytest_configure(config: pytest.Config) -> None:
+    """Until all tests are collected, torch and theirs are imported: once for all of xdist's workers, which are forks of
+    one process."""
     IMPORTING.enter_context(lasting())
+    if hasattr(config, "workerinput"):
+        return
+    if workers := config.getoption("tx", None):
+        folder = SERVING.enter_context(TemporaryDirectory())
+        config.stash[PRELOADED] = command = SERVING.enter_context(serving(f"{folder}/socket"))
+        config.option.tx = [f"{worker}//python={shlex.join(command)}" for worker in workers]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Workers of xdist start their tests' scripts as forks of the same process."""
+    node.workerinput["preloaded"] = node.config.stash[PRELOADED]
+
+
+def pytest_unconfigure() -> None:
+    SERVING.close()
 
 
 def pytest_collection_finish() -> None:
@@ -98,8 +118,11 @@ def labs() -> Iterator[Labs]:
 
 
 @pytest.fixture(scope="session")
-def preloaded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
+def preloaded(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config) -> Iterator[list[str]]:
     """The words in front of a script's that spare it the import of torch."""
+    if hasattr(pytestconfig, "workerinput"):
+        yield pytestconfig.workerinput["preloaded"]
+        return
     with serving(str(tmp_path_factory.mktemp("preloaded") / "socket")) as command:
         yield command
 

@@ -2,6 +2,7 @@
 
     python -IS preloaded.py SOCKET SCRIPT ARGUMENT…
     python -IS preloaded.py SOCKET -m MODULE ARGUMENT…
+    python -IS preloaded.py SOCKET -u -c CODE
 
 are started as the same words behind `python` are, by a test, a launcher or `crossover run`. A process that has imported
 torch forks one with this folder, environment and streams, which does it; this one ends as that ends.
@@ -40,6 +41,7 @@ def serve(listener: socket.socket) -> bool:
     from harness.garbage import lasting
 
     with lasting():
+        import seaborn  # noqa: F401  for the reports
         import sklearn.datasets  # noqa: F401  for the examples
         import torch
 
@@ -80,7 +82,7 @@ def become(asking: socket.socket) -> None:
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(environment)
-    first = folder if sys.argv[0] == "-m" else os.path.dirname(sys.argv[0])
+    first = folder if sys.argv[0].startswith("-") else os.path.dirname(sys.argv[0])
     sys.path[:2] = [first, *filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))]
 
 
@@ -99,7 +101,9 @@ def run(listener: int) -> None:
     atexit.register(lambda: (sys.stdout.flush(), os._exit(codes[-1])))  # the first one, which is the last to be run
     try:
         if serve(socket.socket(fileno=listener)):
-            if sys.argv[0] == "-m":
+            if sys.argv[0] == "-u":  # a worker of xdist, which flushes by itself
+                exec(sys.argv[2], {"__name__": "__main__"})
+            elif sys.argv[0] == "-m":
                 del sys.argv[0]
                 runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
             else:

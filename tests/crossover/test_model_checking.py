@@ -16,7 +16,7 @@ INVERTED = ((0, 1), (1, 0))
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_no_schedule_breaks_a_promise(strategy: str) -> None:
-    for seed in range(150):
+    for seed in range(100):
         random = Random(f"{strategy} {seed}")
         _, finding = play(drawn(random), random, strategy)
         assert finding is None, f"seed {seed}: {finding}"
@@ -40,9 +40,9 @@ def test_drawn_scenarios_contain_every_sharing_and_every_kind_of_trouble() -> No
         Scenario(num_steps=(2, 2), sharing=Sharing.TICK_TOCK),
         Scenario(num_steps=(2, 2), link_turns=True),
         Scenario(num_steps=(2, 2), late=(0,)),
-        Scenario(num_steps=(2, 2), late=(0, 1), sharing=Sharing.HOLD),
-        Scenario(num_steps=(2, 2), pauses=((0, 1), (1, 1))),
-        Scenario(num_steps=(2, 1), late=(0,), pauses=((0, 1), (1, 0)), sharing=Sharing.HOLD),
+        Scenario(num_steps=(2, 1), late=(0, 1), sharing=Sharing.HOLD),
+        Scenario(num_steps=(2, 1), pauses=((0, 1), (1, 0))),
+        Scenario(num_steps=(1, 1), late=(0,), pauses=((0, 0), (1, 0)), sharing=Sharing.HOLD),
         Scenario(num_steps=(2, 1), restarts=(1, 0), asides=((0, 1),)),
         Scenario(num_steps=(2, 2), deaths=((0, 0, 0),)),
     ],

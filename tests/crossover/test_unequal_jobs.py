@@ -34,7 +34,7 @@ def test_two_workers_and_one_do_not_wait_for_a_third(tmp_path: Path, first: str)
             for device in ("0", "1") if job == "a" else ("0",):
                 seats[job, device] = seat(arbiter, job, device, 2 if job == "a" else 1)
         assert waits_at(arbiter) == []
-        for one in seats.values():
+        for _, one in sorted(seats.items()):  # in turn order
             one.release(one.acquire())
         for one in seats.values():
             one.leave()
