@@ -46,14 +46,16 @@ def setting_verdict(setting: SettingRow) -> VerdictRow:
         headline = "No other system reached the target as soon." if rivals else NOTHING_TO_COMPARE
         return _verdict(setting, Tone.OPEN, headline, tuple(_left_out(rivals, base, None)))
     claim = f"{best.name}: {factor(best.speedup)} the throughput of {base.name}"
-    # Where it is surely faster, something else leaves the verdict open.
-    shared = "" if best in faster else _shared(best.speedup, [row.speedup for row in learning if row.speedup])
+    if best in faster:  # then it is the time to the target that leaves the verdict open
+        why = _thin(best.target_speedup)
+    else:
+        why = _thin(best.speedup) or _shared(best.speedup, [row.speedup for row in learning if row.speedup])
     # One that is faster and trains no sooner neither pays nor lets it be said that nothing does.
     tone = Tone.PAYS if sure else Tone.NOTHING_PAYS if _none_is_faster(learning) else Tone.OPEN
     headlines = {
-        Tone.PAYS: f"Pays: {claim}{_accuracy_cost(best, base)} ({plural(best.speedup.n, 'repeat')}).",
+        Tone.PAYS: f"Pays: {claim}{_accuracy_cost(best, base)} ({_basis(best.speedup)}).",
         Tone.NOTHING_PAYS: f"Nothing beats {base.name} beyond the noise. Fastest of the others: {claim}.",
-        Tone.OPEN: f"Undecided{_thin(best.speedup) or shared}. Fastest: {claim}.",
+        Tone.OPEN: f"Undecided{why}. Fastest: {claim}.",
     }
     return _verdict(setting, tone, headlines[tone], tuple(_details(setting, best, base, rivals)))
 
@@ -67,7 +69,7 @@ def pair_verdict(pair: PairRow) -> VerdictRow:
     tone = _tone(row.throughput)
     claim = f"{factor(row.throughput)} the aggregate normalised throughput of exclusive"
     headlines = {
-        Tone.PAYS: f"Sharing in turns pays: {claim} ({plural(row.throughput.n, 'repeat')}).",
+        Tone.PAYS: f"Sharing in turns pays: {claim} ({_basis(row.throughput)}).",
         Tone.NOTHING_PAYS: f"Sharing in turns does not pay beyond the noise: {claim}.",
         Tone.OPEN: f"Undecided{_thin(row.throughput)}: {claim}.",
     }
@@ -151,9 +153,14 @@ def _tone(ratio: Interval) -> Tone:
     return tones.get(side(ratio, low=1 + NOISE), Tone.OPEN)
 
 
-def _thin(ratio: Interval) -> str:
-    few = f", {plural(ratio.n, 'repeat')} of at least {FEWEST_FOR_LEVEL}" if ratio.is_range else ""
-    return f"{few}: a range decides nothing" if few else ""
+def _basis(ratio: Interval) -> str:
+    return "a virtual clock" if ratio.exact else plural(ratio.n, "repeat")
+
+
+def _thin(ratio: Interval | None) -> str:
+    if ratio is None or not ratio.is_range:
+        return ""
+    return f", {plural(ratio.n, 'repeat')} of at least {FEWEST_FOR_LEVEL}: a range decides nothing"
 
 
 def _shared(ratio: Interval, ratios: Sequence[Interval]) -> str:

@@ -13,6 +13,7 @@ import numpy as np
 from analysis import naming
 from analysis.cells import (
     LOCAL,
+    VIRTUAL,
     ComputeKind,
     SettingKey,
     fabric_key,
@@ -26,7 +27,7 @@ from analysis.cells import (
     step_time_s,
 )
 from analysis.rows import CellRow, SettingRow
-from analysis.stats import Interval, median_interval, paired_ratio
+from analysis.stats import Interval, computed, median_interval, paired_ratio
 from analysis.targets import convergence
 from results.facts import Role
 from results.record import JobResult, Phases, Record, Status
@@ -215,12 +216,15 @@ def _final_accuracy(curves: Sequence[convergence.Curve]) -> Interval | None:
 
 
 def _speedup(base: Sequence[Record], own: Sequence[Record], workers: int) -> Interval | None:
-    """This one's throughput over the baseline's, repeat by repeat; exactly 1 for the baseline itself."""
+    """This one's throughput over the baseline's, repeat by repeat; exactly 1 for the baseline itself. A virtual clock
+    says the same every time."""
     pairs = shared_repeats(base, own)
     if not pairs:
         return None
     paces = [(samples_per_s(b.jobs[0], workers), samples_per_s(a.jobs[0], workers)) for a, b in pairs]
-    return paired_ratio([own for own, _ in paces], [base for _, base in paces])
+    ratio = paired_ratio([own for own, _ in paces], [base for _, base in paces])
+    is_virtual = all(record.jobs[0].clock == VIRTUAL for pair in pairs for record in pair)
+    return computed(ratio) if is_virtual else ratio
 
 
 def _time_to_target(records: Sequence[Record], target: float | None) -> Interval | None:

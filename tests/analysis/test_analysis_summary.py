@@ -12,6 +12,7 @@ from analysis.sharing.steady import steady_step_time_s
 from analysis.summary import NoRecordsError
 from analysis.tables import rows_as_json, setting_table
 from analysis.targets.training import Baseline, full_size
+from analysis.verdict import setting_verdict
 from results.facts import CheckFacts, Role, SplitFacts
 from results.record import CurvePoint, JobResult, RankTimes, Record, Status
 from suites.reports import summary_of
@@ -148,6 +149,8 @@ def test_plans_of_one_method_are_named_as_their_cells_beside_the_dense_one_of_th
         assert {cell.name for cell in found.cells} == {"by-hand", "searched"}
         assert found.baseline_name == "by-hand"
         assert setting_table(found).notes[0].startswith("By the virtual clock, which says the same every time. ")
+        untrained = [replace(cell, time_to_target_s=None, target_speedup=None) for cell in found.cells]
+        assert "repeat" not in setting_verdict(replace(found, cells=tuple(untrained))).headline
 
 
 def test_fabrics_of_different_rates_never_share_a_setting() -> None:
