@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from analysis.cells import SIMULATED, fabric_key, is_measured, is_shared, shared_repeats, step_time_s
+from analysis.cells import VIRTUAL, fabric_key, is_measured, is_shared, shared_repeats, step_time_s
 from analysis.naming import Method, method_of, short_names
 from analysis.sharing.limits import Pair, fifo_share, limit_share, pair_key
 from analysis.sharing.metrics import (
@@ -125,7 +125,7 @@ def _row(records: list[Record], reference: list[Record], bounds: Mapping[int, Pr
         paired=tuple(_paired(solo, here, predictions[here.repeat]) for solo, here in matched),
     )
     row = _with_metrics(row, matched, [record.sharing_facts for record in records if record.sharing_facts])
-    return _computed(row) if records[0].fabric.label == SIMULATED else row
+    return _computed(row) if all(job.clock == VIRTUAL for job in records[0].jobs) else row
 
 
 def _computed(row: SharingRow) -> SharingRow:
