@@ -50,6 +50,7 @@ def serve(listener: socket.socket) -> bool:
         parameter = torch.nn.Parameter(torch.zeros(1))
         parameter.grad = torch.zeros_like(parameter)
         torch.optim.SGD([parameter]).step()  # the first step imports as much again
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the tests, which end this one
     running: dict[int, tuple[int, socket.socket]] = {}  # each process and who waits for it, by what tells its end
     while True:
         ready = select.select([0, listener.fileno(), *running], [], [])[0]
@@ -62,6 +63,7 @@ def serve(listener: socket.socket) -> bool:
             asking = listener.accept()[0]
             process = os.fork()
             if not process:
+                signal.signal(signal.SIGINT, signal.default_int_handler)
                 become(asking)
                 return True
             running[os.pidfd_open(process)] = process, asking
