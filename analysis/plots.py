@@ -21,6 +21,7 @@ from analysis.stats import Interval
 from analysis.wording import number, plural
 
 MARKERS = "osD^vPX<>"
+SAME_STEP = 1e-9  # of a step: what additions of one time in another order differ by
 
 
 def overview(settings: Sequence[SettingRow]) -> Figure | None:
@@ -100,9 +101,12 @@ def throughput(setting: SettingRow, palette: Mapping[str, str]) -> Figure:
     return figure
 
 
-def step_times(setting: SettingRow, palette: Mapping[str, str]) -> Figure:
-    """How the step times of each system spread: letter-value boxes, which show tails that a box plot hides."""
+def step_times(setting: SettingRow, palette: Mapping[str, str]) -> Figure | None:
+    """How the step times of each system spread: letter-value boxes, which show tails that a box plot hides. None where
+    every step takes what the next one takes, as by a virtual clock."""
     rows = setting.competitors
+    if all(np.ptp(row.steps_s) <= SAME_STEP * max(row.steps_s) for row in rows):
+        return None
     figure, axes = theme.bars(len(rows), extra_in=0.13 if setting.ideal else 0.0)
     steps = [(step * 1e3, place) for place, row in enumerate(rows) for step in row.steps_s]
     sns.boxenplot(
