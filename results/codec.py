@@ -69,7 +69,7 @@ def _decoder(kind: Any) -> _Decoder:
     if origin in (Union, types.UnionType):
         return _of_union(get_args(kind))
     if dataclasses.is_dataclass(kind):
-        return _of_dataclass(kind)
+        return lambda data: _dataclass_of(kind, data)
     if isinstance(kind, type) and issubclass(kind, Enum):
         return lambda data: _member_of(kind, data)
     if origin is tuple:
@@ -114,18 +114,15 @@ def _member_of(kind: type[Enum], data: Any) -> Enum:
         raise _MisfitError(f"{data!r} is none of {[member.value for member in kind]}") from None
 
 
-def _of_dataclass(kind: Any) -> _Decoder:
-    def decode(data: Any) -> Any:
-        decoders, required = _fields(kind)  # only now: a class may have fields of its own kind
-        if type(data) is not dict:
-            raise _MisfitError(f"expected an object, got {type(data).__name__}")
-        if not data.keys() <= decoders.keys():
-            raise _MisfitError(f"unknown field {min(data.keys() - decoders.keys())!r}")
-        if not required <= data.keys():
-            raise _MisfitError(f"field {min(required - data.keys())!r} is missing")
-        return kind(**_items(data, decoders))
-
-    return decode
+def _dataclass_of(kind: Any, data: Any) -> Any:
+    if not isinstance(data, dict):
+        raise _MisfitError(f"expected an object, got {type(data).__name__}")
+    decoders, required = _fields(kind)
+    if not data.keys() <= decoders.keys():
+        raise _MisfitError(f"unknown field {min(data.keys() - decoders.keys())!r}")
+    if not required <= data.keys():
+        raise _MisfitError(f"field {min(required - data.keys())!r} is missing")
+    return kind(**_items(data, decoders.__getitem__))
 
 
 @cache
@@ -138,21 +135,23 @@ def _fields(kind: Any) -> tuple[Mapping[str, _Decoder], frozenset[str]]:
 
 def _of_mapping(value: _Decoder) -> _Decoder:
     def decode(data: Any) -> Any:
-        if type(data) is not dict:
+        if not isinstance(data, dict):
             raise _MisfitError(f"expected an object, got {type(data).__name__}")
-        return _items(data, dict.fromkeys(data, value))
+        return _items(data, lambda name: value)
 
     return decode
 
 
-def _items(data: Mapping[str, Any], decoders: Mapping[str, _Decoder]) -> dict[str, Any]:
+def _items(data: Mapping[str, Any], decoder_of: Callable[[str], _Decoder]) -> dict[str, Any]:
     """Every value by its own decoder."""
-    name = ""
-    try:
-        return {(name := own): decoders[own](item) for own, item in data.items()}
-    except _MisfitError as misfit:
-        misfit.path.append(f".{name}")
-        raise
+    values = {}
+    for name, item in data.items():
+        try:
+            values[name] = decoder_of(name)(item)
+        except _MisfitError as misfit:
+            misfit.path.append(f".{name}")
+            raise
+    return values
 
 
 def _of_tuple(kinds: Sequence[Any]) -> _Decoder:
