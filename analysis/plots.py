@@ -68,9 +68,12 @@ def _times(value: float) -> str:
     return "" if np.isnan(value) else f"{number(value)}×"
 
 
-def throughput(setting: SettingRow, palette: Mapping[str, str]) -> Figure:
-    """Bars of median samples/s with intervals and a dot a repeat, the speed-up beside, the ideal as a line."""
+def throughput(setting: SettingRow, palette: Mapping[str, str]) -> Figure | None:
+    """Bars of median samples/s with intervals and a dot a repeat, the speed-up beside, the ideal as a line. None of one
+    system with nothing beside it: the table says as much."""
     rows = setting.competitors
+    if len(rows) == 1 and setting.ideal is None:
+        return None
     figure, axes = theme.bars(len(rows), extra_in=0.13)
     places = list(range(len(rows)))
     sns.barplot(

@@ -199,11 +199,13 @@ class ProvenanceRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """Everything the records say. `pairs` are the sets of sharing jobs that lie on no sweep, `studies` step times by
-    method, workers and link, `errors` how far predictions lie from them, `adapted` what strategies chose meanwhile,
-    `packets` experiments of flows without jobs, `timelines` passes of pipelines that share devices."""
+    """Everything the records say. `questions` are the suites' own, `pairs` the sets of sharing jobs that lie on no
+    sweep, `studies` step times by method, workers and link, `errors` how far predictions lie from them, `adapted` what
+    strategies chose meanwhile, `packets` experiments of flows without jobs, `timelines` passes of pipelines that share
+    devices."""
 
     suites: tuple[str, ...]
+    questions: tuple[str, ...] = ()
     num_records: int
     verdicts: tuple[VerdictRow, ...]
     settings: tuple[SettingRow, ...]

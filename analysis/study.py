@@ -63,14 +63,15 @@ def no_claims(_: Evidence) -> Iterable[ClaimRow]:
 class Study:
     """A suite's questions to its records.
 
-    With `timed` the steps of its one-job cells are held beside predictions; with `curves` they are drawn over rates and
-    numbers of workers too, and count among the errors of predicted collectives; `references` begin
-    the labels of what the rates at which a method pays are taken against, the first that some method begins with. With
-    `codes` bits, codecs' time and the links on which a code pays are worked out, against cells of the roles dense and
-    rival. `claims` judges its hypotheses.
+    `question` is the suite's own, and heads its report. With `timed` the steps of its one-job cells are held beside
+    predictions; with `curves` they are drawn over rates and numbers of workers too, and count among the errors of
+    predicted collectives; `references` begin the labels of what the rates at which a method pays are taken against, the
+    first that some method begins with. With `codes` bits, codecs' time and the links on which a code pays are worked
+    out, against cells of the roles dense and rival. `claims` judges its hypotheses.
     """
 
     suite: str
+    question: str = ""
     timed: bool = False
     curves: bool = False
     codes: bool = False

@@ -55,6 +55,7 @@ def summarise(records: Iterable[Record], *, studies: Sequence[Study] = (), basel
     pair_rows = tuple(pair for pair in evidence.pairs if not pair.axis)
     return Summary(
         suites=tuple(sorted(suites)),
+        questions=tuple(study.question for study in asked if study.question),
         num_records=len(given),
         verdicts=verdicts(setting_rows, pair_rows),
         settings=setting_rows,

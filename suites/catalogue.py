@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType, ModuleType
@@ -72,8 +72,8 @@ def _entry(grid: ModuleType, study: ModuleType | None) -> Entry:
     if not isinstance(suite, Suite):
         raise SuiteError(f"{grid.__name__} defines no SUITE; write SUITE = Suite(name=…, question=…, grid=…)")
     if study is None:
-        return Entry(suite, Study(suite=suite.name))
+        return Entry(suite, Study(suite=suite.name, question=suite.question))
     declared = getattr(study, "STUDY", None)
     if not isinstance(declared, Study) or declared.suite != suite.name:
         raise SuiteError(f"{study.__name__} defines no STUDY of the suite {suite.name!r}; write STUDY = Study(suite=…)")
-    return Entry(suite, declared)
+    return Entry(suite, replace(declared, question=suite.question))

@@ -9,12 +9,14 @@ from pathlib import Path
 import pytest
 from PIL import Image
 from synthetic_records import absent, quick_suite
+from synthetic_sharing import crossover_suite
 
 from analysis.figures import draw_all, drawings
 from analysis.plots import overview, throughput
 from analysis.report import render_page, write_all
 from analysis.summary import NoRecordsError
 from results.record import Record, Status
+from suites.catalogue import suite_of
 from suites.reports import summary_of
 
 LEFT_OF_SPEED_UPS = 0.83  # of the axis; behind it they are written
@@ -170,7 +172,24 @@ def test_no_dot_of_a_repeat_lies_under_a_speed_up(records: list[Record]) -> None
     far = 1.5 * max(cell.samples_per_s.high for cell in one.cells)
     stretched = replace(one, cells=(replace(first, repeat_samples_per_s=(far,)), *others))
     figure = throughput(stretched, {cell.label: "black" for cell in one.cells})
+    assert figure is not None
     assert figure.axes[0].transLimits.transform((far, 0))[0] < LEFT_OF_SPEED_UPS
+
+
+def test_one_system_with_nothing_beside_it_has_no_bar(records: list[Record]) -> None:
+    one = next(one for one in summary_of(records).settings if one.ideal is not None)
+    ideal, system = one.ideal, one.competitors[0]
+    assert ideal is not None
+    palette = {system.label: "black"}
+    assert throughput(replace(one, cells=(ideal, system)), palette) is not None
+    assert throughput(replace(one, cells=(system,)), palette) is None
+
+
+def test_the_heading_is_the_suites_own_question(records: list[Record]) -> None:
+    page = render_page(summary_of(records), [])
+    assert f"<h1>{suite_of('quick').question}</h1>" in page
+    two = render_page(summary_of([*records, *crossover_suite()[:1]]), [])
+    assert "<h1>Which communication optimisation pays here?</h1>" in two
 
 
 def test_every_figure_of_a_page_is_png_and_names_its_records(written: tuple[list[Path], Path]) -> None:

@@ -17,6 +17,7 @@ from analysis.report import inline_svg, render_page
 from analysis.rows import Summary
 from analysis.tables import render, rows_as_json
 from results.record import read_records
+from suites.catalogue import suite_of
 from suites.reports import summary_of
 
 REFERENCE = Path(__file__).resolve().parents[2] / "results" / "reference"
@@ -78,7 +79,7 @@ def test_the_page_holds_claims_first_and_every_number_of_the_sweeps(summary: Sum
     assert page.count('class="outcome ') == len(summary.claims)
     for heading in ("Jain index", "Device busy", "Hand-over p99", "Peak memory of a host", "Of the predicted gain"):
         assert heading in page
-    assert "Does sharing in turns reach what the theory allows?" in page
+    assert f"<h1>{suite_of('crossover').question}</h1>" in page
     assert not re.search(r"\bNone\b|\bnan\b", re.sub(r"<style>.*?</style>", "", page, flags=re.DOTALL))
 
 
