@@ -9,7 +9,7 @@ from pathlib import Path
 
 from analysis.codes.figures import compression_drawings
 from analysis.collectives.figures import collective_drawings
-from analysis.packets.figures import packet_drawings
+from analysis.flows.figures import flow_drawings
 from analysis.pipelines.figures import pipeline_drawings
 from analysis.rows import Drawing, PairRow, SettingRow, Summary
 from analysis.sharing.figures import sharing_drawings
@@ -77,7 +77,7 @@ def drawings(summary: Summary) -> Iterator[Drawing]:
         yield from compression_drawings(summary.compression)
         yield from target_drawings(summary.targets)
         yield from collective_drawings(summary.collectives)
-        yield from packet_drawings(summary.packets)
+        yield from flow_drawings(summary.flows)
         yield from sharing_drawings(summary)
         yield from pipeline_drawings(summary)
         for place, pair in enumerate(summary.pairs):

@@ -11,8 +11,8 @@ from analysis.cells import LOCAL, MEASURED, VIRTUAL, SettingKey
 from analysis.claims import ClaimRow
 from analysis.codes.rows import CompressionStudy
 from analysis.collectives.rows import CollectiveRow
+from analysis.flows.rows import FlowRow
 from analysis.naming import Method
-from analysis.packets.rows import PacketRow
 from analysis.pipelines.timelines import TimelineRow
 from analysis.sharing.rows import OptimiserRow, PaperCase, SweepRow
 from analysis.sharing.rows import PairRow as PairRow
@@ -201,7 +201,7 @@ class ProvenanceRow:
 class Summary:
     """Everything the records say. `questions` are the suites' own, `pairs` the sets of sharing jobs that lie on no
     sweep, `studies` step times by method, workers and link, `errors` how far predictions lie from them, `adapted` what
-    strategies chose meanwhile, `packets` experiments of flows without jobs, `timelines` passes of pipelines that share
+    strategies chose meanwhile, `flows` experiments without jobs, `timelines` passes of pipelines that share
     devices."""
 
     suites: tuple[str, ...]
@@ -218,7 +218,7 @@ class Summary:
     errors: tuple[ErrorRow, ...] = ()
     targets: tuple[TargetStudy, ...] = ()
     adapted: tuple[AdaptedRow, ...] = ()
-    packets: tuple[PacketRow, ...] = ()
+    flows: tuple[FlowRow, ...] = ()
     compression: CompressionStudy = field(default_factory=CompressionStudy)
     collectives: tuple[CollectiveRow, ...] = ()
     timelines: tuple[TimelineRow, ...] = ()

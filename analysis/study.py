@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from analysis.claims import ClaimRow
 from analysis.codes.rows import CompressionStudy
 from analysis.collectives.rows import CollectiveRow
-from analysis.packets.rows import PacketRow
+from analysis.flows.rows import FlowRow
 from analysis.pipelines.rows import PipelineRow
 from analysis.pipelines.splits import SplitRow
 from analysis.sharing.rows import OptimiserRow, PairRow, SweepRow
@@ -27,7 +27,7 @@ class Evidence:
     `pairs` are jobs that share devices, those on sweeps too; `sweeps` their curves; `optimised` the same jobs under
     several strategies; `steps` methods by place with their predictions' `errors`; `targets` times to a target;
     `compression` bits, and the links on which codes pay; `pipelines` jobs in stages; `splits` jobs in parts of
-    operators; `packets` flows in the packet engine; `collectives` libraries by operation.
+    operators; `flows` experiments without jobs; `collectives` libraries by operation.
     """
 
     suites: frozenset[str]
@@ -40,7 +40,7 @@ class Evidence:
     compression: CompressionStudy = field(default_factory=CompressionStudy)
     pipelines: tuple[PipelineRow, ...] = ()
     collectives: tuple[CollectiveRow, ...] = ()
-    packets: tuple[PacketRow, ...] = ()
+    flows: tuple[FlowRow, ...] = ()
     splits: tuple[SplitRow, ...] = ()
 
 

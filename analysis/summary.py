@@ -10,7 +10,7 @@ from analysis.claims import ClaimRow
 from analysis.codes.findings import compression_study
 from analysis.collectives.rows import collective_rows
 from analysis.corrections import corrected
-from analysis.packets.rows import packet_rows
+from analysis.flows.rows import flow_rows
 from analysis.pipelines.rows import pipeline_rows
 from analysis.pipelines.splits import split_rows
 from analysis.pipelines.timelines import timeline_rows
@@ -70,7 +70,7 @@ def summarise(records: Iterable[Record], *, studies: Sequence[Study] = (), basel
         compression=evidence.compression,
         collectives=evidence.collectives,
         adapted=adapted_rows(ran),
-        packets=evidence.packets,
+        flows=evidence.flows,
         timelines=timeline_rows(groups),
         outcomes=outcomes(groups),
         provenance=provenance(given),
@@ -98,7 +98,7 @@ def evidence_of(records: Sequence[Record], groups: Sequence[Sequence[Record]], s
         compression=compression_study(cells(records), targets, suites_with(studies, lambda study: study.codes)),
         pipelines=pipeline_rows(groups),
         collectives=collective_rows(groups),
-        packets=packet_rows(groups),
+        flows=flow_rows(groups),
         splits=split_rows(groups),
     )
 

@@ -84,7 +84,7 @@ class Bench:
     def _run(self, trial: Trial, on_event: OnEvent) -> Record:
         background = Background(self._environment)
         if trial.traffic is not None:
-            from harness.simulated.packets import traffic_record  # numba comes with it
+            from harness.simulated.flows import traffic_record  # numba comes with it
 
             return traffic_record(trial, self._environment)
         # A missing library skips the trial before anything is measured for it.

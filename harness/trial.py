@@ -11,7 +11,7 @@ from baselines.parallelism.plans import Machine
 from baselines.strategy import Strategy, parse_strategy
 from crossover import ReleasePoint, Sharing
 from fabric.api import FabricKind, FabricSpec
-from fabric.simulated.packet_traffic import PacketTraffic
+from fabric.simulated.flow_traffic import FluidTraffic, PacketTraffic
 from harness.asynchrony.cluster import OnLoss, VirtualCluster
 from harness.parallel.placement import Pipelining
 from harness.precision import Precision
@@ -125,8 +125,8 @@ class Trial:
     others as processes, where `on_loss` says what becomes of the rest when a worker's ends. All jobs of such a trial
     have their workers on the same hosts and their servers on the last ones; `bsp` is the synchronous one. With
     `finds_phases` each pipelined job's `start_phase` is the one at which the virtual clock finds that they take least
-    together. A trial of `traffic` has no jobs: flows of the network's transport go through the packet engine
-    (`harness.simulated.packets`); nor has one of a `collective`, which ranks of its library time
+    together. A trial of `traffic` has no jobs: flows go through a simulated network as packets or as fluids
+    (`harness.simulated.flows`); nor has one of a `collective`, which ranks of its library time
     (`harness.collectives`).
     """
 
@@ -153,7 +153,7 @@ class Trial:
     ranks_per_host: int = 1
     cluster: VirtualCluster | None = None
     on_loss: OnLoss = OnLoss.STOP
-    traffic: PacketTraffic | None = None
+    traffic: PacketTraffic | FluidTraffic | None = None
     collective: TimedCollective | None = None
     finds_phases: bool = False
 
@@ -163,7 +163,7 @@ class Trial:
                 f"{self.cell}: {len(self.jobs) or 'no'} jobs; a trial has one or more, or traffic, or a collective"
             )
         if self.traffic is not None and self.fabric.kind is not FabricKind.SIMULATED:
-            raise TrialError(f"{self.cell}: traffic on the {self.fabric.kind} fabric; packets are simulated, use that")
+            raise TrialError(f"{self.cell}: traffic on the {self.fabric.kind} fabric; flows are simulated, use that")
         if self.num_steps < 1 or self.num_warmup < 1:
             raise TrialError(
                 f"{self.cell}: num_steps is {self.num_steps} and num_warmup {self.num_warmup}; both must be at least 1"

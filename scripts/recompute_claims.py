@@ -528,7 +528,7 @@ def distances(own: Operand) -> Figures:
     return [max(facts["distance"] for _, facts in pipelines(own))]
 
 
-# ---- figures of flows in the packet engine
+# ---- figures of flows without jobs
 
 
 def traffic(operand: Operand) -> dict[int, Json]:
@@ -551,6 +551,29 @@ def completion_s(run: Json) -> float:
     own = run["groups"][0]
     ends = [run["now_s"] if end is None else end for end in own["end_s"]]
     return statistics.fmean(end - start for start, end in zip(own["start_s"], ends, strict=True))
+
+
+def mean_slowdown(run: Json) -> float:
+    """Over all flows that have ended."""
+    return statistics.fmean(
+        (end - start) / alone
+        for own in run["groups"]
+        for start, end, alone in zip(own["start_s"], own["end_s"], own["alone_s"], strict=True)
+        if end is not None
+    )
+
+
+def groups_s(run: Json) -> float:
+    """Mean over groups from the first start to the last end."""
+    return statistics.fmean(max(own["end_s"]) - min(own["start_s"]) for own in run["groups"])
+
+
+def used_s(run: Json) -> float:
+    """Uses follow each other, each when its group is there."""
+    now_s = 0.0
+    for own in run["groups"]:
+        now_s = max([now_s, *own["end_s"]]) + own["use_s"]
+    return now_s
 
 
 def goodputs_bps(run: Json) -> list[float]:
@@ -611,6 +634,9 @@ SAMPLED: Mapping[str, Callable[..., Figures]] = {
     "final loss of 1 over that of 2": final_loss,
     "idle share of 1": idle,
     "mean completion of 1 over that of 2": flow_ratio(completion_s),
+    "mean completion over time alone of 1 over that of 2": flow_ratio(mean_slowdown),
+    "mean time of the groups of 1 over that of 2": flow_ratio(groups_s),
+    "end of the last use of 1 over that of 2": flow_ratio(used_s),
     "goodput of 1 over that of 2": flow_ratio(lambda run: sum(goodputs_bps(run))),
     "goodput of 1 over its line rate": line_share,
     "least over mean goodput of the flows of 1": lambda own: [

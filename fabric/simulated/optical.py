@@ -8,130 +8,138 @@ circuits carry what they join until the next epoch; everything else takes the pa
 - c-Through (Wang et al., SIGCOMM 2010): demand is what waits in hosts' socket buffers, a circuit joins two racks both
   ways, the matching is Edmonds'. Setting takes milliseconds, a matching holds for about 100 ms. End hosts demultiplex.
 
-Differs from the papers: fluids; demands are known without delay; each rack has `num_circuits` transceivers in Helios
-and one in c-Through. The packet network is one rate into and out of each rack, shared max-min fairly.
+Differs from the papers: fluids; demands are known without delay; each rack has `num_per_rack` transceivers in Helios
+and one in c-Through. The packet network is any topology whose hosts are the racks, shared max-min fairly.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 
 import networkx as nx
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 
-from fabric.simulated.graph import Floats, Ints, NetworkError, PathSet
-from fabric.simulated.scheduling.fluid import max_min_rates
+from fabric.simulated.flow_traffic import Circuits, Hybrid
+from fabric.simulated.graph import Bools, Floats, Ints, NetworkError, NetworkGraph, PathSet
+from fabric.simulated.routing import route
+from fabric.simulated.scheduling.fluid import BITS, max_min_rates
 
-BITS = 8.0
 DONE_BITS = 1.0
-
-
-class HybridKind(StrEnum):
-    """Whose matching is used."""
-
-    HELIOS = "helios"
-    C_THROUGH = "c-through"
-
-
-@dataclass(frozen=True, slots=True)
-class OpticalHybrid:
-    """`packet_gbit` into and out of each rack, `circuit_gbit` per circuit; epochs begin with `setting_ms` dark."""
-
-    kind: HybridKind
-    num_racks: int = 8
-    packet_gbit: float = 1.0
-    circuit_gbit: float = 10.0
-    setting_ms: float = 27.0
-    epoch_ms: float = 127.0
-    num_circuits: int = 1
-
-    def __post_init__(self) -> None:
-        if self.num_racks < 2 or min(self.packet_gbit, self.circuit_gbit) <= 0.0:
-            raise NetworkError(f"{self.num_racks} racks at these rates exchange nothing; use 2 racks and rates above 0")
-        if not 0.0 <= self.setting_ms < self.epoch_ms:
-            raise NetworkError(
-                f"an epoch of {self.epoch_ms} ms that begins with {self.setting_ms} ms of darkness carries nothing; "
-                "use a longer epoch"
-            )
-        if self.num_circuits < 1 or (self.kind is HybridKind.C_THROUGH and self.num_circuits != 1):
-            raise NetworkError(f"{self.kind} with {self.num_circuits} circuits per rack is not made; use 1")
-
-    def matching(self, demand: Floats) -> list[tuple[int, int]]:
-        """Directed circuits (from rack, to rack) for a demand [racks, racks]; only where there is any."""
-        if self.kind is HybridKind.C_THROUGH:
-            return _edmonds(demand)
-        left, circuits = demand.copy(), []
-        for _ in range(self.num_circuits):
-            rows, columns = linear_sum_assignment(left, maximize=True)
-            circuits += [(int(a), int(b)) for a, b in zip(rows, columns, strict=True) if left[a, b] > 0.0]
-            carried = self.circuit_gbit * 1e9 * (self.epoch_ms - self.setting_ms) / 1e3
-            left[rows, columns] = np.maximum(left[rows, columns] - carried, 0.0)
-        return circuits
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HybridResult:
-    """When all was delivered, and how many bytes went over circuits and packets."""
+    """When each flow had ended [flows], and how many bytes went over circuits and over packets."""
 
-    end_s: float
+    end_s: Floats
     circuit_bytes: float
     packet_bytes: float
     num_epochs: int
 
 
-def run_hybrid(network: OpticalHybrid, demand_bytes: Floats) -> HybridResult:
-    """Deliver a demand [racks, racks] in bytes; the diagonal must be empty."""
-    racks = network.num_racks
-    if demand_bytes.shape != (racks, racks) or np.diag(demand_bytes).any() or (demand_bytes < 0).any():
-        raise NetworkError(f"a demand between {racks} racks is [{racks}, {racks}], not below 0, with an empty diagonal")
-    left, now = demand_bytes * BITS, 0.0
-    by_circuit = by_packet = 0.0
-    epochs = 0
-    while left.max() > DONE_BITS:
-        epochs += 1
-        circuits = network.matching(left)
-        optical = np.zeros((racks, racks))
-        for source, destination in circuits:
-            optical[source, destination] += network.circuit_gbit * 1e9
-        for length_s, rates in ((network.setting_ms, optical * 0.0), (network.epoch_ms - network.setting_ms, optical)):
-            taken_s, circuit, packet = _drain(network, left, rates, length_s / 1e3)
-            now, by_circuit, by_packet = now + taken_s, by_circuit + circuit, by_packet + packet
-    assert np.isclose(by_circuit + by_packet, (demand_bytes * BITS).sum(), rtol=1e-6), "the hybrid lost bits"
-    return HybridResult(now, by_circuit / BITS, by_packet / BITS, epochs)
-
-
-def _drain(network: OpticalHybrid, left: Floats, optical: Floats, length_s: float) -> tuple[float, float, float]:
-    """Serve for up to `length_s`; `left` is changed. Return the time taken, and bits by circuit and by packet."""
-    passed, by_circuit, by_packet = 0.0, 0.0, 0.0
-    while passed < length_s and left.max() > DONE_BITS:
-        waiting = left > DONE_BITS
-        circuit = np.where(waiting, optical, 0.0)
-        packet = _packet_rates(network, waiting & (optical == 0.0))
-        rates = circuit + packet
-        served = rates > 0.0
-        step = (
-            min(length_s - passed, float((left[served] / rates[served]).min())) if served.any() else length_s - passed
+def check_circuits(circuits: Circuits, pairs: Sequence[tuple[int, int]], starts_s: Sequence[float]) -> None:
+    """Whether such circuits carry anything, and these flows. Raises: NetworkError with value and remedy."""
+    if circuits.gbit <= 0.0:
+        raise NetworkError(f"circuits of {circuits.gbit} Gbit/s exchange nothing; use a rate above 0")
+    if not 0.0 <= circuits.setting_ms < circuits.epoch_ms:
+        raise NetworkError(
+            f"an epoch of {circuits.epoch_ms} ms that begins with {circuits.setting_ms} ms of darkness carries "
+            "nothing; use a longer epoch"
         )
-        moved = np.minimum(rates * step, left)
-        moved = np.where(left - moved <= DONE_BITS, left, moved)  # what rounding leaves goes along
-        by_circuit += float(moved[circuit > 0.0].sum())
-        by_packet += float(moved[circuit == 0.0].sum())
-        left -= moved
-        passed += step
-    return passed, by_circuit, by_packet
+    if circuits.num_per_rack < 1 or (circuits.hybrid is Hybrid.C_THROUGH and circuits.num_per_rack != 1):
+        raise NetworkError(f"{circuits.hybrid} with {circuits.num_per_rack} circuits per rack is not made; use 1")
+    if len(set(pairs)) < len(pairs):
+        raise NetworkError("two flows join the same racks; circuits serve pairs of racks, so make them one flow")
+    if any(starts_s):
+        raise NetworkError(f"a flow starts at {max(starts_s)} s; beside circuits all start at 0, without jitter")
 
 
-def _packet_rates(network: OpticalHybrid, waiting: Floats) -> Floats:
-    """Max-min rates over an uplink and a downlink per rack; pairs on a circuit leave them to others."""
-    rates = np.zeros_like(waiting, np.float64)
-    rows, columns = np.nonzero(waiting)
-    if len(rows):
-        links: Ints = np.stack([rows, network.num_racks + columns], axis=1).reshape(-1)
-        paths = PathSet(np.arange(len(rows) + 1) * 2, links)
-        rates[rows, columns] = max_min_rates(paths, np.full(2 * network.num_racks, network.packet_gbit * 1e9))
-    return rates
+def matching(circuits: Circuits, demand: Floats) -> list[tuple[int, int]]:
+    """Directed circuits (from rack, to rack) for a demand [racks, racks] in bits; only where there is any."""
+    if circuits.hybrid is Hybrid.C_THROUGH:
+        return _edmonds(demand)
+    left, joined = demand.copy(), []
+    for _ in range(circuits.num_per_rack):
+        rows, columns = linear_sum_assignment(left, maximize=True)
+        joined += [(int(a), int(b)) for a, b in zip(rows, columns, strict=True) if left[a, b] > 0.0]
+        carried = circuits.gbit * 1e9 * (circuits.epoch_ms - circuits.setting_ms) / 1e3
+        left[rows, columns] = np.maximum(left[rows, columns] - carried, 0.0)
+    return joined
+
+
+def run_hybrid(
+    graph: NetworkGraph, circuits: Circuits, pairs: Sequence[tuple[int, int]], sizes: Floats
+) -> HybridResult:
+    """Deliver `sizes` [flows] bytes between pairs of racks, the hosts of `graph`, all from 0 s on.
+
+    Raises: NetworkError for circuits or flows that cannot be.
+    """
+    check_circuits(circuits, pairs, ())
+    running = _Delivery(graph, pairs, sizes * BITS)
+    epochs = 0
+    while running.waiting.any():
+        epochs += 1
+        joined = set(matching(circuits, running.demand()))
+        lit: Floats = np.array([circuits.gbit * 1e9 * (pair in joined) for pair in pairs])
+        running.serve(lit * 0.0, circuits.setting_ms / 1e3)
+        running.serve(lit, (circuits.epoch_ms - circuits.setting_ms) / 1e3)
+    delivered = running.by_circuit + running.by_packet
+    assert np.isclose(delivered, (sizes * BITS).sum(), rtol=1e-6), "the hybrid lost bits"
+    return HybridResult(running.end_s, running.by_circuit / BITS, running.by_packet / BITS, epochs)
+
+
+class _Delivery:
+    """What is left of each flow, bits, and where it went."""
+
+    def __init__(self, graph: NetworkGraph, pairs: Sequence[tuple[int, int]], bits: Floats) -> None:
+        self._graph, self._pairs = graph, pairs
+        sources, destinations = zip(*pairs, strict=True)
+        paths = route(graph, sources, destinations)
+        self._paths = [paths[flow].tolist() for flow in range(len(pairs))]
+        self._left, self._now = bits.copy(), 0.0
+        self.end_s: Floats = np.zeros(len(pairs))
+        self.by_circuit = self.by_packet = 0.0
+
+    @property
+    def waiting(self) -> Bools:
+        """Which flows have not ended."""
+        return self._left > DONE_BITS
+
+    def demand(self) -> Floats:
+        """Bits left [racks, racks]."""
+        racks = self._graph.num_hosts
+        found = np.zeros((racks, racks))
+        for (source, destination), left in zip(self._pairs, self._left, strict=True):
+            found[source, destination] = left
+        return found
+
+    def serve(self, lit_bps: Floats, length_s: float) -> None:
+        """Serve for up to `length_s`: flows whose pair is lit by its circuit, the others by packets."""
+        passed = 0.0
+        while passed < length_s and (waiting := self.waiting).any():
+            circuit = np.where(waiting, lit_bps, 0.0)
+            rates = circuit + self._packet_rates(np.flatnonzero(waiting & (lit_bps == 0.0)))
+            step = length_s - passed
+            if (served := rates > 0.0).any():
+                step = min(step, float((self._left[served] / rates[served]).min()))
+            moved = np.minimum(rates * step, self._left)
+            moved = np.where(self._left - moved <= DONE_BITS, self._left, moved)  # what rounding leaves goes along
+            self.by_circuit += float(moved[circuit > 0.0].sum())
+            self.by_packet += float(moved[circuit == 0.0].sum())
+            self._left -= moved
+            passed += step
+            self.end_s[waiting] = self._now + passed  # of those that go on, once more later
+        self._now += passed
+
+    def _packet_rates(self, flows: Ints) -> Floats:
+        """Max-min rates of those that have no circuit; pairs on one leave the packet network to others."""
+        rates = np.zeros(len(self._pairs))
+        if len(flows):
+            own = PathSet.of([self._paths[flow] for flow in flows.tolist()])
+            rates[flows] = max_min_rates(own, self._graph.link_rate_bps)
+        return rates
 
 
 def _edmonds(demand: Floats) -> list[tuple[int, int]]:

@@ -64,7 +64,7 @@ def _check_network(trial: Trial, network: NetworkSpec) -> None:
 
 def _check_traffic(trial: Trial) -> None:
     """Whether all its flows can be. Raises: NetworkError."""
-    from fabric.simulated.packet_flows import check_traffic  # numba comes with it
+    from fabric.simulated.drawn_flows import check_traffic  # numba comes with it
 
     assert trial.traffic is not None
     assert trial.fabric.network is not None

@@ -2,7 +2,7 @@
 
     python -m suites.networks.figures --out figures
 
-Queues, pauses, completion times and incast are in the suite's report, from its records (`analysis/packets`).
+Queues, pauses, completion times and incast are in the suite's report, from its records (`analysis/flows`).
 """
 
 from __future__ import annotations

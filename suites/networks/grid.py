@@ -1,5 +1,5 @@
 """The suite `networks`: steps of four networks on every topology, transports, placements, failures, jobs that meet;
-and the papers' own experiments with flows alone, in the packet engine.
+and the papers' own experiments with flows alone, in the packet engine and as fluids.
 
 Steps run on the virtual clock over simulated flows, so one repeat says all. Flows without jobs draw their starts and
 sizes by a seed, and repeat for a spread. Whatever else the machine does changes nothing. Profiles are of a V100;
@@ -17,6 +17,7 @@ from models.workload import Device, WorkloadSpec
 from suites.api import Options, Suite, interleave
 from suites.networks.packets import NAME, packet_cells
 from suites.networks.places import FAMILIES, SIZES
+from suites.networks.schedules import mixed_loads, schedule_cells
 
 STRATEGY = "fixed-buckets"
 MODELS = (("resnet50", 32), ("vgg16", 32), ("bert_large", 8), ("gpt2", 8))  # samples per worker and step
@@ -127,9 +128,10 @@ def shared() -> Iterator[Trial]:
 def grid(options: Options) -> Sequence[Trial]:
     """Every question; one of each kind for a first look."""
     if options.smoke:
-        return [*topologies(SIZES[:1]), *list(shared())[:5], *packet_cells()[:2]]
+        return [*topologies(SIZES[:1]), *list(shared())[:5], *packet_cells()[:2], *schedule_cells()[:4]]
     jobs = [*topologies(), *placements(), *transports(), *failures(), *exchanges(), *published(), *shared()]
-    return [*jobs, *interleave(packet_cells(), options.num_repeats())]
+    drawn = [*packet_cells(), *mixed_loads()]
+    return [*jobs, *schedule_cells(), *interleave(drawn, options.num_repeats())]
 
 
 SUITE = Suite(

@@ -5,29 +5,15 @@ Their networks are scaled down here, so levels are orders and wide bands of rati
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
-from analysis.claims import CellValue, ClaimRow, Formula, Level, judge
-from analysis.packets import rows as measured
-from analysis.packets.rows import Figure, PacketRow
-from suites.networks.packets import LIMIT_FLOWS, NAME
-
-FIGURES: dict[Formula, Figure] = {
-    Formula.COMPLETION: measured.completion_s,
-    Formula.GOODPUT: measured.goodput_bps,
-    Formula.LEAST_SHARE: measured.least_share,
-    Formula.QUEUE: measured.mean_queue_bytes,
-    Formula.QUEUE_OVER_MARK: measured.queue_over_mark,
-    Formula.HIGHEST_QUEUE: measured.highest_over_limit,
-    Formula.ROUND_TRIP: measured.round_trip_s,
-    Formula.CIRCLE: measured.waits_in_circle,
-}
-Rows = dict[tuple[str, str], PacketRow]
+from analysis.claims import ClaimRow, Formula
+from suites.networks.flow_levels import Rows, alone, beside
+from suites.networks.packets import LIMIT_FLOWS
 
 
-def packet_claims(found: Sequence[PacketRow]) -> Iterator[ClaimRow]:
+def packet_claims(rows: Rows) -> Iterator[ClaimRow]:
     """Every claim on transports with its verdict."""
-    rows = {(row.group, row.label): row for row in found if row.suite == NAME}
     yield from _of_sharing(rows)
     yield from _of_queues(rows)
     yield from _of_completions(rows)
@@ -37,36 +23,36 @@ def packet_claims(found: Sequence[PacketRow]) -> Iterator[ClaimRow]:
 
 def _of_sharing(rows: Rows) -> Iterator[ClaimRow]:
     share = "Least over mean goodput of four flows, one of them local"
-    yield _alone(
+    yield alone(
         rows, "DCQCN (SIGCOMM 2015, figure 8): flows behind different ports share a link within a third of C/4",
         share, Formula.LEAST_SHARE, ("packets-fair",), ("dcqcn",), low=0.65,
     )  # fmt: skip
-    yield _alone(
+    yield alone(
         rows, "DCQCN (SIGCOMM 2015, figure 3): PFC alone shares by port, and three flows behind one get 0.7 or less",
         share, Formula.LEAST_SHARE, ("packets-fair",), ("roce-v2",), high=0.7,
     )  # fmt: skip
 
 
 def _of_queues(rows: Rows) -> Iterator[ClaimRow]:
-    yield _beside(
+    yield beside(
         rows, "DCQCN (SIGCOMM 2015, section 6.3): about half of DCTCP's queue at 20 to 1 (77 over 163 KB)",
         "Mean queue over DCTCP's", Formula.QUEUE, (("packets-queue", "dcqcn", "dctcp"),), low=0.2, high=0.8,
     )  # fmt: skip
-    yield _beside(
+    yield beside(
         rows, "TIMELY (SIGCOMM 2015, section 6.2): PFC alone has about nine times its round trip (3 to 30 here)",
         "Mean round trip over TIMELY's", Formula.ROUND_TRIP, (("packets-round-trip", "roce-v2", "timely"),),
         low=3.0, high=30.0,
     )  # fmt: skip
-    yield _alone(
+    yield alone(
         rows, "DCTCP (SIGCOMM 2010, figure 1): the queue stays at the threshold (0.5 to 1.5 of it)",
         "Mean queue over the threshold", Formula.QUEUE_OVER_MARK, ("packets-buffer",), ("dctcp",), low=0.5, high=1.5,
     )  # fmt: skip
-    yield _beside(
+    yield beside(
         rows, "DCTCP (SIGCOMM 2010, figure 1): TCP fills the buffer, with 1.5 times its queue or more",
         "Mean queue over DCTCP's", Formula.QUEUE,
         (("packets-buffer", "reno", "dctcp"), ("packets-buffer", "cubic", "dctcp")), low=1.5,
     )  # fmt: skip
-    yield _alone(
+    yield alone(
         rows, "DCTCP (SIGCOMM 2010, section 3.3): N flows' queue peaks at K + N packets, within 15 %",
         "Highest queue over K + N packets", Formula.HIGHEST_QUEUE,
         [f"packets-limit-{count}" for count in LIMIT_FLOWS], ("dctcp",), low=0.85, high=1.15,
@@ -75,15 +61,15 @@ def _of_queues(rows: Rows) -> Iterator[ClaimRow]:
 
 def _of_completions(rows: Rows) -> Iterator[ClaimRow]:
     pair = (("packets-short-long", "hpcc", "dcqcn"),)
-    yield _beside(
+    yield beside(
         rows, "HPCC (SIGCOMM 2019, section 5.3): short flows under incast end sooner than with DCQCN, by 5 % or more",
         "Mean completion of short flows over DCQCN's", Formula.COMPLETION, pair, high=0.95,
     )  # fmt: skip
-    yield _beside(
+    yield beside(
         rows, "HPCC (SIGCOMM 2019, section 5.3): long flows get less than with DCQCN",
         "Goodput of long flows over DCQCN's", Formula.GOODPUT, pair, high=1.0,
     )  # fmt: skip
-    yield _beside(
+    yield beside(
         rows, "IRN (SIGCOMM 2018, section 4.2): RoCE with PFC takes 1.06 to 1.83 times as long as IRN without",
         "Mean completion over IRN's", Formula.COMPLETION, (("packets-mixed-70", "roce-v2", "irn"),),
         low=1.06, high=1.83,
@@ -92,15 +78,15 @@ def _of_completions(rows: Rows) -> Iterator[ClaimRow]:
 
 def _of_incast(rows: Rows) -> Iterator[ClaimRow]:
     deep = ("packets-incast-16", "packets-incast-32")
-    yield _alone(
+    yield alone(
         rows, "Vasudevan et al. (SIGCOMM 2009): with timeouts of 200 ms incast takes 90 % of the goodput",
         "Goodput over line rate", Formula.LINE_SHARE, deep, ("reno-200ms",), high=0.1,
     )  # fmt: skip
-    yield _alone(
+    yield alone(
         rows, "Vasudevan et al. (SIGCOMM 2009): timeouts of 200 µs keep more than half of it",
         "Goodput over line rate", Formula.LINE_SHARE, deep, ("reno-200us",), low=0.5,
     )  # fmt: skip
-    yield _alone(
+    yield alone(
         rows, "DCTCP (SIGCOMM 2010, figure 18): no collapse while a window of two packets per sender fits the port",
         "Goodput over line rate", Formula.LINE_SHARE, ("packets-incast-16",), ("dctcp-200ms",),
         low=0.5,
@@ -109,59 +95,16 @@ def _of_incast(rows: Rows) -> Iterator[ClaimRow]:
 
 def _of_pauses(rows: Rows) -> Iterator[ClaimRow]:
     waits = "Runs in which links wait in a circle"
-    yield _alone(
+    yield alone(
         rows, "A cyclic buffer dependency deadlocks lossless links (Hu et al., HotNets 2016)",
         waits, Formula.CIRCLE, ("packets-circle",), ("roce-v2", "infiniband"), low=1.0,
     )  # fmt: skip
-    yield _alone(
+    yield alone(
         rows, "IRN (SIGCOMM 2018): without PFC the same circle does not deadlock",
         waits, Formula.CIRCLE, ("packets-circle",), ("irn",), high=0.0,
     )  # fmt: skip
-    yield _beside(
+    yield beside(
         rows, "DCQCN (SIGCOMM 2015, figure 4): PFC halves the goodput of a victim that shares no congested link",
         "Goodput of the victim over that without PFC", Formula.GOODPUT, (("packets-victim", "roce-v2", "irn"),),
         high=0.5,
     )  # fmt: skip
-
-
-def _alone(
-    rows: Rows,
-    claim: str,
-    quantity: str,
-    formula: Formula,
-    groups: Sequence[str],
-    labels: Sequence[str],
-    *,
-    low: float | None = None,
-    high: float | None = None,
-) -> ClaimRow:
-    """A figure of each of these cells."""
-    level = Level(claim=claim, quantity=quantity, formula=formula, low=low, high=high)
-    own = [rows[group, label] for group in groups for label in labels if (group, label) in rows]
-    return judge(level, [CellValue(row.cell, row.value(_figure(row, formula)), (row.ids,)) for row in own])
-
-
-def _figure(row: PacketRow, formula: Formula) -> Figure:
-    if formula is Formula.LINE_SHARE:
-        return lambda run: measured.goodput_bps(run) / row.line_bps
-    return FIGURES[formula]
-
-
-def _beside(
-    rows: Rows,
-    claim: str,
-    quantity: str,
-    formula: Formula,
-    cells: Sequence[tuple[str, str, str]],
-    *,
-    low: float | None = None,
-    high: float | None = None,
-) -> ClaimRow:
-    """A figure of the first label over that of the second, by group."""
-    level = Level(claim=claim, quantity=quantity, formula=formula, low=low, high=high, unit="×")
-    found = []
-    for group, label, other in cells:
-        own, base = rows.get((group, label)), rows.get((group, other))
-        if own is not None and base is not None:
-            found.append(CellValue(own.cell, own.over(base, FIGURES[formula]), (own.ids, base.ids)))
-    return judge(level, found)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fabric.api import FabricKind, FabricSpec, NetworkSpec
-from fabric.simulated.packet_traffic import FlowGroup, MixedLoad, PacketTraffic
+from fabric.simulated.flow_traffic import FlowGroup, MixedLoad, PacketTraffic
 from fabric.simulated.switches import FlowControl, Marking, SwitchSettings
 from harness.trial import Trial
 

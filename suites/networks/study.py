@@ -18,6 +18,7 @@ from analysis.study import Evidence, Study
 from suites.networks.packet_claims import packet_claims
 from suites.networks.packets import NAME
 from suites.networks.places import FAMILIES, SIZES
+from suites.networks.schedule_claims import schedule_claims
 
 Steps = dict[tuple[str, int, str], StepRow]  # by workload, ranks, and network with transport and placement
 ONCE = 1  # the virtual clock repeats exactly
@@ -117,7 +118,9 @@ def claims(evidence: Evidence) -> Iterable[ClaimRow]:
     for own in (*_of_places(steps), *_of_traffic(steps), *_published(evidence), *_of_sharing(evidence.pairs)):
         level = Level(claim=own.claim, quantity=own.quantity, low=own.low, high=own.high, formula=own.formula, unit="×")
         yield judge(level, list(own.measured))
-    yield from packet_claims(evidence.packets)
+    flows = {(row.group, row.label): row for row in evidence.flows if row.suite == NAME}
+    yield from packet_claims(flows)
+    yield from schedule_claims(flows)
 
 
 def _of_places(steps: Steps) -> Iterator[Question]:

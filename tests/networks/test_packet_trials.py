@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from analysis.claims import Outcome
-from analysis.packets import rows as measured
-from analysis.packets.figures import packet_drawings
-from analysis.packets.rows import packet_rows
+from analysis.flows import rows as measured
+from analysis.flows.figures import flow_drawings
+from analysis.flows.rows import FlowRow, flow_rows
 from analysis.summary import summarise
 from fabric.api import FabricKind, FabricSpec, NetworkSpec
+from fabric.simulated.flow_traffic import FlowGroup, MixedLoad, PacketTraffic
 from fabric.simulated.graph import NetworkError
-from fabric.simulated.packet_traffic import FlowGroup, MixedLoad, PacketTraffic
 from harness.checks.trial import check
-from harness.simulated.packets import run_traffic, traffic_record
+from harness.simulated.flows import run_traffic, traffic_record
 from harness.trial import Trial, TrialError
 from results.codec import from_jsonable, to_jsonable
 from results.record import Environment, Record, Status
 from results.traffic import GroupFacts, TrafficFacts
 from scripts import recompute_claims as again
+from suites.networks.flow_levels import Rows
 from suites.networks.packet_claims import packet_claims
 from suites.networks.packets import packet_cell, packet_cells, senders, star
 from suites.networks.study import STUDY
@@ -94,7 +95,7 @@ def test_bad_traffic_names_the_value_and_the_remedy(trial: Trial, error: type[Va
 
 
 def test_traffic_goes_nowhere_but_on_a_simulated_network() -> None:
-    with pytest.raises(TrialError, match="packets are simulated"):
+    with pytest.raises(TrialError, match="flows are simulated"):
         replace(asked(), fabric=FabricSpec(kind=FabricKind.EMULATED))
     with pytest.raises(TrialError, match="no jobs; a trial has one or more"):
         replace(asked(), traffic=None)
@@ -103,6 +104,11 @@ def test_traffic_goes_nowhere_but_on_a_simulated_network() -> None:
 def test_every_cell_of_the_suite_can_run() -> None:
     for trial in packet_cells():
         check(trial)
+
+
+def by_label(found: Sequence[FlowRow]) -> Rows:
+    """As claims look for them."""
+    return {(row.group, row.label): row for row in found}
 
 
 def run_of(
@@ -162,7 +168,7 @@ def test_claims_are_judged_from_records_and_the_script_finds_the_same_figures() 
         for repeat in range(6)
     ]
     page = summarise(records, studies=[replace(STUDY, suite="networks")])
-    judged = list(packet_claims(page.packets))
+    judged = list(packet_claims(by_label(page.flows)))
     assert {row.outcome for row in judged} <= {Outcome.MET, Outcome.MISSED, Outcome.UNDECIDED}
     by_id = {record.id: to_jsonable(record) for record in records}
     for row in judged:
@@ -173,7 +179,7 @@ def test_claims_are_judged_from_records_and_the_script_finds_the_same_figures() 
 
 
 def test_without_records_claims_on_transports_are_not_measured() -> None:
-    assert {row.outcome for row in packet_claims(())} == {Outcome.NOT_MEASURED}
+    assert {row.outcome for row in packet_claims({})} == {Outcome.NOT_MEASURED}
 
 
 def test_records_become_the_figures_that_they_can_fill() -> None:
@@ -185,8 +191,10 @@ def test_records_become_the_figures_that_they_can_fill() -> None:
         for kind, traffic in (("senders", PacketTraffic(groups=(senders(count, 1e4),))), ("flows", sampled)):
             trial = packet_cell(f"packets-{kind}-{count}", "dctcp", star(4), "dctcp", traffic, axis=kind, at=count)
             records.append(recorded(trial))
-    drawn = {drawing.name for drawing in packet_drawings(packet_rows([[record] for record in records]))}
-    assert drawn == {"packets-test", "packets-mixed", "packets-goodput-by-senders", "packets-queue-by-flows"}
+    drawn = {drawing.name for drawing in flow_drawings(flow_rows([[record] for record in records]))}
+    assert drawn == {
+        "flows-packets-test", "flows-packets-mixed", "flows-goodput-by-senders", "flows-queue-by-flows"
+    }  # fmt: skip
 
 
 def test_a_network_with_failed_cables_carries_flows_too() -> None:

@@ -1,4 +1,4 @@
-"""Fair sharing: one rank for all, which is what ECMP with ideal congestion control gives."""
+"""Fair sharing: one rank for all, which is what ideal congestion control gives."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fabric.simulated.scheduling.fluid import Decision, UnderWay
 class FairSharing:
     """Everybody has the same rank."""
 
-    name: ClassVar[str] = "ecmp"
+    name: ClassVar[str] = "fair"
 
     def decide(self, under_way: UnderWay) -> Decision:
         """Rank 0 for everybody."""

@@ -46,6 +46,7 @@ class UnderWay:
     flows: Ints  # indices into all flows
     left_bits: Floats
     sent_bits: Floats
+    began_s: Floats  # when the flow's coflow did
     coflow: Ints
     priority: Ints
     paths: PathSet
@@ -75,31 +76,22 @@ class FlowPolicy(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class ScheduleResult:
-    """Ends of flows [flows]."""
-
-    end_s: Floats
-
-    def coflow_s(self, flows: Sequence[ScheduledFlow]) -> dict[int, float]:
-        """How long each coflow took, from its first start to its last end."""
-        found: dict[int, tuple[float, float]] = {}
-        for flow, end_s in zip(flows, self.end_s.tolist(), strict=True):
-            start_s, last_s = found.get(flow.coflow, (float("inf"), 0.0))
-            found[flow.coflow] = min(start_s, flow.start_s), max(last_s, end_s)
-        return {coflow: last_s - start_s for coflow, (start_s, last_s) in found.items()}
-
-
 def schedule_flows(
     graph: NetworkGraph, flows: Sequence[ScheduledFlow], policy: FlowPolicy, *, choices: Ints | None = None
-) -> ScheduleResult:
-    """Run all flows to their end under `policy`. NetworkError for flows that cannot be."""
+) -> Floats:
+    """Run all flows to their end under `policy`, and return when they ended, s [flows].
+
+    NetworkError for flows that cannot be.
+    """
     if any(flow.num_bytes <= 0.0 or flow.start_s < 0.0 for flow in flows):
         raise NetworkError("a flow of no bytes, or from before 0 s, cannot be scheduled; leave it out")
     paths = route(graph, [flow.source for flow in flows], [flow.destination for flow in flows], choices)
     size = np.array([flow.num_bytes * BITS for flow in flows])
     starts = np.array([flow.start_s for flow in flows])
     coflow, priority = np.array([flow.coflow for flow in flows]), np.array([flow.priority for flow in flows])
+    _, members = np.unique(coflow, return_inverse=True)
+    firsts = np.full(members.max(initial=-1) + 1, np.inf)
+    np.minimum.at(firsts, members, starts)
     moved, ends, capacity = np.zeros(len(flows)), np.full(len(flows), np.nan), graph.link_rate_bps
     now = float(starts.min(initial=0.0))
     while np.isnan(ends).any():
@@ -110,7 +102,9 @@ def schedule_flows(
             continue
         own = PathSet.of([paths[flow].tolist() for flow in active.tolist()])
         left = size[active] - moved[active]
-        under_way = UnderWay(active, left, moved[active], coflow[active], priority[active], own, capacity)
+        under_way = UnderWay(
+            active, left, moved[active], firsts[members[active]], coflow[active], priority[active], own, capacity
+        )
         rates = allocate(own, capacity, policy.decide(under_way))
         step = min(upcoming - now, policy.next_change_s(under_way, rates))
         serving = rates > 0.0
@@ -120,7 +114,7 @@ def schedule_flows(
         over = active[size[active] - moved[active] <= DONE * size[active]]
         ends[over] = now
     assert np.allclose(moved, size, rtol=1e-6), "the scheduler lost bits"
-    return ScheduleResult(ends)
+    return ends
 
 
 def allocate(paths: PathSet, capacity_bps: Floats, decision: Decision) -> Floats:

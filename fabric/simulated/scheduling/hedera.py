@@ -53,7 +53,9 @@ def _cap(own: Ints, demand: Floats, is_limited: Bools) -> None:
         left -= demand[flow]
 
 
-def global_first_fit(graph: NetworkGraph, sources: Sequence[int], destinations: Sequence[int], num_paths: int) -> Ints:
+def global_first_fit(
+    graph: NetworkGraph, sources: Sequence[int] | Ints, destinations: Sequence[int] | Ints, num_paths: int
+) -> Ints:
     """Routing choices for flows, of the `num_paths` first ones per flow; hashed ones where a demand fits nowhere."""
     tails, heads = np.asarray(sources, np.int64), np.asarray(destinations, np.int64)
     nic_bps = graph.link_rate_bps.max()
@@ -71,7 +73,9 @@ def global_first_fit(graph: NetworkGraph, sources: Sequence[int], destinations: 
     return picked
 
 
-def least_loaded(graph: NetworkGraph, sources: Sequence[int], destinations: Sequence[int], num_paths: int) -> Ints:
+def least_loaded(
+    graph: NetworkGraph, sources: Sequence[int] | Ints, destinations: Sequence[int] | Ints, num_paths: int
+) -> Ints:
     """Routing choices for flows, one after the other: the path whose most used link has the fewest flows."""
     tails, heads = np.asarray(sources, np.int64), np.asarray(destinations, np.int64)
     candidates = [route(graph, tails, heads, np.full(len(tails), path)) for path in range(num_paths)]

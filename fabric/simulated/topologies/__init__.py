@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import ast
-from dataclasses import fields
 from typing import Any
 
-from fabric.simulated.graph import NetworkError
+from fabric.simulated.named import parse_named
 from fabric.simulated.topologies.base import Topology, TopologyFacts
 from fabric.simulated.topologies.bcube import BCube
 from fabric.simulated.topologies.dcell import DCell
@@ -48,23 +46,6 @@ TOPOLOGIES: dict[str, type[Any]] = {
 
 
 def parse_topology(text: str) -> Topology:
-    """Read `name` or `name(parameter=value, …)`, values being numbers or tuples of numbers.
-
-    NetworkError names an unknown topology or parameter and those that exist.
-    """
-    name, _, rest = text.strip().partition("(")
-    if name.strip() not in TOPOLOGIES:
-        raise NetworkError(f"{name!r} is no topology; use one of {', '.join(TOPOLOGIES)}")
-    kind = TOPOLOGIES[name.strip()]
-    known = [field.name for field in fields(kind)]
-    try:
-        call = ast.parse(f"f({rest}" if rest else "f()", mode="eval").body
-        if not isinstance(call, ast.Call) or call.args:
-            raise ValueError("parameters have names")
-        values = {str(word.arg): ast.literal_eval(word.value) for word in call.keywords}
-    except (SyntaxError, ValueError) as error:
-        raise NetworkError(f"{text!r} cannot be read; write it like {name}({known[0]}=4)") from error
-    if unknown := sorted(set(values) - set(known)):
-        raise NetworkError(f"{name} has no parameter {unknown[0]!r}; it has {', '.join(known)}")
-    topology: Topology = kind(**values)
+    """Read `name` or `name(parameter=value, …)`. Raises: NetworkError, which names what there is."""
+    topology: Topology = parse_named(text, TOPOLOGIES, "topology")
     return topology

@@ -1,4 +1,4 @@
-"""Figures of flows in the packet engine. Imported only when something is drawn."""
+"""Figures of flows without jobs. Imported only when something is drawn."""
 
 from __future__ import annotations
 
@@ -9,15 +9,18 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.patches import Patch
 from matplotlib.ticker import NullLocator
 
 from analysis import theme
-from analysis.packets.rows import FRAME_BYTES, PacketRow, goodput_bps, highest_bytes, lowest_bytes, slowdowns
+from analysis.flows.rows import FRAME_BYTES, FlowRow, goodput_bps, highest_bytes, lowest_bytes, slowdowns, takes_s
+from analysis.wording import duration
 
 MARKERS = "osD^vP"
+MANY_BPS = 1e10  # from there on in Gbit/s
 
 
-def courses(rows: Sequence[PacketRow]) -> Figure:
+def courses(rows: Sequence[FlowRow]) -> Figure:
     """The watched queue, and pause frames so far, over the time of the first repeat."""
     figure = _wide()
     queue, pauses = figure.subplots(1, 2)
@@ -39,7 +42,7 @@ def courses(rows: Sequence[PacketRow]) -> Figure:
     return figure
 
 
-def completions(rows: Sequence[PacketRow]) -> Figure:
+def completions(rows: Sequence[FlowRow]) -> Figure:
     """The share of flows that took at most so many times as long as alone, all repeats together."""
     figure, axes = theme.canvas(2.5)
     for colour, row in zip(_colours(rows), rows, strict=True):
@@ -56,28 +59,57 @@ def completions(rows: Sequence[PacketRow]) -> Figure:
     return figure
 
 
-def sweep(rows: Sequence[PacketRow]) -> Figure:
+def bars(rows: Sequence[FlowRow]) -> Figure:
+    """What flows take in each group, a bar per label, relative to the slowest of the group."""
+    groups = list(dict.fromkeys(row.group for row in rows))
+    labels = list(dict.fromkeys(row.label for row in rows))
+    colours = dict(zip(labels, _colours(labels), strict=True))
+    figure, axes = theme.bars(len(rows) + len(groups))
+    place, middles = 0.0, []
+    for group in groups:
+        own = [row for row in rows if row.group == group]
+        taken_s = [row.value(takes_s).median for row in own]
+        for row, each_s in zip(own, taken_s, strict=True):
+            axes.barh(place, each_s / max(taken_s), height=0.8, color=colours[row.label])
+            axes.annotate(
+                duration(each_s), (each_s / max(taken_s), place), xytext=(3, 0), textcoords="offset points",
+                va="center", fontsize=6.5,
+            )  # fmt: skip
+            place += 1.0
+        middles.append(place - (len(own) + 1) / 2)
+        place += 0.7
+    axes.set_yticks(middles, [group.partition("-")[2] for group in groups])
+    axes.set_ylim(place - 1.0, -0.7)
+    axes.set_xlim(0, 1.25)
+    axes.set_xlabel("time over that of the slowest way")
+    theme.legend(figure, [Patch(color=colours[label], label=label) for label in labels], columns=len(labels))
+    return figure
+
+
+def sweep(rows: Sequence[FlowRow]) -> Figure:
     """Goodput over the axis, a curve per label, with intervals over repeats."""
     figure, axes = theme.canvas(2.4)
     labels = list(dict.fromkeys(row.label for row in rows))
-    for place, (colour, label) in enumerate(zip(_colours(labels), labels, strict=True)):
-        own = sorted((row for row in rows if row.label == label), key=lambda row: row.at or 0.0)
-        values = [row.value(goodput_bps).times(1e-6) for row in own]
+    curves = [sorted((row for row in rows if row.label == label), key=lambda row: row.at or 0.0) for label in labels]
+    highest_bps = max(rows[0].line_bps, *(1.05 * row.value(goodput_bps).median for row in rows))
+    unit, name = (1e9, "Gbit/s") if highest_bps > MANY_BPS else (1e6, "Mbit/s")
+    for place, (colour, own) in enumerate(zip(_colours(labels), curves, strict=True)):
+        values = [row.value(goodput_bps).times(1 / unit) for row in own]
         theme.error_bars(
             axes, [row.at or math.nan for row in own], values, color=colour, marker=MARKERS[place], markersize=3,
-            label=label,
+            label=labels[place],
         )  # fmt: skip
     axes.set_xscale("log", base=2)
-    axes.set_ylim(0, rows[0].line_bps / 1e6)
+    axes.set_ylim(0, highest_bps / unit)
     axes.set_xticks(sorted({row.at or 0.0 for row in rows}))
     _plain(axes)
     axes.set_xlabel(rows[0].axis)
-    axes.set_ylabel("goodput, Mbit/s")
+    axes.set_ylabel(f"goodput, {name}")
     figure.legend(loc="outside lower center", ncols=len(labels))
     return figure
 
 
-def limit_cycles(rows: Sequence[PacketRow]) -> Figure:
+def limit_cycles(rows: Sequence[FlowRow]) -> Figure:
     """The highest and lowest queue over the number of flows, beside DCTCP's own analysis (SIGCOMM 2010, section 3.3).
 
     Of N flows in step the queue swings from K + N − √(N·(C·RTT + K)/2) to K + N packets.

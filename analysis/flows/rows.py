@@ -1,4 +1,4 @@
-"""Experiments of the packet engine, cell by cell, and the figures of one run: completion, goodput, queue, round trip.
+"""Experiments without jobs, cell by cell, and the figures of one run: completion, goodput, queue, round trip.
 
 The first group of flows is whose completion is asked for, the last one whose goodput is.
 """
@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from analysis.stats import Interval, median_interval, paired_ratio
+from analysis.stats import Interval, computed, median_interval, paired_ratio
 from results.record import Record, Status
 from results.traffic import GroupFacts, TrafficFacts
 
@@ -20,7 +20,7 @@ Figure = Callable[[TrafficFacts], float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PacketRow:
+class FlowRow:
     """One cell: what its runs did by repeat. `line_bps` is the rate of the watched host's cable."""
 
     suite: str
@@ -35,27 +35,34 @@ class PacketRow:
     runs: Mapping[int, TrafficFacts]
     ids: tuple[str, ...]
 
+    @property
+    def is_exact(self) -> bool:
+        """Whether no seed draws anything, so that one repeat says all."""
+        return not any(run.is_drawn for run in self.runs.values())
+
     def value(self, figure: Figure) -> Interval:
         """A figure over repeats."""
-        return median_interval([figure(run) for run in self.runs.values()])
+        found = median_interval([figure(run) for run in self.runs.values()])
+        return computed(found) if self.is_exact else found
 
-    def over(self, other: PacketRow, figure: Figure) -> Interval:
+    def over(self, other: FlowRow, figure: Figure) -> Interval:
         """A figure over that of another cell, repeat by repeat: equal repeats drew the same starts and sizes."""
         both = sorted(self.runs.keys() & other.runs.keys())
-        return paired_ratio([figure(self.runs[r]) for r in both], [figure(other.runs[r]) for r in both])
+        found = paired_ratio([figure(self.runs[r]) for r in both], [figure(other.runs[r]) for r in both])
+        return computed(found) if self.is_exact and other.is_exact else found
 
 
-def packet_rows(groups: Iterable[Sequence[Record]]) -> tuple[PacketRow, ...]:
+def flow_rows(groups: Iterable[Sequence[Record]]) -> tuple[FlowRow, ...]:
     """A row for each cell of flows, of the repeats that ended well."""
     return tuple(row for records in groups for row in _row([one for one in records if one.status is Status.OK]))
 
 
-def _row(records: Sequence[Record]) -> Iterator[PacketRow]:
+def _row(records: Sequence[Record]) -> Iterator[FlowRow]:
     runs = {record.repeat: record.traffic for record in records if record.traffic is not None}
     if not runs:
         return
     first = records[0]
-    yield PacketRow(
+    yield FlowRow(
         suite=first.suite,
         cell=first.cell,
         group=first.group,
@@ -85,6 +92,33 @@ def slowdowns(run: TrafficFacts) -> list[float]:
         for start, end, alone in zip(group.start_s, group.end_s, group.alone_s, strict=True)
         if end is not None
     )
+
+
+def mean_slowdown(run: TrafficFacts) -> float:
+    """Mean over flows that have ended of their completion over their time alone."""
+    return fmean(slowdowns(run))
+
+
+def group_s(run: TrafficFacts) -> float:
+    """Mean over groups of the time from the first start to the last end; all flows have ended."""
+    return fmean(_end_s(run, group) - min(group.start_s) for group in run.groups)
+
+
+def used_s(run: TrafficFacts) -> float:
+    """When what waits for the groups ends: each use begins when its group is there and the use before it has ended."""
+    now_s = 0.0
+    for group in run.groups:
+        now_s = max(now_s, _end_s(run, group)) + group.use_s
+    return now_s
+
+
+def takes_s(run: TrafficFacts) -> float:
+    """The time until the end of the last use where something waits for flows, else the mean over groups."""
+    return used_s(run) if any(group.use_s for group in run.groups) else group_s(run)
+
+
+def _end_s(run: TrafficFacts, group: GroupFacts) -> float:
+    return max(run.now_s if end is None else end for end in group.end_s)
 
 
 def goodput_bps(run: TrafficFacts) -> float:

@@ -1,0 +1,37 @@
+"""Values by their names as text: `fat-tree(k=8, gbit=25)`, `training(num_priorities=16)`."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any
+
+from fabric.simulated.graph import NetworkError
+
+
+def parse_named(text: str, kinds: Mapping[str, type[Any]], what: str) -> Any:
+    """Read `name` or `name(parameter=value, …)`, the name of a dataclass in `kinds`, values being numbers or tuples of
+    numbers. `what` they are is for errors.
+
+    NetworkError names an unknown name or parameter and those that exist.
+    """
+    name, _, rest = text.strip().partition("(")
+    if name.strip() not in kinds:
+        raise NetworkError(f"{name!r} is no {what}; use one of {', '.join(kinds)}")
+    kind = kinds[name.strip()]
+    known = [field.name for field in fields(kind)]
+    try:
+        call = ast.parse(f"f({rest}" if rest else "f()", mode="eval").body
+        if not isinstance(call, ast.Call) or call.args:
+            raise ValueError("parameters have names")
+        values = {str(word.arg): ast.literal_eval(word.value) for word in call.keywords}
+    except (SyntaxError, ValueError) as error:
+        example = f"{name}({known[0]}=4)" if known else name
+        raise NetworkError(f"{text!r} cannot be read; write it like {example}") from error
+    if unknown := sorted(set(values) - set(known)):
+        raise NetworkError(f"{name} has no parameter {unknown[0]!r}; it has {', '.join(known) or 'none'}")
+    try:
+        return kind(**values)
+    except TypeError as error:
+        raise NetworkError(f"{text!r} lacks a parameter; {name} has {', '.join(known)}") from error
