@@ -114,7 +114,7 @@ def test_missing_records_and_figures_are_said_with_the_remedy(
     assert "run a suite first" in capsys.readouterr().err
     write_record(records[0], tmp_path / "one")
     assert main([str(tmp_path / "one"), "--root", str(tmp_path), "--figure", "no-such"]) == 2
-    assert "no figure 'no-such'; they fill: throughput-" in capsys.readouterr().err
+    assert "no figure 'no-such'; they fill: steps-" in capsys.readouterr().err
 
 
 def test_the_readme_shows_what_the_reference_records_say() -> None:
