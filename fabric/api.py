@@ -15,7 +15,7 @@ from __future__ import annotations
 from fabric.cluster import Cluster, Counters, FabricError, FabricKind, FabricSpec, Host
 from fabric.enclosure import check_enclosure, enclosure
 from fabric.native import LockstepCluster, NativeCluster
-from fabric.network import HostChoice, NetworkSpec
+from fabric.network import HostChoice, NetworkSpec, Paths
 from fabric.paced import PacedCluster
 from fabric.rates import format_rate, parse_rate
 
@@ -28,6 +28,7 @@ __all__ = [
     "Host",
     "HostChoice",
     "NetworkSpec",
+    "Paths",
     "build",
     "command_prefix",
     "format_rate",

@@ -16,13 +16,23 @@ class HostChoice(StrEnum):
     RANDOM = "random"
 
 
+class Paths(StrEnum):
+    """Which path a flow takes: a hashed one of equally short ones, Hedera's first that fits, or the least loaded one.
+    Where servers forward, a shortest in place of hashed ones."""
+
+    ECMP = "ecmp"
+    FIRST_FIT = "first-fit"
+    LEAST_LOADED = "least-loaded"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkSpec:
     """A named network, e.g. `topology="fat-tree(k=8, gbit=25)"`, as text; `fabric.simulated.placed` builds it.
 
     `transport` is one of the packet engine's, or `fluid`. Jobs have a rank on each of the same hosts, or with
     `own_hosts` each job on hosts of its own, so that they share links alone. `num_failed` cables between switches, or
-    between servers that forward, have failed; `seed` draws them, and the hosts of a random placement.
+    between servers that forward, have failed; `seed` draws them, and the hosts of a random placement. `paths` are
+    chosen when a job first sends in a pattern, without regard to other jobs.
     """
 
     topology: str
@@ -31,6 +41,7 @@ class NetworkSpec:
     own_hosts: bool = False
     num_failed: int = 0
     seed: int = 1
+    paths: Paths = Paths.ECMP
 
     @property
     def placement_text(self) -> str:
@@ -39,5 +50,6 @@ class NetworkSpec:
 
     @property
     def network_text(self) -> str:
-        """The topology with what has failed."""
-        return f"{self.topology} less {self.num_failed} cables" if self.num_failed else self.topology
+        """The topology with what has failed, and how paths are chosen unless they are hashed."""
+        failed = f" less {self.num_failed} cables" if self.num_failed else ""
+        return f"{self.topology}{failed}" + ("" if self.paths is Paths.ECMP else f", {self.paths} paths")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fabric.network import FLUID, NetworkSpec
+from fabric.network import FLUID, NetworkSpec, Paths
 from fabric.simulated.flow_traffic import FlowGroup, FluidTraffic, MixedLoad, PacketTraffic
 from fabric.simulated.graph import Ints, NetworkError, NetworkGraph
 from fabric.simulated.optical import check_circuits
@@ -47,6 +47,8 @@ def check_traffic(traffic: Traffic, network: NetworkSpec, seed: int) -> None:
         if not 0 <= traffic.from_s < traffic.until_s:
             raise NetworkError(f"nothing lies between {traffic.from_s} s and {traffic.until_s} s; end later")
         find_transport(network.transport)
+        if network.paths is not Paths.ECMP:
+            raise NetworkError(f"packets' paths are hashed, not {network.paths}; use ecmp")
     else:
         parse_scheduler(traffic.scheduler)
         if network.transport != FLUID:
@@ -55,6 +57,8 @@ def check_traffic(traffic: Traffic, network: NetworkSpec, seed: int) -> None:
     flows = drawn_flows(traffic, graph, seed)
     route(graph, [flow.source for flow in flows], [flow.destination for flow in flows])
     if isinstance(traffic, FluidTraffic) and traffic.circuits is not None:
+        if network.paths is not Paths.ECMP:
+            raise NetworkError(f"beside circuits packets' paths are hashed, not {network.paths}; use ecmp")
         if traffic.scheduler != "fair":
             raise NetworkError(f"beside circuits packets are shared fairly, not by {traffic.scheduler}; use 'fair'")
         pairs = [(flow.source, flow.destination) for flow in flows]

@@ -57,15 +57,6 @@ class PacketTraffic:
     switches: SwitchSettings = field(default_factory=SwitchSettings)
 
 
-class Paths(StrEnum):
-    """Which path a flow takes: a hashed one of equally short ones, Hedera's first that fits, or the least loaded one.
-    Where servers forward, the shortest in place of hashed ones."""
-
-    ECMP = "ecmp"
-    FIRST_FIT = "first-fit"
-    LEAST_LOADED = "least-loaded"
-
-
 class Hybrid(StrEnum):
     """Whose circuits join racks."""
 
@@ -96,5 +87,4 @@ class FluidTraffic:
     groups: tuple[FlowGroup, ...] = ()
     mixed: MixedLoad | None = None
     scheduler: str = "fair"
-    paths: Paths = Paths.ECMP
     circuits: Circuits | None = None

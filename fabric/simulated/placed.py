@@ -8,15 +8,17 @@ from functools import cache
 
 import numpy as np
 
-from fabric.network import NetworkSpec
+from fabric.network import NetworkSpec, Paths
 from fabric.simulated.graph import Floats, Ints, NetworkError, NetworkGraph, PathSet
 from fabric.simulated.laws import TransportLaw, law_of
 from fabric.simulated.routing import Algorithmic, route
+from fabric.simulated.scheduling.hedera import global_first_fit, least_loaded
 from fabric.simulated.topologies import parse_topology
 from fabric.simulated.traffic import FlowRound, place_jobs
 from fabric.simulated.transports import TRANSPORTS
 
 BITS = 8.0
+TRIED_PATHS = 64  # of a flow, where paths are chosen by load
 MOST_CHOICES = 4  # of a flow's routes that are looked at; the direct one is among the first in every topology
 
 
@@ -39,6 +41,7 @@ class PlacedJob:
     hosts: tuple[int, ...]
     law: TransportLaw
     hashes: bool = True  # whether flows of one pair may take different paths
+    paths: Paths = Paths.ECMP
     _routes: dict[tuple[bytes, bytes], tuple[PathSet, float]] = field(default_factory=dict)
 
     def load(self, own: FlowRound, alpha_s: float = 0.0) -> RoundLoad:
@@ -54,9 +57,9 @@ class PlacedJob:
         # a job sends in the same few patterns again and again
         if key not in self._routes:
             hosts = np.asarray(self.hosts)
-            choices = None if self.hashes else np.zeros(len(sources), np.int64)
-            if is_server_centric(self.graph):
-                choices = shortest_choices(self.graph, hosts[sources], hosts[destinations])
+            choices = chosen_paths(self.graph, self.paths, hosts[sources], hosts[destinations])
+            if choices is None and not self.hashes:
+                choices = np.zeros(len(sources), np.int64)
             paths = route(self.graph, hosts[sources], hosts[destinations], choices)
             delays = np.add.reduceat(np.repeat(self.graph.delay_s, 2)[paths.links], paths.offsets[:-1])
             self._routes[key] = paths, float(delays.max())
@@ -76,8 +79,8 @@ class PlacedNetwork:
 def place_network(spec: NetworkSpec, num_ranks: int, num_jobs: int = 1) -> PlacedNetwork:
     """Build the network and place `num_jobs` jobs of `num_ranks` ranks each.
 
-    Raises: NetworkError for a topology or transport that cannot be, too few hosts, hosts parted by failures, or a
-    transport without a law.
+    Raises: NetworkError for a topology or transport that cannot be, too few hosts, hosts parted by failures, a
+    transport without a law, or one whose paths cannot be chosen.
     """
     graph = built(spec.topology, spec.num_failed, spec.seed)
     placed = place_jobs(graph, [num_ranks] * (num_jobs if spec.own_hosts else 1), spec.placement, spec.seed)
@@ -87,7 +90,9 @@ def place_network(spec: NetworkSpec, num_ranks: int, num_jobs: int = 1) -> Place
     rates, delay_s = _of_hosts(graph, sorted({host for own in hosts for host in own}))
     law = law_of(spec.transport, float(rates.min()), delay_s)
     hashes = spec.transport not in TRANSPORTS or TRANSPORTS[spec.transport].is_routed
-    jobs = tuple(PlacedJob(graph, own, law, hashes) for own in hosts)
+    if spec.paths is not Paths.ECMP and not hashes:
+        raise NetworkError(f"{spec.transport} sends a pair's flows one way, so {spec.paths} has no choice; use ecmp")
+    jobs = tuple(PlacedJob(graph, own, law, hashes, spec.paths) for own in hosts)
     return PlacedNetwork(graph, jobs, law, float(rates.min()))
 
 
@@ -109,6 +114,15 @@ def built(topology: str, num_failed: int = 0, seed: int = 1) -> NetworkGraph:
             f"use 0 to {len(failed)}"
         )
     return graph.without(failed) if failed else graph
+
+
+def chosen_paths(graph: NetworkGraph, paths: Paths, sources: Ints, destinations: Ints) -> Ints | None:
+    """Routing choices of flows that are sent at once; None where they are hashed."""
+    if paths is Paths.FIRST_FIT:
+        return global_first_fit(graph, sources, destinations, TRIED_PATHS)
+    if paths is Paths.LEAST_LOADED:
+        return least_loaded(graph, sources, destinations, min(graph.routing.num_choices, TRIED_PATHS))
+    return shortest_choices(graph, sources, destinations) if is_server_centric(graph) else None
 
 
 def is_server_centric(graph: NetworkGraph) -> bool:

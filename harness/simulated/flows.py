@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from fabric.network import NetworkSpec
+from fabric.network import NetworkSpec, Paths
 from fabric.simulated.drawn_flows import (
     DrawnFlow,
     Traffic,
@@ -20,16 +20,14 @@ from fabric.simulated.drawn_flows import (
     last_link,
     network_of,
 )
-from fabric.simulated.flow_traffic import FluidTraffic, PacketTraffic, Paths
+from fabric.simulated.flow_traffic import FluidTraffic, PacketTraffic
 from fabric.simulated.graph import Floats, Ints, NetworkGraph
 from fabric.simulated.optical import run_hybrid
 from fabric.simulated.packet import BITS, PacketFlow, PacketRun
-from fabric.simulated.placed import is_server_centric, shortest_choices
+from fabric.simulated.placed import chosen_paths
 from fabric.simulated.routing import route
 from fabric.simulated.scheduling import (
     ScheduledFlow,
-    global_first_fit,
-    least_loaded,
     parse_scheduler,
     schedule_flows,
 )
@@ -39,7 +37,6 @@ from results.record import Environment, FabricFacts, Record, Status
 from results.traffic import GroupFacts, TrafficFacts
 
 DIGITS = 10  # of times: picoseconds in a tenth of a second
-TRIED_PATHS = 64  # of a flow
 
 
 def run_traffic(trial: Trial) -> TrafficFacts:
@@ -48,7 +45,7 @@ def run_traffic(trial: Trial) -> TrafficFacts:
     graph = network_of(network)
     flows = drawn_flows(traffic, graph, trial.seed)
     if isinstance(traffic, FluidTraffic):
-        return _run_fluids(traffic, graph, flows)
+        return _run_fluids(traffic, graph, flows, network.paths)
     return _run_packets(traffic, graph, flows, network.transport, trial.seed)
 
 
@@ -103,13 +100,16 @@ def _run_packets(
     )
 
 
-def _run_fluids(traffic: FluidTraffic, graph: NetworkGraph, drawn: Sequence[DrawnFlow]) -> TrafficFacts:
+def _run_fluids(traffic: FluidTraffic, graph: NetworkGraph, drawn: Sequence[DrawnFlow], paths: Paths) -> TrafficFacts:
     """All of a link to whom the scheduler serves, or circuits to whom they join."""
-    pairs = [(flow.source, flow.destination) for flow in drawn]
+    sources: Ints = np.array([flow.source for flow in drawn])
+    destinations: Ints = np.array([flow.destination for flow in drawn])
     sizes: Floats = np.array([flow.num_bytes for flow in drawn])
     circuit_bytes = None
     if traffic.circuits is not None:
-        result = run_hybrid(graph, traffic.circuits, pairs, sizes)
+        result = run_hybrid(
+            graph, traffic.circuits, list(zip(sources.tolist(), destinations.tolist(), strict=True)), sizes
+        )
         ends, circuit_bytes = result.end_s, result.circuit_bytes
     else:
         # flows of a mixed load have nothing to do with each other
@@ -120,10 +120,11 @@ def _run_fluids(traffic: FluidTraffic, graph: NetworkGraph, drawn: Sequence[Draw
             )
             for place, flow in enumerate(drawn)
         ]  # fmt: skip
-        ends = schedule_flows(graph, flows, parse_scheduler(traffic.scheduler), choices=_choices(traffic, graph, pairs))
-    sources, destinations = zip(*pairs, strict=True)
-    paths = route(graph, sources, destinations)
-    alone_s = sizes * BITS / np.minimum.reduceat(graph.link_rate_bps[paths.links], paths.offsets[:-1])
+        ends = schedule_flows(
+            graph, flows, parse_scheduler(traffic.scheduler), choices=chosen_paths(graph, paths, sources, destinations)
+        )
+    routes = route(graph, sources, destinations)
+    alone_s = sizes * BITS / np.minimum.reduceat(graph.link_rate_bps[routes.links], routes.offsets[:-1])
     unknown = np.full(len(drawn), np.nan)  # a fluid has no round trip
     draws = traffic.mixed is not None or any(group.jitter_s for group in traffic.groups)
     return TrafficFacts(
@@ -133,16 +134,6 @@ def _run_fluids(traffic: FluidTraffic, graph: NetworkGraph, drawn: Sequence[Draw
         is_drawn=draws,
         circuit_bytes=circuit_bytes,
     )
-
-
-def _choices(traffic: FluidTraffic, graph: NetworkGraph, pairs: Sequence[tuple[int, int]]) -> Ints | None:
-    """Which path each flow takes; None as hashed."""
-    sources, destinations = (np.array(side) for side in zip(*pairs, strict=True))
-    if traffic.paths is Paths.FIRST_FIT:
-        return global_first_fit(graph, sources, destinations, TRIED_PATHS)
-    if traffic.paths is Paths.LEAST_LOADED:
-        return least_loaded(graph, sources, destinations, min(graph.routing.num_choices, TRIED_PATHS))
-    return shortest_choices(graph, sources, destinations) if is_server_centric(graph) else None
 
 
 def _sampled(run: PacketRun, traffic: PacketTraffic, link: int) -> Iterator[tuple[float, int, int]]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from crossover import Sharing
-from fabric.api import FabricKind, FabricSpec, HostChoice, NetworkSpec
+from fabric.api import FabricKind, FabricSpec, HostChoice, NetworkSpec, Paths
 from harness.trial import Job, Link, Trial
 from models.workload import Device, WorkloadSpec
 from suites.api import Options, Suite, interleave
@@ -65,11 +65,17 @@ def topologies(sizes: Sequence[int] = SIZES) -> Iterator[Trial]:
 
 
 def placements() -> Iterator[Trial]:
-    """32 of 128 hosts next to each other, apart, or anywhere."""
+    """32 of 128 hosts next to each other, apart, or anywhere; for these, and for all hosts in any order, paths that are
+    chosen by load too."""
     for family in ("fat-tree", "leaf-spine-4to1", "vl2", "torus"):
         for choice in HostChoice:
             network = NetworkSpec(topology=FAMILIES[family][MIDDLE], placement=choice)
             yield cell("placement-32", f"{family}-{choice}", (replayed("vgg16", 32),), 32, network)
+    for num_ranks, chosen in ((32, (Paths.FIRST_FIT, Paths.LEAST_LOADED)), (128, tuple(Paths))):
+        for paths in chosen:
+            network = NetworkSpec(topology=FAMILIES["fat-tree"][MIDDLE], placement=HostChoice.RANDOM, paths=paths)
+            label = "fat-tree-random" if paths is Paths.ECMP else f"fat-tree-random-{paths}"
+            yield cell(f"placement-{num_ranks}", label, (replayed("vgg16", 32),), num_ranks, network)
 
 
 def transports() -> Iterator[Trial]:

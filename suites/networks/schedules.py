@@ -11,8 +11,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from fabric.api import FabricKind, FabricSpec, NetworkSpec
-from fabric.simulated.flow_traffic import Circuits, FlowGroup, FluidTraffic, Hybrid, MixedLoad, Paths
+from fabric.api import FabricKind, FabricSpec, NetworkSpec, Paths
+from fabric.simulated.flow_traffic import Circuits, FlowGroup, FluidTraffic, Hybrid, MixedLoad
 from harness.trial import Trial
 from models.layer_profile import Profile, load_profile
 from suites.networks.packets import NAME
@@ -33,10 +33,17 @@ def schedule_cells() -> list[Trial]:
 
 
 def schedule_cell(
-    group: str, label: str, topology: str, traffic: FluidTraffic, *, axis: str = "", at: float = 0.0
+    group: str,
+    label: str,
+    topology: str,
+    traffic: FluidTraffic,
+    *,
+    choice: Paths = Paths.ECMP,
+    axis: str = "",
+    at: float = 0.0,
 ) -> Trial:
     """One trial of fluids."""
-    network = NetworkSpec(topology=topology)
+    network = NetworkSpec(topology=topology, paths=choice)
     return Trial(
         suite=NAME,
         cell=f"{group}/fluids/{label}",
@@ -115,13 +122,13 @@ def paths() -> Iterator[Trial]:
         order = np.random.default_rng(number).permutation(RING_HOSTS)
         flows[f"ring-{number}"] = around("ring", tuple(order.tolist()), num_bytes)
     for name, group in flows.items():
-        for choice in (Paths.ECMP, Paths.FIRST_FIT):
-            yield schedule_cell(f"paths-{name}", choice, RING_TOPOLOGY, FluidTraffic(groups=(group,), paths=choice))
+        for choice in Paths:
+            yield schedule_cell(f"paths-{name}", choice, RING_TOPOLOGY, FluidTraffic(groups=(group,)), choice=choice)
     far = FlowGroup(
         name="far", sources=(0, 1, 2, 3) * 2, destinations=(44, 45, 46, 47) * 2, num_bytes=num_bytes, jitter_s=0.0
     )
     for choice in (Paths.ECMP, Paths.LEAST_LOADED):
-        yield schedule_cell("paths-ficonn", choice, "ficonn(n=4, k=2)", FluidTraffic(groups=(far,), paths=choice))
+        yield schedule_cell("paths-ficonn", choice, "ficonn(n=4, k=2)", FluidTraffic(groups=(far,)), choice=choice)
 
 
 def around(name: str, hosts: tuple[int, ...], num_bytes: float) -> FlowGroup:

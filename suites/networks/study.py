@@ -15,6 +15,7 @@ from analysis.sharing.rows import PairRow
 from analysis.stats import exactly
 from analysis.steps.rows import StepRow
 from analysis.study import Evidence, Study
+from fabric.api import HostChoice, NetworkSpec, Paths
 from suites.networks.packet_claims import packet_claims
 from suites.networks.packets import NAME
 from suites.networks.places import FAMILIES, SIZES
@@ -38,9 +39,17 @@ def steps_of(rows: Sequence[StepRow]) -> Steps:
     return found
 
 
-def _where(family: str, size: int, *, transport: str = "fluid", placement: str = "packed", failed: int = 0) -> str:
-    less = f" less {failed} cables" if failed else ""
-    return f"{FAMILIES[family][size]}{less}, {transport}, {placement}"
+def _where(
+    family: str,
+    size: int,
+    *,
+    transport: str = "fluid",
+    placement: HostChoice = HostChoice.PACKED,
+    failed: int = 0,
+    paths: Paths = Paths.ECMP,
+) -> str:
+    network = NetworkSpec(topology=FAMILIES[family][size], num_failed=failed, paths=paths)
+    return f"{network.network_text}, {transport}, {placement}"
 
 
 def _over(steps: Steps, workload: str, ranks: int, other: str, reference: str, name: str) -> Iterator[CellValue]:
@@ -50,12 +59,21 @@ def _over(steps: Steps, workload: str, ranks: int, other: str, reference: str, n
         yield CellValue(name, exactly(own.predicted_s / base.predicted_s, ONCE), (own.ids, base.ids))
 
 
-def _placed(steps: Steps, family: str, placements: Sequence[str] = ("spread", "random")) -> Iterator[CellValue]:
+def _placed(
+    steps: Steps, family: str, placements: Sequence[HostChoice] = (HostChoice.SPREAD, HostChoice.RANDOM)
+) -> Iterator[CellValue]:
     """Other placements over the packed one."""
     packed = _where(family, AT_MIDDLE)
     for placement in placements:
         other = _where(family, AT_MIDDLE, placement=placement)
         yield from _over(steps, "vgg16-replay", 32, other, packed, f"{family}, {placement}")
+
+
+def _routed(steps: Steps, num_ranks: int, paths: Paths) -> Iterator[CellValue]:
+    """A random placement on the fat-tree with such paths, over the packed one."""
+    packed = _where("fat-tree", AT_MIDDLE)
+    other = _where("fat-tree", AT_MIDDLE, placement=HostChoice.RANDOM, paths=paths)
+    yield from _over(steps, "vgg16-replay", num_ranks, other, packed, f"{num_ranks} of 128 hosts, {paths}")
 
 
 def _of_families(steps: Steps, families: Sequence[str]) -> Iterator[CellValue]:
@@ -125,11 +143,16 @@ def claims(evidence: Evidence) -> Iterable[ClaimRow]:
 
 def _of_places(steps: Steps) -> Iterator[Question]:
     """Topologies and placements."""
-    uniform, random = "Fat-Tree (SIGCOMM 2008): with full bisection placement costs at most 5 %", ("random",)
+    uniform = "Fat-Tree (SIGCOMM 2008): with full bisection placement costs at most 5 %"
     yield Question(uniform, PACKED, None, 1.05, _placed(steps, "fat-tree"))
+    fits = "Hedera (NSDI 2010): with its paths ranks anywhere on a quarter of a fat-tree lose at most 5 %"
+    yield Question(fits, PACKED, None, 1.05, _routed(steps, 32, Paths.FIRST_FIT))
+    full = "Where all hosts send, paths chosen one by one still collide: ranks in any order lose 50 % or more"
+    everywhere = [*_routed(steps, 128, Paths.FIRST_FIT), *_routed(steps, 128, Paths.LEAST_LOADED)]
+    yield Question(full, PACKED, 1.5, None, everywhere)
     yield Question("VL2 (SIGCOMM 2009): placement costs at most 5 %", PACKED, None, 1.05, _placed(steps, "vl2"))
     thin = "A 4:1 oversubscribed leaf-spine: a random placement costs 20 % or more"
-    yield Question(thin, PACKED, 1.2, None, _placed(steps, "leaf-spine-4to1", random))
+    yield Question(thin, PACKED, 1.2, None, _placed(steps, "leaf-spine-4to1", (HostChoice.RANDOM,)))
     equal = "A ring needs no bisection: packed, these are within 2 % of a fat-tree"
     yield Question(equal, BESIDE, None, 1.02, _of_families(steps, ("leaf-spine", "vl2", "bcube", "torus")))
     relayed = "Where servers relay on the ports that the ring uses, steps are longer"

@@ -12,8 +12,8 @@ from analysis.claims import Outcome
 from analysis.flows import rows as measured
 from analysis.flows.figures import flow_drawings
 from analysis.flows.rows import flow_rows
-from fabric.api import NetworkSpec
-from fabric.simulated.flow_traffic import Circuits, FlowGroup, FluidTraffic, Hybrid, MixedLoad, Paths
+from fabric.api import NetworkSpec, Paths
+from fabric.simulated.flow_traffic import Circuits, FlowGroup, FluidTraffic, Hybrid, MixedLoad
 from fabric.simulated.graph import NetworkError
 from harness.checks.trial import check
 from harness.simulated.flows import run_traffic, traffic_record
@@ -110,11 +110,11 @@ def test_first_fit_parts_flows_that_hashing_puts_on_one_link() -> None:
     group = flows("stride", tuple(range(16)), tuple((host + 4) % 16 for host in range(16)), 0.1)
     taken = {
         paths: run_traffic(
-            schedule_cell("p", paths, "fat-tree(k=4, gbit=8)", FluidTraffic(groups=(group,), paths=paths))
+            schedule_cell("p", paths, "fat-tree(k=4, gbit=8)", FluidTraffic(groups=(group,)), choice=paths)
         ).now_s
-        for paths in (Paths.ECMP, Paths.FIRST_FIT)
+        for paths in Paths
     }
-    assert taken[Paths.FIRST_FIT] < taken[Paths.ECMP]
+    assert taken[Paths.LEAST_LOADED] <= taken[Paths.FIRST_FIT] < taken[Paths.ECMP]
 
 
 def test_pushes_hold_all_of_a_network_in_the_order_of_backward() -> None:
@@ -153,6 +153,13 @@ def with_traffic(trial: Trial, **changes: object) -> Trial:
         (
             replace(asked(), fabric=replace(asked().fabric, network=NetworkSpec(topology=STAR, transport="dctcp"))),
             "use 'fluid'",
+        ),
+        (
+            replace(
+                asked(circuits=LIT),
+                fabric=replace(asked().fabric, network=NetworkSpec(topology=STAR, paths=Paths.FIRST_FIT)),
+            ),
+            "paths are hashed, not first-fit; use ecmp",
         ),
     ],
 )

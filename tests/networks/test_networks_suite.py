@@ -67,7 +67,7 @@ def step(network: str, predicted_s: float) -> StepRow:
 
 def test_a_claim_judges_the_step_over_its_reference() -> None:
     packed = study._where("vl2", study.AT_MIDDLE)
-    spread = study._where("vl2", study.AT_MIDDLE, placement="spread")
+    spread = study._where("vl2", study.AT_MIDDLE, placement=HostChoice.SPREAD)
     steps = {("vgg16-replay", 32, network): step(network, at) for network, at in ((packed, 0.1), (spread, 0.2))}
     (measured,) = study._placed(steps, "vl2")
     assert measured.of == ((spread,), (packed,))

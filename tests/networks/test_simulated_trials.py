@@ -8,7 +8,7 @@ import pytest
 from baselines.api import How
 from baselines.strategy import parse_strategy
 from crossover import Sharing
-from fabric.api import FabricError, FabricKind, FabricSpec, HostChoice, NetworkSpec
+from fabric.api import FabricError, FabricKind, FabricSpec, HostChoice, NetworkSpec, Paths
 from fabric.collectives import Collective
 from fabric.simulated.flow import simulate_flows
 from fabric.simulated.graph import NetworkError
@@ -193,12 +193,24 @@ def test_replayed_tensors_count_in_full_on_the_network() -> None:
         (replace(STAR, own_hosts=True, topology="fat-tree(k=2)"), "do not fit on the 2 hosts"),
         (replace(STAR, transport="quic"), "is no transport; use one of fluid"),
         (replace(STAR, num_failed=99), "99 cables cannot fail"),
+        (replace(STAR, transport="roce", paths=Paths.FIRST_FIT), "sends a pair's flows one way.*use ecmp"),
         (NetworkSpec(topology="leaf-spine(leaves=2, spines=1, hosts_per_leaf=2)", num_failed=2), "no path is left"),
     ],
 )
 def test_a_network_that_cannot_be_is_refused_before_anything_starts(network: NetworkSpec, message: str) -> None:
     with pytest.raises(NetworkError, match=message):
         check(trial(Sharing.NAIVE, network=network))
+
+
+def test_chosen_paths_give_ranks_anywhere_the_step_of_ranks_in_order() -> None:
+    """Half of a network with full bisection: hashed flows meet on some link, Hedera's first fit parts them."""
+    network = NetworkSpec(topology="fat-tree(k=4, gbit=1)", placement=HostChoice.RANDOM, seed=3)
+    told = {
+        paths: step_s(trial(num_jobs=1, fabric=fabric(replace(network, paths=paths), num_hosts=8))) for paths in Paths
+    }
+    packed = step_s(trial(num_jobs=1, fabric=fabric(NetworkSpec(topology=network.topology), num_hosts=8)))
+    assert told[Paths.ECMP] > 1.2 * packed
+    assert told[Paths.FIRST_FIT] == pytest.approx(packed, rel=0.01)
 
 
 def test_a_fabric_names_a_network_if_and_only_if_it_is_simulated() -> None:

@@ -32,6 +32,8 @@ WRONG = {
         r"fixed-buckets and unfused both decide packing; name one",
     ),
     "unknown fabric": ((*QUICK, "--fabric", "emulatd"), r"unknown fabric 'emulatd'; use one of: native, emulated"),
+    "unknown paths": ((*QUICK, "--network", "torus(sides=(2, 2))", "--paths", "rail"), r"--paths 'rail'.*first-fit"),
+    "paths of no network": ((*QUICK, "--paths", "first-fit"), r"--paths without --network; name one"),
     "unknown device": ((*QUICK, "--device", "tpu"), r"unknown device 'tpu'; use cpu or cuda"),
     "no repeats": ((*QUICK, "--repeats", "0"), r"--repeats is 0; it must be at least 1"),
     "a seed that no generator takes": ((*QUICK, "--seed", "9" * 23), r"--seed is 9{23}; choose one from 0 to"),

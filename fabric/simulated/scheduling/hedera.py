@@ -58,7 +58,7 @@ def global_first_fit(
 ) -> Ints:
     """Routing choices for flows, of the `num_paths` first ones per flow; hashed ones where a demand fits nowhere."""
     tails, heads = np.asarray(sources, np.int64), np.asarray(destinations, np.int64)
-    nic_bps = graph.link_rate_bps.max()
+    nic_bps = graph.link_rate_bps[graph.links[graph.first[tails]]].max(initial=0.0)
     demand = estimate_demands(tails, heads) * nic_bps
     candidates = [route(graph, tails, heads, _choices(len(tails), path)) for path in range(num_paths)]
     room, picked = graph.link_rate_bps, _choices(len(tails), 0)
