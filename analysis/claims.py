@@ -77,6 +77,8 @@ class Formula(StrEnum):
     SLOWDOWN = "mean completion over time alone of 1 over that of 2"
     GROUPS = "mean time of the groups of 1 over that of 2"
     USED = "end of the last use of 1 over that of 2"
+    OBJECTIVE = "final objective of 1 over that of 2"
+    ROUNDS = "rounds of 1 over those of 2 to within 1 % of the lower end"
     GOODPUT = "goodput of 1 over that of 2"
     LINE_SHARE = "goodput of 1 over its line rate"
     LEAST_SHARE = "least over mean goodput of the flows of 1"

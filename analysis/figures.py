@@ -11,6 +11,7 @@ from analysis.codes.figures import compression_drawings
 from analysis.collectives.figures import collective_drawings
 from analysis.flows.figures import flow_drawings
 from analysis.pipelines.figures import pipeline_drawings
+from analysis.problems.figures import problem_drawings
 from analysis.rows import Drawing, PairRow, SettingRow, Summary
 from analysis.sharing.figures import sharing_drawings
 from analysis.steps.figures import step_drawings
@@ -78,6 +79,7 @@ def drawings(summary: Summary) -> Iterator[Drawing]:
         yield from target_drawings(summary.targets)
         yield from collective_drawings(summary.collectives)
         yield from flow_drawings(summary.flows)
+        yield from problem_drawings(summary.problems)
         yield from sharing_drawings(summary)
         yield from pipeline_drawings(summary)
         for place, pair in enumerate(summary.pairs):

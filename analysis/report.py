@@ -71,11 +71,12 @@ def render_page(summary: Summary, drawn: Sequence[Drawing]) -> str:
     """The page as text, with these figures of the summary."""
     figures = [_inline(drawing) for drawing in drawn]
     template = _environment().get_template(TEMPLATE)
+    has_other = bool(summary.pairs or summary.targets or summary.collectives or summary.flows or summary.problems)
     return template.render(
         summary=summary,
         figures=figures,
         every_pair=every_pair(summary),
-        alone=bool(summary.settings) or not (summary.pairs or summary.targets or summary.collectives),
+        alone=bool(summary.settings) or not has_other,
         thin=_thin_counts(summary),
         fewest=FEWEST_FOR_LEVEL,
         window=WINDOW,

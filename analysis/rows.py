@@ -14,6 +14,7 @@ from analysis.collectives.rows import CollectiveRow
 from analysis.flows.rows import FlowRow
 from analysis.naming import Method
 from analysis.pipelines.timelines import TimelineRow
+from analysis.problems.rows import ProblemRow
 from analysis.sharing.rows import OptimiserRow, PaperCase, SweepRow
 from analysis.sharing.rows import PairRow as PairRow
 from analysis.sharing.rows import SharingRow as SharingRow
@@ -201,8 +202,8 @@ class ProvenanceRow:
 class Summary:
     """Everything the records say. `questions` are the suites' own, `pairs` the sets of sharing jobs that lie on no
     sweep, `studies` step times by method, workers and link, `errors` how far predictions lie from them, `adapted` what
-    strategies chose meanwhile, `flows` experiments without jobs, `timelines` passes of pipelines that share
-    devices."""
+    strategies chose meanwhile, `flows` experiments without jobs, `problems` the papers' own, `timelines` passes of
+    pipelines that share devices."""
 
     suites: tuple[str, ...]
     questions: tuple[str, ...] = ()
@@ -219,6 +220,7 @@ class Summary:
     targets: tuple[TargetStudy, ...] = ()
     adapted: tuple[AdaptedRow, ...] = ()
     flows: tuple[FlowRow, ...] = ()
+    problems: tuple[ProblemRow, ...] = ()
     compression: CompressionStudy = field(default_factory=CompressionStudy)
     collectives: tuple[CollectiveRow, ...] = ()
     timelines: tuple[TimelineRow, ...] = ()

@@ -15,6 +15,7 @@ from analysis.collectives.rows import CollectiveRow
 from analysis.flows.rows import FlowRow
 from analysis.pipelines.rows import PipelineRow
 from analysis.pipelines.splits import SplitRow
+from analysis.problems.rows import ProblemRow
 from analysis.sharing.rows import OptimiserRow, PairRow, SweepRow
 from analysis.steps.rows import ErrorRow, StepRow
 from analysis.targets.rows import TargetStudy
@@ -27,7 +28,7 @@ class Evidence:
     `pairs` are jobs that share devices, those on sweeps too; `sweeps` their curves; `optimised` the same jobs under
     several strategies; `steps` methods by place with their predictions' `errors`; `targets` times to a target;
     `compression` bits, and the links on which codes pay; `pipelines` jobs in stages; `splits` jobs in parts of
-    operators; `flows` experiments without jobs; `collectives` libraries by operation.
+    operators; `flows` experiments without jobs; `problems` the papers' own; `collectives` libraries by operation.
     """
 
     suites: frozenset[str]
@@ -41,6 +42,7 @@ class Evidence:
     pipelines: tuple[PipelineRow, ...] = ()
     collectives: tuple[CollectiveRow, ...] = ()
     flows: tuple[FlowRow, ...] = ()
+    problems: tuple[ProblemRow, ...] = ()
     splits: tuple[SplitRow, ...] = ()
 
 

@@ -14,6 +14,7 @@ from analysis.flows.rows import flow_rows
 from analysis.pipelines.rows import pipeline_rows
 from analysis.pipelines.splits import split_rows
 from analysis.pipelines.timelines import timeline_rows
+from analysis.problems.rows import problem_rows
 from analysis.rows import OutcomeRow, ProvenanceRow, SettingRow, Summary
 from analysis.sharing.gains import pairs
 from analysis.sharing.optimisers import optimisers
@@ -71,6 +72,7 @@ def summarise(records: Iterable[Record], *, studies: Sequence[Study] = (), basel
         collectives=evidence.collectives,
         adapted=adapted_rows(ran),
         flows=evidence.flows,
+        problems=evidence.problems,
         timelines=timeline_rows(groups),
         outcomes=outcomes(groups),
         provenance=provenance(given),
@@ -99,6 +101,7 @@ def evidence_of(records: Sequence[Record], groups: Sequence[Sequence[Record]], s
         pipelines=pipeline_rows(groups),
         collectives=collective_rows(groups),
         flows=flow_rows(groups),
+        problems=problem_rows(groups),
         splits=split_rows(groups),
     )
 

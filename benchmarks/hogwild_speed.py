@@ -13,7 +13,7 @@ import os
 import statistics
 
 from baselines.consistency.hogwild import Hogwild
-from harness.asynchrony.shared_memory import SparseLogistic, train_shared
+from harness.problems.shared_memory import SparseSamples, train_shared
 
 
 def main() -> None:
@@ -24,7 +24,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=5)
     parser.add_argument("--repeats", type=int, default=7)
     options = parser.parse_args()
-    problem = SparseLogistic.drawn(options.samples, num_features=10_000, num_nonzeros=10, seed=1)
+    problem = SparseSamples.drawn(options.samples, num_features=10_000, num_nonzeros=10, seed=1)
     speed_ups, excesses, alone_s = [], [], []
     for repeat in range(options.repeats):
         runs = [
@@ -34,7 +34,7 @@ def main() -> None:
         serial, parallel = runs
         alone_s.append(serial.seconds)
         speed_ups.append(serial.seconds / parallel.seconds)
-        excesses.append(parallel.loss / serial.loss - 1)
+        excesses.append(parallel.losses[-1] / serial.losses[-1] - 1)
     print(f"cores: {len(os.sched_getaffinity(0))}  workers: {options.workers}  n: {options.repeats}")
     print(f"one worker: median {statistics.median(alone_s):.2f} s")
     print(f"speed-up: median {statistics.median(speed_ups):.2f}, {min(speed_ups):.2f} to {max(speed_ups):.2f}")

@@ -29,6 +29,7 @@ from harness.predict.layers import Layers, layers_of, layers_of_workload
 from harness.predict.lockstep import predicted_step
 from harness.predict.paced import CHAIN, measure_paced
 from harness.predict.trial import predict_trial, why_unpredictable
+from harness.problems.solving import problem_record
 from harness.sharing_settings import with_rules
 from harness.systems import system_of
 from harness.trace import Process, write_trace
@@ -87,6 +88,8 @@ class Bench:
             from harness.simulated.flows import traffic_record  # numba comes with it
 
             return traffic_record(trial, self._environment)
+        if trial.problem is not None:
+            return problem_record(trial, self._environment)
         # A missing library skips the trial before anything is measured for it.
         reasons = [system_of(job.system).why_unavailable() for job in trial.jobs]
         if reason := next(filter(None, reasons), None):

@@ -22,7 +22,7 @@ COLLECTIVE_BYTES = 2 * 256_000_000 + 300_000_000
 
 def trial_bytes(trial: Trial, num_ranks: int | None = None) -> int:
     """Estimated memory, on the CPU, of `num_ranks` ranks of every job: those on this machine, by default all."""
-    if trial.fabric.kind is FabricKind.SIMULATED:
+    if trial.fabric.kind is FabricKind.SIMULATED or trial.problem is not None:
         return PROCESS_BYTES
     if trial.collective is not None:
         return trial.world * (PROCESS_BYTES + COLLECTIVE_BYTES)

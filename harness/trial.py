@@ -15,6 +15,7 @@ from fabric.simulated.flow_traffic import FluidTraffic, PacketTraffic
 from harness.asynchrony.cluster import OnLoss, VirtualCluster
 from harness.parallel.placement import Pipelining
 from harness.precision import Precision
+from harness.problems.asked import Problem
 from harness.splits.splitting import Splitting
 from models.workload import Device, WorkloadSpec
 from results.collectives import Operation
@@ -127,7 +128,7 @@ class Trial:
     `finds_phases` each pipelined job's `start_phase` is the one at which the virtual clock finds that they take least
     together. A trial of `traffic` has no jobs: flows go through a simulated network as packets or as fluids
     (`harness.simulated.flows`); nor has one of a `collective`, which ranks of its library time
-    (`harness.collectives`).
+    (`harness.collectives`), or of a `problem` of a paper's own (`harness.problems.solving`).
     """
 
     suite: str
@@ -155,12 +156,14 @@ class Trial:
     on_loss: OnLoss = OnLoss.STOP
     traffic: PacketTraffic | FluidTraffic | None = None
     collective: TimedCollective | None = None
+    problem: Problem | None = None
     finds_phases: bool = False
 
     def __post_init__(self) -> None:
-        if bool(self.jobs) + (self.traffic is not None) + (self.collective is not None) != 1:
+        if bool(self.jobs) + sum(one is not None for one in (self.traffic, self.collective, self.problem)) != 1:
             raise TrialError(
-                f"{self.cell}: {len(self.jobs) or 'no'} jobs; a trial has one or more, or traffic, or a collective"
+                f"{self.cell}: {len(self.jobs) or 'no'} jobs; a trial has one or more, or traffic, or a collective, or "
+                "a problem"
             )
         if self.traffic is not None and self.fabric.kind is not FabricKind.SIMULATED:
             raise TrialError(f"{self.cell}: traffic on the {self.fabric.kind} fabric; flows are simulated, use that")

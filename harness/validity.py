@@ -92,9 +92,11 @@ def checks_of(record: Record, limits: Mapping[EvidenceKind, Limits] = LIMITS) ->
 
 
 def evidence_of(record: Record) -> EvidenceKind | None:
-    """What can disturb this trial; None where its time is exact."""
+    """What can disturb this trial; None where its time is exact, or not asked for."""
     if not FabricKind(record.fabric.kind).has_processes or any(job.clock != "measured" for job in record.jobs):
         return None
+    if record.problem is not None:
+        return None  # nobody asks for its seconds
     # A library's ranks wait in a loop, and need their cores as real computation does.
     if record.collective is not None:
         return EvidenceKind.REAL

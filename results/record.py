@@ -18,6 +18,7 @@ from results.codec import CodecError, from_jsonable, to_jsonable
 from results.collectives import CollectiveFacts
 from results.facts import ChargeFacts, CheckFacts, CodeFacts, MachineFacts, PipelineFacts, PluginFacts, Role, SplitFacts
 from results.files import read_json, write_json
+from results.problem import ProblemFacts
 from results.traffic import TrafficFacts
 
 SCHEMA_VERSION = 2
@@ -279,12 +280,12 @@ class Environment:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
     """One trial. `cell` names the question (repeats of one cell share it); `axis` and `at` say which quantity a
-    sweep varies and where on it this cell lies; `traffic` is what flows did and `collective` what a library took, in
-    trials without jobs; `trial` is the resolved trial as plain JSON, enough to run it again. `started_at` and
-    `ended_at` are this trial's own times (UTC, ISO 8601), `machine` is what else went on meanwhile, `checks` what was
-    found against each limit of validity; empty and None in records of schema 1, and where nothing is checked.
-    `attempt` counts, from 1, how often this repeat of the cell was run: earlier attempts were invalid, and have
-    records of their own.
+    sweep varies and where on it this cell lies; `traffic` is what flows did, `collective` what a library took and
+    `problem` what a paper's own problem gave, in trials without jobs; `trial` is the resolved trial as plain JSON,
+    enough to run it again. `started_at` and `ended_at` are this trial's own times (UTC, ISO 8601), `machine` is what
+    else went on meanwhile, `checks` what was found against each limit of validity; empty and None in records of schema
+    1, and where nothing is checked. `attempt` counts, from 1, how often this repeat of the cell was run: earlier
+    attempts were invalid, and have records of their own.
     """
 
     id: str
@@ -312,6 +313,7 @@ class Record:
     checks: tuple[CheckFacts, ...] = ()
     attempt: int = 1
     collective: CollectiveFacts | None = None
+    problem: ProblemFacts | None = None
     schema: int = SCHEMA_VERSION
 
     @property

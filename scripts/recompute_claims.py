@@ -599,6 +599,31 @@ def highest_queue(run: Json) -> float:
     return float(max(run["queue_bytes"]) / (run["mark_bytes"] + 1538 * len(run["groups"][-1]["num_bytes"])))
 
 
+# ---- figures of the papers' own problems
+
+
+def objectives(operand: Operand) -> dict[int, list[float]]:
+    """After each round, by repeat."""
+    return {one["repeat"]: list(map(float, one["problem"]["objectives"])) for one in operand if one["problem"]}
+
+
+def final_objective(own: Operand, other: Operand) -> Figures:
+    """The last one over the other's."""
+    mine, theirs = objectives(own), objectives(other)
+    return [mine[r][-1] / theirs[r][-1] for r in sorted(mine) if r in theirs]
+
+
+def rounds(own: Operand, other: Operand) -> Figures:
+    """The first round within 1 % of the lower end over the other's; all of them where there is none."""
+    mine, theirs = objectives(own), objectives(other)
+    ratios = []
+    for r in sorted(mine.keys() & theirs.keys()):
+        near, most = 1.01 * min(mine[r][-1], theirs[r][-1]), max(len(mine[r]), len(theirs[r]))
+        first = [1 + next((n for n, at in enumerate(run) if at <= near), most - 1) for run in (mine[r], theirs[r])]
+        ratios.append(first[0] / first[1])
+    return ratios
+
+
 EXACT: Mapping[str, Callable[..., Figures]] = {
     "computation of 1 over the predicted step of 2, at most 1": predicted_efficiency,
     "float32 over the code of 1": bits,
@@ -637,6 +662,8 @@ SAMPLED: Mapping[str, Callable[..., Figures]] = {
     "mean completion over time alone of 1 over that of 2": flow_ratio(mean_slowdown),
     "mean time of the groups of 1 over that of 2": flow_ratio(groups_s),
     "end of the last use of 1 over that of 2": flow_ratio(used_s),
+    "final objective of 1 over that of 2": final_objective,
+    "rounds of 1 over those of 2 to within 1 % of the lower end": rounds,
     "goodput of 1 over that of 2": flow_ratio(lambda run: sum(goodputs_bps(run))),
     "goodput of 1 over its line rate": line_share,
     "least over mean goodput of the flows of 1": lambda own: [

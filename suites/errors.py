@@ -47,6 +47,7 @@ def _request_errors() -> tuple[type[ValueError], ...]:
     from harness.engine.checkpoint import CheckpointError
     from harness.lab.spmd import LaunchError
     from harness.mpi.library import MpiError
+    from harness.problems.asked import ProblemError
     from harness.trial import TrialError
     from models.device import DeviceError
     from models.workload import WorkloadError
@@ -67,6 +68,7 @@ def _request_errors() -> tuple[type[ValueError], ...]:
         NoRecordsError,
         OutsideError,
         ParallelismError,
+        ProblemError,
         RecordError,
         SpeedError,
         SuiteError,

@@ -45,6 +45,7 @@ SAMPLE_S = {"resnet20": 2.3e-4, "bert_tiny": 4.4e-3}  # forward and backward on 
 OTHER_SAMPLE_S = 2e-3
 VIRTUAL_STEP_S = 0.05  # of a job on a simulated network
 TRAFFIC_S = 1.0  # of a few million events of the packet engine
+PROBLEM_S = 1.0  # of a paper's own problem
 PASS_S = 10e-3  # forward and backward of a real network, however few its samples
 EVERYTHING_ELSE = 1.7  # rows of micro-benchmarks beside those of all-reduce, in time of these
 
@@ -67,6 +68,8 @@ def expected_s(trial: Trial) -> float:
     """Seconds from the start of a trial to its record, on a fabric that is up and calibrated."""
     if trial.traffic is not None:
         return START_S + TRAFFIC_S
+    if trial.problem is not None:
+        return START_S + PROBLEM_S
     if trial.fabric.kind is FabricKind.SIMULATED:
         return START_S + len(trial.jobs) * (trial.num_warmup + trial.num_steps) * VIRTUAL_STEP_S
     if trial.collective is not None:

@@ -5,7 +5,7 @@ draw a sample, read the few parameters that it touches, and add −γ times the 
 order. Where samples are sparse, two workers seldom touch the same parameter at once, and the loss falls almost as in
 serial SGD. γ is multiplied by `decay` after each epoch, as in the paper's experiments (0.9 there).
 
-It runs in shared memory on one host (`harness.asynchrony.shared_memory`), on the paper's kind of problem: sparse
+It runs in shared memory on one host (`harness.problems.shared_memory`), on the paper's kind of problem: sparse
 logistic regression. As a rule of a slot it is ASP, and a trial among several hosts refuses it.
 
 Differs from the paper: workers are processes that share memory and not threads, since Python's threads compute one at a

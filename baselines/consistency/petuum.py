@@ -8,7 +8,7 @@ Parallelization and Scheduling Strategies for Distributed Machine Learning (STRA
     update       each worker changes its own parameter, reading what SSP with `staleness` lets it read
 
 Coupled parameters that change at once overshoot together: their sum moves twice. Training a network has no such
-blocks; a trial under `petuum` follows its SSP rule alone. `harness.asynchrony.blocks` runs the rounds on the papers'
+blocks; a trial under `petuum` follows its SSP rule alone. `harness.problems.blocks` runs the rounds on the papers'
 problem, the Lasso.
 
 Differs from the papers: one scheduler rather than one per shard of parameters, and rounds are lockstep; candidates are

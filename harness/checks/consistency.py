@@ -24,7 +24,7 @@ def check_consistency(trial: Trial, job: Job) -> None:
     if isinstance(strategy.consistency, SharesMemory) and trial.world > 1:
         raise TrialError(
             f"{trial.cell}: {strategy.consistency.card.name} shares the memory of one host, and the trial has "
-            f"{trial.world}; use asp, or harness.asynchrony.shared_memory"
+            f"{trial.world}; use asp, or harness.problems.shared_memory"
         )
     on_hosts = trial.fabric.kind.has_processes
     if cluster.num_workers + (cluster.num_servers if on_hosts else 0) != trial.world:

@@ -9,19 +9,23 @@ from fabric.api import FabricKind, NetworkSpec
 from harness.checks.pipelines import check_pipelines
 from harness.checks.replicas import check_replicas
 from harness.checks.splits import check_splits
+from harness.problems.asked import check_problem
 from harness.trial import LIBRARIES, TimedCollective, Trial, TrialError
 
 
 def check(trial: Trial) -> None:
     """Everything about a trial that can be known before it starts, memory apart.
 
-    Raises: TrialError, TextError, CatalogueError, WorkloadError, NetworkError with value and remedy.
+    Raises: TrialError, TextError, CatalogueError, WorkloadError, NetworkError, ProblemError with value and remedy.
     """
     if trial.traffic is not None:
         _check_traffic(trial)
         return
     if trial.collective is not None:
         _check_collective(trial, trial.collective)
+        return
+    if trial.problem is not None:
+        check_problem(trial.problem)
         return
     _check_placement(trial)
     if trial.is_split:

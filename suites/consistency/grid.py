@@ -15,13 +15,14 @@ from harness.asynchrony.cluster import Disturbances, VirtualCluster
 from harness.trial import Trial
 from results.facts import Role
 from suites.api import Options, Suite, interleave
+from suites.consistency.problems import NAME, problem_cells
 from suites.recipes import RESNET20
 
-NAME = "consistency"
 COMPUTE_S, ALPHA_S, RATE_BPS = 0.1, 50e-6, 1e9
 SLOWDOWN = 3.0  # of the straggler, as in the papers on SSP and DynSSP
 POLICIES = ("bsp", "ssp(staleness=3)", "dynssp(staleness=3)", "dynssp(staleness=3, rule='constant')", "asp")
 WORKERS, NUM_STEPS, EVERY, REPEATS = 4, 80, 4, 20
+PROBLEM_REPEATS = 10
 CLUSTERS = ("equal", "straggler", "jitter")
 RECIPE = replace(RESNET20, workload=replace(RESNET20.workload, batch_size=16, num_evaluation=180))
 
@@ -43,7 +44,7 @@ def cluster_of(name: str, num_workers: int) -> VirtualCluster:
 
 
 def grid(options: Options) -> Sequence[Trial]:
-    """Every policy on every cluster, seeds in turn."""
+    """Every policy on every cluster, and the papers' own problems, seeds in turn."""
     num_workers = options.num_hosts or WORKERS
     policies = options.strategies or (POLICIES[:2] if options.smoke else POLICIES)
     cells = [
@@ -51,7 +52,12 @@ def grid(options: Options) -> Sequence[Trial]:
         for name in (CLUSTERS[1:2] if options.smoke else CLUSTERS)
         for policy in policies
     ]
-    return interleave(cells, options.num_repeats(REPEATS))
+    # They have no strategies, hosts or steps to choose.
+    problems = [] if options.strategies or options.num_hosts else problem_cells(options.seed)
+    return [
+        *interleave(cells, options.num_repeats(REPEATS)),
+        *interleave(problems[-2:] if options.smoke else problems, options.num_repeats(PROBLEM_REPEATS)),
+    ]
 
 
 def _trial(name: str, policy: str, num_workers: int, options: Options) -> Trial:

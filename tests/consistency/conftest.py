@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from forks import Fork, end
 
-from harness.asynchrony.shared_memory import forked as fork
+from harness.problems.shared_memory import forked as fork
 
 
 @pytest.fixture

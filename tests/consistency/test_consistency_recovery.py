@@ -23,11 +23,11 @@ from harness.asynchrony.cluster import OnLoss, VirtualCluster
 from harness.asynchrony.parameters import Parameters
 from harness.asynchrony.recovery import ServerStates, WorkerStates, last_common_version, versions_of
 from harness.asynchrony.server import ParameterServerProcess
-from harness.asynchrony.shared_memory import forked as fork
 from harness.asynchrony.training import Training
 from harness.asynchrony.virtual import VirtualRun
 from harness.asynchrony.worker import train_on_servers
 from harness.engine.checkpoint import CheckpointError
+from harness.problems.shared_memory import forked as fork
 
 NUM_WORKERS, NUM_CLOCKS, EVERY = 2, 12, 2
 ADDRESS = "127.0.0.1"

@@ -11,7 +11,7 @@ from suites.consistency.study import STUDY
 
 
 def test_every_policy_meets_every_cluster_with_the_same_seeds() -> None:
-    trials = SUITE.grid(Options())
+    trials = [trial for trial in SUITE.grid(Options()) if trial.jobs]
     assert len(trials) == len(CLUSTERS) * len(POLICIES) * REPEATS
     assert len({trial.seed for trial in trials}) == REPEATS
     for trial in trials[: len(CLUSTERS) * len(POLICIES)]:

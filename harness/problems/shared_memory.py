@@ -25,7 +25,7 @@ class SharedMemoryError(RuntimeError):
 
 
 @dataclass(frozen=True, slots=True)
-class SparseLogistic:
+class SparseSamples:
     """Samples with few features each: `columns` and `values` [samples, nonzeros], `labels` [samples] of −1 and 1."""
 
     columns: NDArray[np.int64]
@@ -34,7 +34,7 @@ class SparseLogistic:
     num_features: int
 
     @classmethod
-    def drawn(cls, num_samples: int, num_features: int, num_nonzeros: int, seed: int) -> SparseLogistic:
+    def drawn(cls, num_samples: int, num_features: int, num_nonzeros: int, seed: int) -> SparseSamples:
         """Labels of a random linear rule, one in twenty of them wrong."""
         rng = np.random.default_rng(seed)
         columns = np.stack([rng.choice(num_features, num_nonzeros, replace=False) for _ in range(num_samples)])
@@ -52,15 +52,15 @@ class SparseLogistic:
 
 @dataclass(frozen=True, slots=True)
 class SharedRun:
-    """What training in shared memory gave."""
+    """What training in shared memory gave: `losses` after each epoch, `seconds` without looking at them."""
 
     weights: Floats
-    loss: float
+    losses: tuple[float, ...]
     seconds: float
 
 
 def train_shared(
-    problem: SparseLogistic, rule: Hogwild, *, num_workers: int, num_epochs: int, rate: float, seed: int = 0
+    problem: SparseSamples, rule: Hogwild, *, num_workers: int, num_epochs: int, rate: float, seed: int = 0
 ) -> SharedRun:
     """Every worker goes over its part of the samples `num_epochs` times; they meet between two epochs.
 
@@ -71,10 +71,10 @@ def train_shared(
     memory = mmap.mmap(-1, problem.num_features * 8)  # shared with children, and gone with the last of them
     # A view, so children write into the parent's numbers without a message.
     weights: Floats = np.frombuffer(memory, dtype=np.float64)
-    start_s = perf_counter()
+    losses, seconds = [], 0.0
     # Processes per epoch: on a busy machine one worker could else be an epoch ahead of another.
     for epoch in range(num_epochs):
-        step = rate * rule.decay**epoch
+        start_s, step = perf_counter(), rate * rule.decay**epoch
         parts = [np.arange(own, len(problem.labels), num_workers) for own in range(num_workers)]
         dice = [np.random.default_rng((seed, epoch, own)) for own in range(num_workers)]
         pids = [
@@ -85,8 +85,9 @@ def train_shared(
         codes = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids]
         if any(codes):
             raise SharedMemoryError(f"workers of epoch {epoch} ended with exit codes {codes}")
-    seconds = perf_counter() - start_s
-    return SharedRun(weights.copy(), problem.loss(weights), seconds)
+        seconds += perf_counter() - start_s
+        losses.append(problem.loss(weights))
+    return SharedRun(weights.copy(), tuple(losses), seconds)
 
 
 def forked(run: Callable[[], None]) -> int:
@@ -103,7 +104,7 @@ def forked(run: Callable[[], None]) -> int:
         os._exit(code)
 
 
-def _work(problem: SparseLogistic, weights: Floats, samples: NDArray[np.int64], step: float) -> None:
+def _work(problem: SparseSamples, weights: Floats, samples: NDArray[np.int64], step: float) -> None:
     for sample in samples:
         columns, values, label = problem.columns[sample], problem.values[sample], problem.labels[sample]
         margin = label * (weights[columns] @ values)

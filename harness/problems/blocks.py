@@ -7,6 +7,7 @@ own change of wⱼ since.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -29,11 +30,15 @@ class Lasso:
     penalty: float
 
     @classmethod
-    def drawn(cls, num_samples: int, num_parameters: int, num_used: int, mixing: float, seed: int) -> Lasso:
-        """A few parameters matter; `mixing` of each column is shared with its neighbour, which couples them."""
+    def drawn(
+        cls, *, num_samples: int, num_parameters: int, num_used: int, mixing: float, num_alike: int, seed: int
+    ) -> Lasso:
+        """A few parameters matter; `mixing` of each column is the same for `num_alike` in a row, which couples them."""
         generator = torch.Generator().manual_seed(seed)
         raw = torch.randn(num_samples, num_parameters, generator=generator, dtype=torch.float64)
-        mixed = (1 - mixing) * raw + mixing * raw.roll(1, dims=1)
+        factors = torch.randn(num_samples, -(-num_parameters // num_alike), generator=generator, dtype=torch.float64)
+        common = factors.repeat_interleave(num_alike, dim=1)[:, :num_parameters]
+        mixed = (1 - mixing) * raw + mixing * common
         design = mixed / torch.linalg.vector_norm(mixed, dim=0)
         truth = torch.zeros(num_parameters, dtype=torch.float64)
         truth[torch.randperm(num_parameters, generator=generator)[:num_used]] = 3.0
@@ -58,7 +63,10 @@ class BlocksRun:
 def descend(
     problem: Lasso, rule: Petuum, *, num_workers: int, num_rounds: int, seed: int = 0, choose: Chooses | None = None
 ) -> BlocksRun:
-    """`num_rounds` rounds of `num_workers` coordinates at once, chosen by the rule or by `choose` in its place."""
+    """`num_rounds` rounds of `num_workers` coordinates at once, chosen by the rule or by `choose` in its place.
+
+    A descent that diverges ends with the round whose objective is no number any more, which counts as infinite.
+    """
     generator = torch.Generator().manual_seed(seed)
     design, choose = problem.design, choose or rule.blocks
     weights = torch.zeros(design.shape[1], dtype=design.dtype)
@@ -78,5 +86,13 @@ def descend(
         # Updated and not computed anew: a round costs the chosen columns alone.
         residuals.append(residuals[-1] - design @ step)
         done.rounds.append(chosen)
-        done.objectives.append(problem.objective(weights))
+        objective = problem.objective(weights)
+        done.objectives.append(objective if math.isfinite(objective) else math.inf)
+        if not math.isfinite(objective):
+            break
     return done
+
+
+def by_chance(changes: Tensor, couplings: Tensor, num_workers: int, generator: torch.Generator) -> list[int]:
+    """Shotgun's choice (Bradley et al., ICML 2011), without priority or dependencies: what a scheduler has to beat."""
+    return torch.randperm(len(changes), generator=generator)[:num_workers].tolist()

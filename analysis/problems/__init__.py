@@ -1,0 +1,1 @@
+"""The papers' own problems: objectives over rounds, and their figures."""
