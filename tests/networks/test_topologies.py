@@ -179,7 +179,8 @@ def test_a_failed_switch_parts_its_hosts_and_the_error_says_what_to_do() -> None
 
 
 def test_rates_per_tier_make_a_tree_oversubscribed() -> None:
-    assert LeafSpine(4, 2, 8, gbit=10, spine_gbit=20).oversubscription == 2.0
+    thin = LeafSpine(4, 2, 8, gbit=10, spine_gbit=20)  # 80 Gbit/s of hosts over 40 of cables
+    assert cut_bps(thin.build(), lower_half(thin.build())) == pytest.approx(thin.facts().bisection_bps) == 80e9
     tree = FatTree(4, gbit=10, core_gbit=2.5)
     assert cut_bps(tree.build(), lower_half(tree.build())) == pytest.approx(tree.facts().bisection_bps) == 20e9
 

@@ -32,11 +32,6 @@ class LeafSpine:
         require(min(sizes) >= 1, f"leaf-spine{sizes} lacks a tier", "use at least 1 leaf, 1 spine and 1 host per leaf")
 
     @property
-    def oversubscription(self) -> float:
-        """What a leaf's hosts can send over what its spine cables carry."""
-        return self.hosts_per_leaf * self.gbit / (self.spines * self._spine_gbit)
-
-    @property
     def _spine_gbit(self) -> float:
         return self.gbit if self.spine_gbit is None else self.spine_gbit
 
