@@ -102,6 +102,12 @@ class CellRow:
         """Bytes a host sent per step: by its interface, else as the engine counted them."""
         return bytes_a_step(self.wire_bytes, self.interface_bytes)
 
+    @property
+    def overhead(self) -> float | None:
+        """What the interface counted beyond the engine's bytes, as a share of these: headers and acknowledgements."""
+        counted = sum(self.wire_bytes.values())
+        return self.interface_bytes / counted - 1.0 if counted and self.interface_bytes is not None else None
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SettingRow:

@@ -371,6 +371,14 @@ def test_compute_of_a_system_that_hides_its_waiting_is_not_shown() -> None:
     assert ours.phases.compute_s is not None
 
 
+def test_overhead_is_what_the_interface_counted_beyond_the_engine() -> None:
+    found = setting(cells("unfused", "torch-ddp", num_repeats=1))
+    overhead = row(found, "unfused").overhead
+    assert overhead is not None
+    assert 0.04 < overhead < 0.06
+    assert row(found, "torch-ddp").overhead is None
+
+
 def test_names_are_short_and_the_parameters_left_out_are_noted() -> None:
     found = setting(cells("torch-ddp", HALF))
     assert row(found, HALF).name == "tensor-fusion+half"
