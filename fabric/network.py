@@ -46,7 +46,8 @@ class NetworkSpec:
     @property
     def placement_text(self) -> str:
         """The placement in words, for records."""
-        return f"{self.placement}, own hosts" if self.own_hosts else self.placement.value
+        draw = f" (draw {self.seed})" if self.placement is HostChoice.RANDOM and self.seed > 1 else ""
+        return f"{self.placement}{draw}" + (", own hosts" if self.own_hosts else "")
 
     @property
     def network_text(self) -> str:

@@ -9,6 +9,7 @@ tensors have their real sizes.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import product
 
 from crossover import Sharing
 from fabric.api import FabricKind, FabricSpec, HostChoice, NetworkSpec, Paths
@@ -16,7 +17,7 @@ from harness.trial import Job, Link, Trial
 from models.workload import Device, WorkloadSpec
 from suites.api import Options, Suite, interleave
 from suites.networks.packets import NAME, packet_cells
-from suites.networks.places import FAMILIES, SIZES
+from suites.networks.places import DRAWS, FAMILIES, MIDDLE, SIZES, random_fat_tree
 from suites.networks.schedules import mixed_loads, schedule_cells
 
 STRATEGY = "fixed-buckets"
@@ -24,7 +25,6 @@ MODELS = (("resnet50", 32), ("vgg16", 32), ("bert_large", 8), ("gpt2", 8))  # sa
 TRANSPORTS = ("fluid", "dctcp", "infiniband", "roce-v2", "irn", "hpcc", "dcqcn", "timely")
 FAILURES = (0, 4, 16)
 EXCHANGES = ("all-reduce", "tree", "hierarchical(ranks_per_host=4)", "parameter-server")
-MIDDLE = 1  # the place of 128 ranks in a family
 OVERSUBSCRIBED = FAMILIES["leaf-spine-4to1"][MIDDLE]
 WAYS = (
     (Sharing.EXCLUSIVE, Link.FIFO),
@@ -66,16 +66,21 @@ def topologies(sizes: Sequence[int] = SIZES) -> Iterator[Trial]:
 
 def placements() -> Iterator[Trial]:
     """32 of 128 hosts next to each other, apart, or anywhere; for these, and for all hosts in any order, paths that are
-    chosen by load too."""
+    chosen by load too. What is anywhere is drawn several times where paths have a choice."""
     for family in ("fat-tree", "leaf-spine-4to1", "vl2", "torus"):
         for choice in HostChoice:
             network = NetworkSpec(topology=FAMILIES[family][MIDDLE], placement=choice)
-            yield cell("placement-32", f"{family}-{choice}", (replayed("vgg16", 32),), 32, network)
-    for num_ranks, chosen in ((32, (Paths.FIRST_FIT, Paths.LEAST_LOADED)), (128, tuple(Paths))):
-        for paths in chosen:
-            network = NetworkSpec(topology=FAMILIES["fat-tree"][MIDDLE], placement=HostChoice.RANDOM, paths=paths)
-            label = "fat-tree-random" if paths is Paths.ECMP else f"fat-tree-random-{paths}"
-            yield cell(f"placement-{num_ranks}", label, (replayed("vgg16", 32),), num_ranks, network)
+            yield placement(32, f"{family}-{choice}", network)
+    for num_ranks, paths, draw in product((32, 128), Paths, DRAWS):
+        network = random_fat_tree(paths, draw)
+        label = "fat-tree-random" if paths is Paths.ECMP else f"fat-tree-random-{paths}"
+        if (num_ranks, paths, draw) != (32, Paths.ECMP, 1):  # stands above
+            yield placement(num_ranks, label if draw == 1 else f"{label}-{draw}", network)
+
+
+def placement(num_ranks: int, label: str, network: NetworkSpec) -> Trial:
+    """VGG-16 there."""
+    return cell(f"placement-{num_ranks}", label, (replayed("vgg16", 32),), num_ranks, network)
 
 
 def transports() -> Iterator[Trial]:

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from fabric.api import HostChoice, NetworkSpec, Paths
+
 GBIT = 25
 SIZES = (16, 128, 1024)  # ranks; where a family has no such number of servers, on the first ones of the next larger
+MIDDLE = SIZES.index(128)
+DRAWS = range(1, 7)  # of hosts at random
 PORTS = f"gbit={GBIT}"
 
 FAMILIES: Mapping[str, tuple[str, str, str]] = {
@@ -35,3 +39,9 @@ FAMILIES: Mapping[str, tuple[str, str, str]] = {
     ),
     "torus": (f"torus(sides=(4, 4), {PORTS})", f"torus(sides=(8, 16), {PORTS})", f"torus(sides=(8, 8, 16), {PORTS})"),
 }
+
+
+def random_fat_tree(paths: Paths, draw: int) -> NetworkSpec:
+    """128 hosts with full bisection, and ranks on any of them."""
+    topology = FAMILIES["fat-tree"][MIDDLE]
+    return NetworkSpec(topology=topology, placement=HostChoice.RANDOM, paths=paths, seed=draw)

@@ -18,12 +18,11 @@ from analysis.study import Evidence, Study
 from fabric.api import HostChoice, NetworkSpec, Paths
 from suites.networks.packet_claims import packet_claims
 from suites.networks.packets import NAME
-from suites.networks.places import FAMILIES, SIZES
+from suites.networks.places import DRAWS, FAMILIES, MIDDLE, SIZES, random_fat_tree
 from suites.networks.schedule_claims import schedule_claims
 
 Steps = dict[tuple[str, int, str], StepRow]  # by workload, ranks, and network with transport and placement
 ONCE = 1  # the virtual clock repeats exactly
-AT_MIDDLE = SIZES.index(128)
 PACKED, BESIDE = "Step over that of the packed placement", "Step over that on the fat-tree"
 COMPUTING = "Computation over step"
 
@@ -63,17 +62,19 @@ def _placed(
     steps: Steps, family: str, placements: Sequence[HostChoice] = (HostChoice.SPREAD, HostChoice.RANDOM)
 ) -> Iterator[CellValue]:
     """Other placements over the packed one."""
-    packed = _where(family, AT_MIDDLE)
+    packed = _where(family, MIDDLE)
     for placement in placements:
-        other = _where(family, AT_MIDDLE, placement=placement)
+        other = _where(family, MIDDLE, placement=placement)
         yield from _over(steps, "vgg16-replay", 32, other, packed, f"{family}, {placement}")
 
 
-def _routed(steps: Steps, num_ranks: int, paths: Paths) -> Iterator[CellValue]:
-    """A random placement on the fat-tree with such paths, over the packed one."""
-    packed = _where("fat-tree", AT_MIDDLE)
-    other = _where("fat-tree", AT_MIDDLE, placement=HostChoice.RANDOM, paths=paths)
-    yield from _over(steps, "vgg16-replay", num_ranks, other, packed, f"{num_ranks} of 128 hosts, {paths}")
+def _drawn(steps: Steps, num_ranks: int, paths: Paths) -> Iterator[CellValue]:
+    """Random placements on the fat-tree with such paths, draw by draw, over the packed one."""
+    for draw in DRAWS:
+        own = random_fat_tree(paths, draw)
+        other = f"{own.network_text}, {own.transport}, {own.placement_text}"
+        name = f"{num_ranks} of 128 hosts, {paths}, draw {draw}"
+        yield from _over(steps, "vgg16-replay", num_ranks, other, _where("fat-tree", MIDDLE), name)
 
 
 def _of_families(steps: Steps, families: Sequence[str]) -> Iterator[CellValue]:
@@ -88,14 +89,14 @@ def _of_families(steps: Steps, families: Sequence[str]) -> Iterator[CellValue]:
 
 def _failed(steps: Steps, family: str, num_failed: int) -> Iterator[CellValue]:
     """The step with failed cables over the step with none."""
-    other = _where(family, AT_MIDDLE, failed=num_failed)
+    other = _where(family, MIDDLE, failed=num_failed)
     name = f"{family}, {num_failed} cables"
-    yield from _over(steps, "vgg16-replay", 128, other, _where(family, AT_MIDDLE), name)
+    yield from _over(steps, "vgg16-replay", 128, other, _where(family, MIDDLE), name)
 
 
 def _transported(steps: Steps, transport: str) -> Iterator[CellValue]:
-    other = _where("fat-tree", AT_MIDDLE, transport=transport)
-    yield from _over(steps, "vgg16-replay", 128, other, _where("fat-tree", AT_MIDDLE), transport)
+    other = _where("fat-tree", MIDDLE, transport=transport)
+    yield from _over(steps, "vgg16-replay", 128, other, _where("fat-tree", MIDDLE), transport)
 
 
 def _scaling_factor(rows: Sequence[StepRow], gbit: int) -> Iterator[CellValue]:
@@ -144,11 +145,12 @@ def claims(evidence: Evidence) -> Iterable[ClaimRow]:
 def _of_places(steps: Steps) -> Iterator[Question]:
     """Topologies and placements."""
     uniform = "Fat-Tree (SIGCOMM 2008): with full bisection placement costs at most 5 %"
-    yield Question(uniform, PACKED, None, 1.05, _placed(steps, "fat-tree"))
+    anywhere = [*_placed(steps, "fat-tree", (HostChoice.SPREAD,)), *_drawn(steps, 32, Paths.ECMP)]
+    yield Question(uniform, PACKED, None, 1.05, anywhere)
     fits = "Hedera (NSDI 2010): with its paths ranks anywhere on a quarter of a fat-tree lose at most 5 %"
-    yield Question(fits, PACKED, None, 1.05, _routed(steps, 32, Paths.FIRST_FIT))
+    yield Question(fits, PACKED, None, 1.05, _drawn(steps, 32, Paths.FIRST_FIT))
     full = "Where all hosts send, paths chosen one by one still collide: ranks in any order lose 50 % or more"
-    everywhere = [*_routed(steps, 128, Paths.FIRST_FIT), *_routed(steps, 128, Paths.LEAST_LOADED)]
+    everywhere = [*_drawn(steps, 128, Paths.FIRST_FIT), *_drawn(steps, 128, Paths.LEAST_LOADED)]
     yield Question(full, PACKED, 1.5, None, everywhere)
     yield Question("VL2 (SIGCOMM 2009): placement costs at most 5 %", PACKED, None, 1.05, _placed(steps, "vl2"))
     thin = "A 4:1 oversubscribed leaf-spine: a random placement costs 20 % or more"

@@ -66,13 +66,22 @@ def step(network: str, predicted_s: float) -> StepRow:
 
 
 def test_a_claim_judges_the_step_over_its_reference() -> None:
-    packed = study._where("vl2", study.AT_MIDDLE)
-    spread = study._where("vl2", study.AT_MIDDLE, placement=HostChoice.SPREAD)
+    packed = study._where("vl2", study.MIDDLE)
+    spread = study._where("vl2", study.MIDDLE, placement=HostChoice.SPREAD)
     steps = {("vgg16-replay", 32, network): step(network, at) for network, at in ((packed, 0.1), (spread, 0.2))}
     (measured,) = study._placed(steps, "vl2")
     assert measured.of == ((spread,), (packed,))
     assert measured.cell == "vl2, spread"
     assert measured.value.median == pytest.approx(2.0)
+
+
+def test_a_draw_of_hosts_is_named_where_it_is_not_the_first() -> None:
+    network = NetworkSpec(topology="torus(sides=(4, 4))", placement=HostChoice.RANDOM)
+    texts = [
+        replace(network, seed=seed, own_hosts=own).placement_text for seed, own in ((1, False), (2, False), (2, True))
+    ]
+    assert texts == ["random", "random (draw 2)", "random (draw 2), own hosts"]
+    assert replace(network, seed=2, placement=HostChoice.PACKED).placement_text == "packed"
 
 
 def test_failures_leave_every_host_a_cable() -> None:
