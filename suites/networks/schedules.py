@@ -29,7 +29,7 @@ WAYS = (("packets", None), *((kind.value, Circuits(hybrid=kind, gbit=CIRCUIT_GBI
 
 def schedule_cells() -> list[Trial]:
     """One trial of every experiment in which nothing is drawn."""
-    return [cell for group in (coflows(), layers(), paths(), patterns(), rack_sizes()) for cell in group]
+    return [cell for group in (coflows(), servers(), layers(), paths(), patterns(), rack_sizes()) for cell in group]
 
 
 def schedule_cell(
@@ -81,6 +81,16 @@ def coflows() -> Iterator[Trial]:
         rings.append(around(name, hosts, num_bytes))
     for scheduler in ("fifo", "fair", "pfabric", "varys"):
         yield schedule_cell("schedule-jobs", scheduler, THIN, FluidTraffic(groups=tuple(rings), scheduler=scheduler))
+
+
+def servers() -> Iterator[Trial]:
+    """Varys where flows mislead: twelve workers push ResNet-50 to one server, and a ring of VGG-16 is behind the same
+    uplinks. Each push is smaller than each of the ring's flows, and all of them together are larger."""
+    resnet, vgg = (gradients_bytes(load_profile(f"{name}-v100")) for name in ("resnet50", "vgg16"))
+    pushed = FlowGroup(name="resnet50", sources=tuple(range(4, 16)), destinations=(0,), num_bytes=resnet, jitter_s=0.0)
+    groups = (pushed, around("vgg16", (1, 5, 9, 13), ring_bytes(4, vgg)))
+    for scheduler in ("fifo", "fair", "pfabric", "varys"):
+        yield schedule_cell("schedule-servers", scheduler, THIN, FluidTraffic(groups=groups, scheduler=scheduler))
 
 
 def layers() -> Iterator[Trial]:
