@@ -12,10 +12,10 @@ test: Berger, Technometrics 24, 1982). It is missed as soon as one of k cells mi
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, TypeVar
 
 from analysis.stats import FEWEST_FOR_LEVEL, LEVEL, Interval, fewest_for
 from analysis.wording import interval, number, percent, plural
@@ -98,6 +98,22 @@ class CellValue(NamedTuple):
     cell: str
     value: Interval
     of: Operands = ()
+
+
+class HasRecords(Protocol):
+    """What a cell's row says of itself, whatever it holds."""
+
+    @property
+    def cell(self) -> str:
+        """The cell's name."""
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        """Its records."""
+        ...
+
+
+OneCell = TypeVar("OneCell", bound=HasRecords)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -245,6 +261,22 @@ def judge(claim: Level, measured: Sequence[CellValue]) -> ClaimRow:
         unit=claim.unit,
         cells=cells,
     )
+
+
+def judge_beside(
+    claim: Level,
+    rows: Mapping[tuple[str, str], OneCell],
+    cells: Sequence[tuple[str, str, str]],
+    over: Callable[[OneCell, OneCell], Interval],
+) -> ClaimRow:
+    """The outcome over cells beside others: of each group the first label over the second, where both are in `rows`,
+    which go by group and label."""
+    found = []
+    for group, label, other in cells:
+        own, base = rows.get((group, label)), rows.get((group, other))
+        if own is not None and base is not None:
+            found.append(CellValue(own.cell, over(own, base), (own.ids, base.ids)))
+    return judge(claim, found)
 
 
 def _spread(cells: Sequence[JudgedCell], unit: str) -> str:

@@ -27,7 +27,7 @@ def flow_drawings(rows: Sequence[FlowRow]) -> Iterator[Drawing]:
     exact: dict[str, list[FlowRow]] = {}
     groups: dict[str, list[FlowRow]] = {}
     for row in rows:
-        if row.is_exact and not row.axis:
+        if row.is_exact and not row.axis:  # of settings whose names begin alike one figure
             exact.setdefault(row.group.partition("-")[0], []).append(row)
         else:
             groups.setdefault(row.axis or row.group, []).append(row)

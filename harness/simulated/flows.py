@@ -105,11 +105,10 @@ def _run_fluids(traffic: FluidTraffic, graph: NetworkGraph, drawn: Sequence[Draw
     sources: Ints = np.array([flow.source for flow in drawn])
     destinations: Ints = np.array([flow.destination for flow in drawn])
     sizes: Floats = np.array([flow.num_bytes for flow in drawn])
-    circuit_bytes = None
+    choices, circuit_bytes = chosen_paths(graph, paths, sources, destinations), None
     if traffic.circuits is not None:
-        result = run_hybrid(
-            graph, traffic.circuits, list(zip(sources.tolist(), destinations.tolist(), strict=True)), sizes
-        )
+        pairs = list(zip(sources.tolist(), destinations.tolist(), strict=True))
+        result = run_hybrid(graph, traffic.circuits, pairs, sizes)
         ends, circuit_bytes = result.end_s, result.circuit_bytes
     else:
         # flows of a mixed load have nothing to do with each other
@@ -120,10 +119,8 @@ def _run_fluids(traffic: FluidTraffic, graph: NetworkGraph, drawn: Sequence[Draw
             )
             for place, flow in enumerate(drawn)
         ]  # fmt: skip
-        ends = schedule_flows(
-            graph, flows, parse_scheduler(traffic.scheduler), choices=chosen_paths(graph, paths, sources, destinations)
-        )
-    routes = route(graph, sources, destinations)
+        ends = schedule_flows(graph, flows, parse_scheduler(traffic.scheduler), choices=choices)
+    routes = route(graph, sources, destinations, choices)
     alone_s = sizes * BITS / np.minimum.reduceat(graph.link_rate_bps[routes.links], routes.offsets[:-1])
     unknown = np.full(len(drawn), np.nan)  # a fluid has no round trip
     draws = traffic.mixed is not None or any(group.jitter_s for group in traffic.groups)

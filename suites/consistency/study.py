@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 
-from analysis.claims import CellValue, ClaimRow, Formula, Level, judge
+from analysis.claims import CellValue, ClaimRow, Formula, Level, judge, judge_beside
 from analysis.problems.rows import ProblemRow
-from analysis.stats import Interval, ratio_by_repeat
+from analysis.stats import ratio_by_repeat
 from analysis.study import Evidence, Study
 from suites.consistency.problems import HOGWILD_WORKERS, LASSOS, NAME
 
@@ -62,47 +62,30 @@ def claims(evidence: Evidence) -> Iterable[ClaimRow]:
 
 def _of_problems(rows: Problems) -> Iterator[ClaimRow]:
     """Hogwild! and STRADS on the papers' kinds of problem."""
-    ends, sooner = (Formula.OBJECTIVE, ProblemRow.final_over), (Formula.ROUNDS, ProblemRow.rounds_over)
     several = [f"{count}-workers" for count in HOGWILD_WORKERS if count > 1]
-    yield _beside(
-        rows, "Hogwild! (Recht et al., NIPS 2011): without locks the loss ends within 1 % of the serial run's",
-        "Final loss over that of one worker", ends,
-        [("sparse-logistic", label, "1-worker") for label in several], high=1.01,
+    level = Level(
+        claim="Hogwild! (Recht et al., NIPS 2011): without locks the loss ends within 1 % of the serial run's",
+        quantity="Final loss over that of one worker", high=1.01, formula=Formula.OBJECTIVE, unit="×",
     )  # fmt: skip
-    yield _beside(
-        rows, "STRADS (Lee et al., NIPS 2014): priority and check need fewer rounds than blocks by chance",
-        "Rounds over those by chance", sooner, [(group, "petuum", "by-chance") for group in LASSOS], high=1.0,
+    serial = [("sparse-logistic", label, "1-worker") for label in several]
+    yield judge_beside(level, rows, serial, ProblemRow.final_over)
+    level = Level(
+        claim="STRADS (Lee et al., NIPS 2014): priority and check need fewer rounds than blocks by chance",
+        quantity="Rounds over those by chance", high=1.0, formula=Formula.ROUNDS, unit="×",
     )  # fmt: skip
-    yield _beside(
-        rows, "STRADS: where columns are alike, the check of dependencies needs fewer rounds than priority alone",
-        "Rounds over those without the check", sooner, [("lasso-alike", "petuum", "no-check")], high=1.0,
+    chance = [(group, "petuum", "by-chance") for group in LASSOS]
+    yield judge_beside(level, rows, chance, ProblemRow.rounds_over)
+    level = Level(
+        claim="STRADS: where columns are alike, the check of dependencies needs fewer rounds than priority alone",
+        quantity="Rounds over those without the check, all where that diverges", high=1.0,
+        formula=Formula.ROUNDS, unit="×",
     )  # fmt: skip
-    yield _beside(
-        rows, "Where columns are alike, staleness 2 ends 1 % higher or more: the check does not reach rounds under way",
-        "Final objective over that without staleness", ends,
-        [("lasso-alike", "staleness-2", "petuum")], low=1.01,
+    yield judge_beside(level, rows, [("lasso-alike", "petuum", "no-check")], ProblemRow.rounds_over)
+    level = Level(
+        claim="Where columns are alike, staleness 2 ends 1 % higher or more: the check does not reach rounds under way",
+        quantity="Final objective over that without staleness", low=1.01, formula=Formula.OBJECTIVE, unit="×",
     )  # fmt: skip
-
-
-def _beside(
-    rows: Problems,
-    claim: str,
-    quantity: str,
-    figure: tuple[Formula, Callable[[ProblemRow, ProblemRow], Interval]],
-    cells: Sequence[tuple[str, str, str]],
-    *,
-    low: float | None = None,
-    high: float | None = None,
-) -> ClaimRow:
-    """A figure of the first label over that of the second, by group."""
-    formula, over = figure
-    level = Level(claim=claim, quantity=quantity, low=low, high=high, formula=formula, unit="×")
-    found = []
-    for group, label, other in cells:
-        own, base = rows.get((group, label)), rows.get((group, other))
-        if own is not None and base is not None:
-            found.append(CellValue(f"{group}, {label} over {other}", over(own, base), (own.ids, base.ids)))
-    return judge(level, found)
+    yield judge_beside(level, rows, [("lasso-alike", "staleness-2", "petuum")], ProblemRow.final_over)
 
 
 STUDY = Study(suite=NAME, claims=claims)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from analysis.claims import CellValue, ClaimRow, Formula, Level, judge
+from analysis.claims import CellValue, ClaimRow, Formula, Level, judge, judge_beside
 from analysis.flows import rows as measured
 from analysis.flows.rows import Figure, FlowRow
 
@@ -60,9 +60,4 @@ def beside(
 ) -> ClaimRow:
     """A figure of the first label over that of the second, by group."""
     level = Level(claim=claim, quantity=quantity, formula=formula, low=low, high=high, some=some, unit="×")
-    found = []
-    for group, label, other in cells:
-        own, base = rows.get((group, label)), rows.get((group, other))
-        if own is not None and base is not None:
-            found.append(CellValue(own.cell, own.over(base, FIGURES[formula]), (own.ids, base.ids)))
-    return judge(level, found)
+    return judge_beside(level, rows, cells, lambda own, base: own.over(base, FIGURES[formula]))

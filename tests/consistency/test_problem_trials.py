@@ -130,9 +130,12 @@ def records() -> list[Record]:
     """The suite's cells, made small, six seeds of each."""
     found = []
     for trial in problem_cells(1):
-        small = FEW if isinstance(trial.problem, SparseLogistic) else SMALL
-        named = {"num_workers": trial.problem.num_workers} if small is FEW else {"strategy": trial.problem.strategy}
-        asked_for = replace(small, **named)  # type: ignore[union-attr]
+        asked_for: Problem
+        if isinstance(trial.problem, SparseLogistic):
+            asked_for = replace(FEW, num_workers=trial.problem.num_workers)
+        else:
+            assert trial.problem is not None
+            asked_for = replace(SMALL, strategy=trial.problem.strategy, by_chance=trial.problem.by_chance)
         for repeat in range(6):
             one = replace(trial, problem=asked_for, repeat=repeat, seed=repeat)
             found.append(problem_record(one, Environment()))
