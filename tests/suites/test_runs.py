@@ -202,7 +202,7 @@ def test_ctrl_c_keeps_what_is_done_and_leaves_nothing_else(tmp_path: Path, scrat
         "fixed-buckets",
         *DIGITS,
         "--steps",
-        "40",
+        "12",
     )
     started = Started(("-m", "suites", *words, "--repeats", "9", "--out", str(folder)), {"TMPDIR": str(scratch)})
     wait_for_record(folder, started)
