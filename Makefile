@@ -32,8 +32,8 @@ $(READY):
 doctor: $(READY) ## what this machine can do, and what to do about what it cannot
 	$(BENCH) doctor $(ARGS)
 
-test: $(READY)   ## all tests, in four processes: on two cores, since many wait for others
-	$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder $(ARGS)
+test: $(READY)   ## all tests, in three processes: on two cores, since many wait for others
+	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 faults: $(READY) ## every signal on every kind of process, full disks; about half an hour
 	$(BIN)/python -m pytest tests/faults $(ARGS)

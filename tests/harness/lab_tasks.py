@@ -6,6 +6,7 @@ import time
 
 import psutil
 from patience import patience_s
+from small_network import NAME
 
 from fabric.api import FabricKind, FabricSpec
 from harness.lab.launch import LabHandle
@@ -31,8 +32,8 @@ def task(
     num_cost_steps: int = 0,
     **job: object,
 ) -> Task:
-    """One job called `a` training ResNet-20 on digits, `num_steps` steps in all."""
-    workload = WorkloadSpec(network="resnet20", batch_size=4)
+    """One job called `a` training a small network on digits, `num_steps` steps in all."""
+    workload = WorkloadSpec(network=NAME, batch_size=4)
     asked = Trial(
         suite="test",
         cell="test",

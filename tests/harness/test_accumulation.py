@@ -14,6 +14,7 @@ from forked_ranks import forked
 from lab_tasks import spec_of
 from micro_batch_ranks import NUM_RANKS, loss_of, network, reference, run_rank, samples_of, told_by_ranks
 from patience import patience_s
+from small_network import NAME
 
 from crossover import Sharing
 from harness.bench import Bench
@@ -44,7 +45,7 @@ FAST = tuple(name for name in SYSTEMS if name not in SLOW and (name != "Horovod"
 Lists = dict[str, list[float]]
 Told = dict[tuple[str, int, float | None, int], Lists]
 FABRIC = spec_of("native")
-SMALL = WorkloadSpec(network="resnet20", batch_size=2)
+SMALL = WorkloadSpec(network=NAME, batch_size=2)
 TIMED = WorkloadSpec(network="resnet50", device=Device.REPLAY, batch_size=8, size_scale=1000)
 
 

@@ -6,6 +6,7 @@ from importlib.util import find_spec
 
 import pytest
 from patience import patience_s
+from small_network import NAME
 
 from crossover import Sharing
 from fabric.api import FabricKind, FabricSpec
@@ -17,7 +18,7 @@ from results.record import Record, Status
 
 NATIVE = FabricSpec(kind=FabricKind.NATIVE, num_hosts=1, rate_bps=None)
 VIRTUAL = FabricSpec(kind=FabricKind.PACED, num_hosts=1, num_virtual=8, rate_bps=2e9, alpha_s=20e-6)
-SMALL = WorkloadSpec(network="resnet20", batch_size=4)
+SMALL = WorkloadSpec(network=NAME, batch_size=4)
 REPLAY = WorkloadSpec(network="resnet50", device=Device.REPLAY, size_scale=400, batch_size=4)
 
 

@@ -10,6 +10,7 @@ from queue import SimpleQueue
 
 import pytest
 from patience import patience_s
+from small_network import NAME
 
 from crossover import Alone, ArbiterLost, Beat, CrossoverError, Lease, LeaseLost, Sharing
 from fabric.api import FabricKind, FabricSpec
@@ -25,7 +26,7 @@ from results.record import Record, Status
 pytestmark = pytest.mark.slow
 
 FABRIC = FabricSpec(kind=FabricKind.NATIVE, num_hosts=2, rate_bps=None)
-SMALL = WorkloadSpec(network="resnet20", batch_size=4)
+SMALL = WorkloadSpec(network=NAME, batch_size=4)
 REPLAYED = WorkloadSpec(network="resnet50", device=Device.REPLAY, size_scale=400, batch_size=8)
 BUCKETS = "fixed-buckets(bucket_bytes=262144, first_bucket_bytes=65536)"
 
