@@ -76,6 +76,11 @@ class Machine:
         """A ring's all-reduce: 2(n−1) messages of a share each."""
         return 2 * (num_devices - 1) * self.message_s(num_bytes / num_devices)
 
+    @staticmethod
+    def all_reduce_bytes(num_bytes: float, num_devices: int) -> float:
+        """What each device of that ring sends."""
+        return 2 * (num_devices - 1) * num_bytes / num_devices
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workshare:
@@ -171,7 +176,8 @@ def balanced_stages(layers: Sequence[PlannedLayer], counts: Sequence[int]) -> tu
     """`len(counts)` stages of `counts` replicas each, so that the slowest one is as fast as it can be; of equally good
     cuts, the one whose stages are most alike.
 
-    Exact: a dynamic programme over (stages, layers). Raises: ParallelismError for more stages than layers.
+    A dynamic programme over (stages, layers): the slowest stage is exact, likeness a rule of thumb. Raises:
+    ParallelismError for more stages than layers.
     """
     num_layers = len(layers)
     if not 1 <= len(counts) <= num_layers:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import ast
 from collections.abc import Mapping
 from dataclasses import fields
-from typing import Any
+from math import isfinite
+from types import UnionType
+from typing import Any, get_args, get_origin, get_type_hints
 
 from fabric.simulated.graph import NetworkError
 
@@ -31,7 +33,28 @@ def parse_named(text: str, kinds: Mapping[str, type[Any]], what: str) -> Any:
         raise NetworkError(f"{text!r} cannot be read; write it like {example}") from error
     if unknown := sorted(set(values) - set(known)):
         raise NetworkError(f"{name} has no parameter {unknown[0]!r}; it has {', '.join(known) or 'none'}")
+    types = get_type_hints(kind)
+    for parameter, value in values.items():
+        if not _is_of(value, types[parameter]):
+            raise NetworkError(f"{text!r}: {parameter} is {_in_words(types[parameter])}, not {value!r}")
     try:
         return kind(**values)
     except TypeError as error:
         raise NetworkError(f"{text!r} lacks a parameter; {name} has {', '.join(known)}") from error
+
+
+def _is_of(value: object, wanted: Any) -> bool:
+    """Whether a literal is of the type; a whole number is a number too, and infinity none."""
+    if get_origin(wanted) is tuple:
+        return isinstance(value, tuple) and all(_is_of(own, get_args(wanted)[0]) for own in value)
+    if get_origin(wanted) is UnionType:
+        return any(_is_of(value, own) for own in get_args(wanted))
+    if wanted is float:
+        return type(value) in (int, float) and isfinite(value)  # type: ignore[arg-type]
+    return type(value) is wanted
+
+
+def _in_words(wanted: Any) -> str:
+    if get_origin(wanted) is tuple:
+        return f"a tuple (a, b, …), each {_in_words(get_args(wanted)[0])}"
+    return "a whole number" if wanted is int else "a number"

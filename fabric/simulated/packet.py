@@ -156,15 +156,13 @@ class PacketRun:
         return float(self.sim.flows["base_rtt_ps"][0]) / PS_PER_S
 
     def alone_s(self) -> Floats:
-        """How long each flow takes with the network to itself: its bytes at line rate, and the way of one packet."""
+        """How long each flow takes with the network to itself and no window: its packets one behind the other."""
         delays, rates = np.repeat(self.graph.delay_s, 2), self.graph.link_rate_bps
         flows = self.sim.flows
-        headers = np.array([spec.header_bytes for spec in self.specs], np.float64)
-        wire = np.array([flow.num_bytes for flow in self.flows]) + flows["num_packets"] * headers
-        found: Floats = wire * BITS / flows["line_bps"]
-        for flow, last in enumerate(flows["last_bytes"].tolist()):
+        found: Floats = np.zeros(len(flows))
+        for flow, (count, full, last) in enumerate(flows[["num_packets", "packet_bytes", "last_bytes"]].tolist()):
             path = self.paths[flow]
-            found[flow] += delays[path].sum() + (last * BITS / rates[path[1:]]).sum()
+            found[flow] = delays[path].sum() + _passed_s(count, full * BITS / rates[path], last * BITS / rates[path])
         return found
 
     def deadlock(self) -> list[int]:
@@ -211,6 +209,19 @@ class PacketRun:
             sent_bytes=ports["tx_bytes"].copy(),
             num_events=int(clock["num_events"]),
         )
+
+
+def _passed_s(count: int, full_s: Floats, last_s: Floats) -> float:
+    """When the last of `count` packets has left a path of idle links, which take `full_s` and `last_s` [hops] per full
+    and last packet and wait for all of a packet."""
+    if count == 1:
+        return float(last_s.sum())
+    # full packets are as far apart as the slowest link so far makes them; the last one may wait for the one before
+    before_s = np.cumsum(full_s) + (count - 2) * np.maximum.accumulate(full_s)
+    passed_s = 0.0
+    for ahead_s, own_s in zip(before_s.tolist(), last_s.tolist(), strict=True):
+        passed_s = max(passed_s, ahead_s) + own_s
+    return passed_s
 
 
 def headroom_bytes(rate_bps: float, delay_s: float, packet_bytes: int) -> int:

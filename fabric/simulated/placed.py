@@ -18,8 +18,7 @@ from fabric.simulated.traffic import FlowRound, place_jobs
 from fabric.simulated.transports import TRANSPORTS
 
 BITS = 8.0
-TRIED_PATHS = 64  # of a flow, where paths are chosen by load
-MOST_CHOICES = 4  # of a flow's routes that are looked at; the direct one is among the first in every topology
+TRIED_PATHS = 64  # of a flow, where paths are chosen by load or length
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -132,12 +131,12 @@ def is_server_centric(graph: NetworkGraph) -> bool:
 
 
 def shortest_choices(graph: NetworkGraph, sources: Ints, destinations: Ints) -> Ints:
-    """The routing choice of each flow that gives it the shortest of its first routes; of equals in turn.
+    """The routing choice of each flow that gives it the shortest of its routes; of equals in turn.
 
     Parallel routes are for a server that has its ports to itself. In a collective all servers send at once, and a
     detour takes the place of somebody else's shortest route.
     """
-    num_flows, num_choices = len(sources), min(graph.routing.num_choices, MOST_CHOICES)
+    num_flows, num_choices = len(sources), min(graph.routing.num_choices, TRIED_PATHS)
     lengths = [
         np.diff(route(graph, sources, destinations, np.full(num_flows, choice)).offsets)
         for choice in range(num_choices)

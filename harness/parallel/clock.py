@@ -20,7 +20,7 @@ class StageCosts:
 
     `input_bytes` is a micro-batch's input, held in any case until its backward; `saved_bytes` what backward needs
     besides; `output_bytes` what crosses to the next stage, over one pair of replicas. `update_s` is the all-reduce
-    among replicas and the optimizer's step.
+    among replicas and the optimizer's step, `sum_bytes` what a replica sends for the former.
     """
 
     forward_s: float
@@ -30,6 +30,7 @@ class StageCosts:
     saved_bytes: int = 0
     output_bytes: int = 0
     weight_bytes: int = 0
+    sum_bytes: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,6 +188,7 @@ def costs_of(
                 saved_bytes=round(samples * sum(layer.saved_bytes for layer in own)),
                 output_bytes=round(crossing_samples * own[-1].output_bytes),
                 weight_bytes=weight_bytes,
+                sum_bytes=machine.all_reduce_bytes(weight_bytes, stage.num_replicas),
             )
         )
         before_bytes = own[-1].output_bytes

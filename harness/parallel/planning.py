@@ -112,7 +112,8 @@ def _with_tied_sums(
         if index and shared:
             for place in (0, index):  # tied weights here are those of embeddings, which stand in the first stage
                 update_s = found[place].update_s + machine.all_reduce_s(shared, 2)
-                found[place] = dataclasses.replace(found[place], update_s=update_s)
+                sum_bytes = found[place].sum_bytes + machine.all_reduce_bytes(shared, 2)
+                found[place] = dataclasses.replace(found[place], update_s=update_s, sum_bytes=sum_bytes)
     return tuple(found)
 
 

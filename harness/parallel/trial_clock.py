@@ -17,7 +17,7 @@ from baselines.parallelism.programs import PipelineProgram, Receive, Send, peak_
 from crossover import Sharing
 from harness.lab.rank import RankResult, Signals
 from harness.loop import Evaluated
-from harness.parallel.clock import TimedInstruction
+from harness.parallel.clock import StageCosts, TimedInstruction
 from harness.parallel.planning import busy_per_step
 from harness.parallel.shared_clock import ClockedJob, DeviceOrder, SharedTimeline, run_jobs_on_clock
 from harness.parallel.trial_facts import clocked
@@ -139,10 +139,10 @@ def _results(trial: Trial, number: int, times: _Times, learnt: Learnt) -> Iterat
     places = [rank for rank in range(program.num_ranks) for _ in range(replicas[rank])]
     # Replicas are alike on the clock, so one stands for all.
     for rank, place in enumerate(places):
-        sent = [step.crossing.boundary for step in program.ranks[place] if isinstance(step, Send)]
-        sent_bytes = sum(costs[boundary].output_bytes for boundary in sent) / job.workload.size_scale
+        sent = list(_sent(program, place, costs, replicas))
         # A whole run's messages, as a mean per step.
-        sent_bytes /= 1 if schedule.synchronous else num_steps
+        num_runs = 1 if schedule.synchronous else num_steps
+        sent_bytes = sum(sent) / job.workload.size_scale / num_runs
         facts = PipelineRankFacts(
             window_s=window_s,
             busy_s=times.busy_s[place] * trial.num_steps_of(number),
@@ -166,7 +166,7 @@ def _results(trial: Trial, number: int, times: _Times, learnt: Learnt) -> Iterat
             losses=learnt.losses,
             evaluated=_timed(learnt.evaluated, times) if rank == 0 else (),
             phases=Phases(compute_s=times.busy_s[place]),
-            num_messages=len(sent) / (1 if schedule.synchronous else num_steps),
+            num_messages=len(sent) / num_runs,
             wire_bytes={"pipeline": sent_bytes},
             weights_digest=learnt.digest,
             num_parameters=learnt.num_parameters,
@@ -176,6 +176,21 @@ def _results(trial: Trial, number: int, times: _Times, learnt: Learnt) -> Iterat
             costs=job_costs if trial.num_cost_steps else None,
             pipeline=facts,
         )
+
+
+def _sent(
+    program: PipelineProgram, place: int, costs: Sequence[StageCosts], replicas: Sequence[int]
+) -> Iterator[float]:
+    """Bytes of each message and each sum of a run that one replica of a pipeline rank sends: its part of what crosses
+    between two ranks, and of its stages' gradients."""
+    for step in program.ranks[place]:
+        if isinstance(step, Send):
+            boundary = step.crossing.boundary
+            # Its bytes on the clock are those of a replica of the smaller side.
+            pairs = min(replicas[program.rank_of(stage)] for stage in (boundary, boundary + 1))
+            yield costs[boundary].output_bytes * pairs / replicas[place]
+        elif isinstance(step, Update) and costs[step.stage].sum_bytes:
+            yield costs[step.stage].sum_bytes
 
 
 def _timed(evaluated: Sequence[Evaluated], times: _Times) -> tuple[Evaluated, ...]:

@@ -85,6 +85,15 @@ def test_two_flows_into_one_host_end_as_worked_by_hand(policy: FlowPolicy, expec
     assert schedule_flows(STAR, flows, policy) == pytest.approx(expected_s, rel=1e-6)
 
 
+@pytest.mark.parametrize("size", [1.0, 0.9])
+def test_pfabric_serves_whoever_is_ahead_since_its_path_is_faster(size: float) -> None:
+    """Two flows to one host of 10 Gbit/s, one of them over an uplink of 4: as soon as the other one has less left, it
+    goes first. By hand for equal sizes: 0.8 s for the one that is never slowed, then 8 Gbit at 4 Gbit/s."""
+    graph = LeafSpine(2, 1, 2, gbit=10, spine_gbit=4).build()
+    end_s = schedule_flows(graph, [ScheduledFlow(2, 0, size * GB), ScheduledFlow(1, 0, GB)], PFabric())
+    assert end_s == pytest.approx([2.8, 0.8] if size == 1.0 else [2.36, 0.96], rel=1e-3)
+
+
 def test_first_in_first_out_lets_a_coflow_finish_before_a_later_one() -> None:
     flows = [ScheduledFlow(1, 0, 2 * GB), ScheduledFlow(2, 0, GB, start_s=0.5, coflow=1)]
     assert schedule_flows(STAR, flows, FirstInFirstOut()) == pytest.approx([2.0, 3.0], rel=1e-6)
@@ -219,6 +228,13 @@ def test_helios_matches_one_way_demands_that_c_through_cannot() -> None:
     assert len(matching(Circuits(hybrid=Hybrid.C_THROUGH), cycle)) == 2
 
 
+def test_two_circuits_between_two_racks_carry_twice_as_much() -> None:
+    demand = np.zeros((2, 2))
+    demand[0, 1] = 10 * GB
+    one, two = (delivered(demand, Circuits(hybrid=Hybrid.HELIOS, num_per_rack=count)).end_s.max() for count in (1, 2))
+    assert two == pytest.approx(one / 2, rel=0.05)
+
+
 def test_slower_setting_makes_a_hybrid_slower() -> None:
     demand = (np.ones((6, 6)) - np.eye(6)) * 0.5 * GB
     times = [delivered(demand, Circuits(hybrid=Hybrid.HELIOS, setting_ms=ms)).end_s.max() for ms in (1.0, 27.0, 100.0)]
@@ -241,6 +257,10 @@ def test_schedulers_are_read_by_name_with_their_parameters() -> None:
         (lambda: parse_scheduler("sjf"), "use one of fair, fifo, pfabric"),
         (lambda: parse_scheduler("pfabric(levels=2)"), "has no parameter 'levels'; it has none"),
         (lambda: parse_scheduler("training"), "lacks a parameter"),
+        (
+            lambda: parse_scheduler("pias(thresholds=1e4)"),
+            r"thresholds is a tuple \(a, b, …\), each a number, not 10000",
+        ),
         (lambda: check_circuits(Circuits(hybrid=Hybrid.HELIOS, gbit=0), [], []), "a rate above 0"),
         (lambda: check_circuits(Circuits(hybrid=Hybrid.HELIOS, setting_ms=200), [], []), "use a longer epoch"),
         (lambda: check_circuits(Circuits(hybrid=Hybrid.C_THROUGH, num_per_rack=2), [], []), "is not made; use 1"),

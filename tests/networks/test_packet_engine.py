@@ -15,7 +15,7 @@ from fabric.simulated.routing import EqualCost
 from fabric.simulated.switches import SwitchSettings
 from fabric.simulated.topologies import BCube, FatTree, LeafSpine, Torus
 from fabric.simulated.traffic import FlowRound, TrafficJob
-from fabric.simulated.transports import TRANSPORTS, FlowControl, Marking, find_transport
+from fabric.simulated.transports import TRANSPORTS, FlowControl, Marking, find_transport, irn
 
 pytestmark = pytest.mark.slow
 
@@ -280,13 +280,61 @@ def test_dctcp_keeps_the_queue_at_its_threshold_and_reno_fills_the_buffer() -> N
     means = {}
     for transport in ("dctcp", "reno", "cubic"):
         flows = [PacketFlow(host, 0, 1e9, transport) for host in (1, 2)]
-        settings = SwitchSettings(buffer_bytes=600_000, timeout_min_s=10e-3)
-        result = simulate_packets(graph, flows, settings, until_s=0.05)
-        means[transport] = result.mean_bytes[1]
-        assert result.delivered_bytes.sum() * 8 / 0.05 > 0.85 * 10e9
+        run = PacketRun(graph, flows, SwitchSettings(buffer_bytes=600_000, timeout_min_s=10e-3))
+        # CUBIC needs as long for what slow start has lost, without SACK
+        assert rates_gbit(run, 0.05, 0.1).sum() > 0.85 * 10
+        means[transport] = run.result().mean_bytes[1]
     assert 0.5 < means["dctcp"] / (65 * 1538) < 1.5
     assert means["reno"] > 1.5 * means["dctcp"]
     assert means["cubic"] > 1.5 * means["dctcp"]
+
+
+@pytest.mark.parametrize("transport", ["reno", "cubic", "dctcp"])
+def test_a_window_that_nothing_fills_does_not_grow(transport: str) -> None:
+    """Alone at the rate of its own cable, nothing is lost for long; a loss must still halve what is in flight."""
+    graph = LeafSpine(1, 1, 3, gbit=1, delay_us=25).build()
+    late = [PacketFlow(1, 0, 1e9, transport), PacketFlow(2, 0, 1e9, transport, start_s=0.2)]
+    run = PacketRun(graph, late, SwitchSettings(buffer_bytes=300_000, timeout_min_s=1e-3))
+    run.advance(0.2)
+    flow = run.sim.flows[0]
+    assert flow["window"] < 30  # 11 packets are in flight
+    assert min(rates_gbit(run, 0.25, 0.45)) > 0.2
+
+
+def test_cubic_begins_anew_after_a_timeout() -> None:
+    """RFC 8312, section 4.7: its curve has its turn where congestion avoidance begins, not at the peak before."""
+    graph = LeafSpine(2, 1, 1, gbit=1, spine_gbit=0.5, delay_us=100).build()
+    run = PacketRun(graph, [PacketFlow(1, 0, 1e9, "cubic")], SwitchSettings(port_bytes=100_000, timeout_min_s=1e-3))
+    run.advance(0.3)
+    flow = run.sim.flows[0]
+    assert flow["interval_ps"] > 0
+    timeouts = int(flow["num_timeouts"])
+    run.sim.ports["up"][:] = 0  # nothing leaves until a timeout
+    while flow["num_timeouts"] == timeouts:
+        run.advance(run.now_s + 1e-4)
+    run.sim.ports["up"][:] = 1
+    while flow["epoch_ps"] < 0:
+        run.advance(run.now_s + 1e-4)
+    assert flow["interval_ps"] == 0
+    assert flow["threshold"] <= flow["peak"] < 1.2 * flow["threshold"]
+
+
+@pytest.mark.parametrize("num_bytes", [1000, 1100, 20e3, 1e6])
+def test_a_flow_alone_takes_its_time_alone(num_bytes: float) -> None:
+    """Over a slow cable in the middle, and with a last packet that waits for the full one before it."""
+    graph = LeafSpine(2, 1, 2, gbit=10, spine_gbit=4).build()
+    for transport in ("roce-v2", "infiniband"):
+        run = PacketRun(graph, [PacketFlow(0, 3, num_bytes, transport)], SwitchSettings(credit_bytes=100_000))
+        run.advance(1.0)
+        assert run.result().end_s == pytest.approx(run.alone_s(), rel=1e-6)
+
+
+def test_irn_waits_less_for_the_last_packets() -> None:
+    run = PacketRun(STAR, [PacketFlow(1, 0, 100e3, "irn")], SwitchSettings())
+    flow = run.sim.flows[0]
+    while flow["next_seq"] < flow["num_packets"] or flow["next_seq"] - flow["una"] > irn.FEW_PACKETS:
+        run.advance(run.now_s + 1e-7)
+    assert flow["timeout_ps"] == irn.LOW_PS
 
 
 def test_dcqcn_plus_spaces_notifications_by_the_size_of_the_incast() -> None:

@@ -205,6 +205,10 @@ def test_rates_per_tier_make_a_tree_oversubscribed() -> None:
         (lambda: parse_topology("hypercube(4)"), "is no topology; use one of bcube"),
         (lambda: parse_topology("fat-tree(j=4)"), "no parameter 'j'; it has k"),
         (lambda: parse_topology("fat-tree(k=)"), "cannot be read"),
+        (lambda: parse_topology("fat-tree(k=4.0)"), "k is a whole number, not 4.0"),
+        (lambda: parse_topology("fat-tree(k='8')"), "k is a whole number, not '8'"),
+        (lambda: parse_topology("fat-tree(k=4, gbit=1e400)"), "gbit is a number, not inf"),
+        (lambda: parse_topology("torus(sides=4)"), "each a whole number, not 4"),
     ],
 )
 def test_bad_input_is_refused_with_a_remedy(make: object, message: str) -> None:

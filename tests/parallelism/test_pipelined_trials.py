@@ -10,7 +10,7 @@ from one_device import loss_of
 from analysis.pipelines.plots import bubbles
 from analysis.pipelines.timelines import timeline_rows
 from baselines.parallelism.api import ParallelismError
-from baselines.parallelism.plans import balanced_stages
+from baselines.parallelism.plans import Machine, balanced_stages
 from crossover import Sharing
 from fabric.api import FabricKind, FabricSpec
 from harness.checks.trial import check
@@ -18,7 +18,9 @@ from harness.facts import plugins_of
 from harness.lab.messages import Answer, Ending
 from harness.lab.rank import RankResult, Signals, weights_digest
 from harness.outcome import Background, record_of
+from harness.parallel.pipeline import drive, open_ranks
 from harness.parallel.placement import Pipelining
+from harness.parallel.rank_program import RankRun, SendTo, SumOver
 from harness.parallel.trial_clock import run_pipelines_on_clock
 from harness.parallel.trial_job import open_job
 from harness.sharing_settings import with_rules
@@ -56,6 +58,33 @@ def run(trial: Trial) -> tuple[RankResult, ...]:
 def record(trial: Trial, costs: tuple[JobCosts, ...] = ()) -> Record:
     answer = Answer(ending=Ending.DONE, ranks=run(trial))
     return record_of(trial, answer, Background(Environment(), costs=costs))
+
+
+def test_bytes_of_replicas_are_those_that_ranks_send() -> None:
+    """What crosses, and the sums of gradients among replicas."""
+    base = trial_of("dapple", 4, DIGITS)
+    asked = Pipelining(schedule="dapple", replicas=(1, 2, 1))
+    trial = replace(base, jobs=(replace(base.jobs[0], pipelining=asked),), num_steps=1)
+    opened = open_job(trial, 0)
+    data = next(opened.steps(trial.seed))
+    ranks = open_ranks(opened.pipeline, opened.model, data).ranks
+    sent = [0.0] * len(ranks)
+
+    def counting(number: int, run: RankRun) -> RankRun:
+        answer = None
+        while True:
+            try:
+                request = run.send(answer)
+            except StopIteration:
+                return
+            if isinstance(request, SendTo):
+                sent[number] += request.tensor.nbytes
+            elif isinstance(request, SumOver):
+                sent[number] += Machine.all_reduce_bytes(request.tensor.nbytes, len(request.ranks))
+            answer = yield request
+
+    drive([counting(number, rank.run(data)) for number, rank in enumerate(ranks)])
+    assert [rank.wire_bytes["pipeline"] for rank in run(trial)] == sent
 
 
 @pytest.mark.parametrize(

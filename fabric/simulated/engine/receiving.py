@@ -30,7 +30,7 @@ from fabric.simulated.engine.state import (
     make_packet,
 )  # fmt: skip
 from fabric.simulated.engine.switching import enqueue, return_credit
-from fabric.simulated.transports import dcqcn, dcqcn_plus, tcp
+from fabric.simulated.transports import dcqcn, dcqcn_plus, irn, tcp
 from fabric.simulated.transports.dispatch import on_ack, on_cnp
 
 
@@ -122,6 +122,8 @@ def _take_ack(sim: Simulated, number: int, now: int) -> None:
         flow.una = packet.ack
         flow.next_seq = max(flow.next_seq, flow.una)
         flow.timeout_due_ps = 0
+        if flow.reliability == SELECTIVE:
+            irn.choose_timeout(sim, packet.flow)
         if flow.una < flow.num_packets:
             arm_timeout(sim, packet.flow, now)
     if flow.reliability == NEW_RENO:

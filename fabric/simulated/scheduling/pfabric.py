@@ -4,7 +4,7 @@ Paper: Alizadeh et al., pFabric: Minimal Near-Optimal Datacenter Transport, SIGC
 flow's remaining size as their priority, switches serve and keep the smallest.
 
 Differs from the paper: fluids in place of packets with small buffers and drops, so its rate control has no part. Flows
-of equal size share a rank.
+with equal bytes left share a rank; where one of them is served faster, it is ahead after `PACKET_BITS`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 from fabric.simulated.graph import Floats
 from fabric.simulated.scheduling.fluid import Decision, UnderWay
 
-ONE_BIT = 1.0
+PACKET_BITS = 1500 * 8.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +31,10 @@ class PFabric:
         return Decision(np.unique(np.round(under_way.left_bits), return_inverse=True)[1])
 
     def next_change_s(self, under_way: UnderWay, rates_bps: Floats) -> float:
-        """When a flow that is served faster has less left than one that was ahead: neighbours in order meet first."""
-        order = np.argsort(under_way.left_bits, kind="stable")
-        ahead_bits, faster_bps = np.diff(under_way.left_bits[order]), np.diff(rates_bps[order])
-        meets = (ahead_bits > ONE_BIT) & (faster_bps > 0.0)
-        return float(np.min(ahead_bits[meets] / faster_bps[meets], initial=np.inf))
+        """When a flow that is served faster is a packet ahead of one with as much left, or less: neighbours in order
+        meet first."""
+        left_bits = np.round(under_way.left_bits)
+        order = np.lexsort((rates_bps, left_bits))
+        ahead_bits, faster_bps = np.diff(left_bits[order]), np.diff(rates_bps[order])
+        meets = faster_bps > 0.0
+        return float(np.min((ahead_bits[meets] + PACKET_BITS) / faster_bps[meets], initial=np.inf))

@@ -86,7 +86,7 @@ def on_sent(sim: Simulated, number: int, size: int, now: int) -> None:
     if transport in (DCQCN, DCQCN_PLUS):
         dcqcn.on_sent(sim, number, size)
     elif transport == IRN:
-        irn.on_sent(sim, number)
+        irn.choose_timeout(sim, number)
 
 
 @inlined

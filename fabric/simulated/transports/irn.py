@@ -33,7 +33,7 @@ def on_start(sim: Simulated, number: int) -> None:
 
 
 @inlined
-def on_sent(sim: Simulated, number: int) -> None:
+def choose_timeout(sim: Simulated, number: int) -> None:
     flow = sim.flows[number]
     flow.timeout_ps = LOW_PS if flow.next_seq - flow.una <= FEW_PACKETS else HIGH_PS
 

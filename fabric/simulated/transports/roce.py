@@ -13,7 +13,8 @@ from fabric.simulated.switches import FlowControl
 from fabric.simulated.transports.spec import Reliability, TransportSpec
 
 TIMEOUT_S = 4e-3
-FRAME_BYTES, GRH_BYTES, IP_UDP_BYTES, BTH_ICRC_BYTES = 18, 40, 28, 16
+# a frame's own header and checksum, and the preamble and gap that go with it on the wire, as in TCP's 78
+FRAME_BYTES, GRH_BYTES, IP_UDP_BYTES, BTH_ICRC_BYTES = 18 + 20, 40, 28, 16
 
 SPEC = TransportSpec(
     "roce", ROCE, "IBTA annex A16", Reliability.GO_BACK_N, FlowControl.PFC, 1024,

@@ -1,9 +1,10 @@
 """TCP Reno with NewReno's recovery: what RFC 5681, 6582 and 6298 ask of a sender.
 
-Window in packets: +1 per acknowledged packet below the threshold, +1/W above. Three duplicates: threshold = W/2,
-resend, W = threshold + 3, one more per duplicate; a partial acknowledgement resends the next hole. A timeout
-(smoothed RTT + 4 deviations, at least `timeout_min_s` of the settings, doubled each time) starts again from one packet.
-The initial window is 10 packets (RFC 6928).
+Window in packets: +1 per acknowledged packet below the threshold, +1/W above; none while W is more than twice what is
+in flight, since nothing has shown that the path carries more (RFC 7661). Three duplicates: threshold = half of what is
+in flight (at most W/2), resend, W = threshold + 3, one more per duplicate; a partial acknowledgement resends the next
+hole. A timeout (smoothed RTT + 4 deviations, at least `timeout_min_s` of the settings, doubled each time) starts again
+from one packet. The initial window is 10 packets (RFC 6928).
 
 Differs from the RFCs: no SACK, no delayed acknowledgements, no limited transmit. Connections are warm: the first
 timeout is three round trips without queues (at least the minimum) and not a second.
@@ -54,10 +55,18 @@ def recover(sim: Simulated, number: int, newly: int, now: int) -> None:
         flow.window += 1.0
     elif flow.dupacks == DUPLICATES and flow.una > flow.recover:
         flow.recovering, flow.recover = 1, flow.next_seq - 1
-        flow.peak, flow.epoch_ps = flow.window, NOBODY
-        flow.threshold = max(flow.window * flow.reference, 2.0)
+        flow.peak, flow.epoch_ps = min(flow.window, float(flow.next_seq - flow.una)), NOBODY
+        flow.threshold = max(flow.peak * flow.reference, 2.0)
         flow.window = flow.threshold + DUPLICATES
         flow.resend = flow.una
+
+
+@inlined
+def may_grow(sim: Simulated, number: int, newly: int) -> bool:
+    """Whether an acknowledgement widens the window: not in recovery, nor where something else limits the flow."""
+    flow = sim.flows[number]
+    in_flight = flow.next_seq - flow.una + newly  # before it came
+    return bool(newly > 0 and flow.recovering == 0 and flow.window <= 2 * in_flight)
 
 
 @inlined
@@ -73,7 +82,7 @@ def slow_start(sim: Simulated, number: int, newly: int) -> bool:
 @inlined
 def on_ack(sim: Simulated, number: int, newly: int) -> None:
     flow = sim.flows[number]
-    if newly > 0 and flow.recovering == 0 and not slow_start(sim, number, newly):
+    if may_grow(sim, number, newly) and not slow_start(sim, number, newly):
         flow.window += newly / flow.window
 
 
@@ -93,8 +102,8 @@ def measure(sim: Simulated, number: int, rtt_ps: int) -> None:
 @inlined
 def on_timeout(sim: Simulated, number: int) -> None:
     flow = sim.flows[number]
-    flow.threshold = max((flow.next_seq - flow.una) / 2, 2.0)
-    flow.peak, flow.epoch_ps = flow.window, NOBODY
+    flow.threshold = max((flow.next_seq - flow.una) * flow.reference, 2.0)
+    flow.peak, flow.epoch_ps = 0.0, NOBODY
     flow.window, flow.dupacks, flow.recovering = 1.0, 0, 0
     flow.recover = flow.next_seq - 1  # duplicates of what was sent before the timeout start no recovery
     flow.resent += flow.next_seq - flow.una
