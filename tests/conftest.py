@@ -108,12 +108,12 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def labs() -> Iterator[Labs]:
+def labs(preloaded: list[str]) -> Iterator[Labs]:
     """For trials of real processes. Shared, since a lab takes longer to start than such a trial: who ends a lab, or
     changes what it inherits, starts one."""
     from harness.lab.labs import Labs  # and torch, which tests of the scheduler do without
 
-    with closing(Labs()) as shared:
+    with closing(Labs(preloaded)) as shared:
         yield shared
 
 

@@ -3,7 +3,8 @@ it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from threading import get_ident
 from typing import Protocol
@@ -26,9 +27,10 @@ class TaskRunner(Protocol):
 
 class Labs:
     """A runner on this machine: it starts every rank itself, and a lab that was lost anew. Threads may ask at the same
-    time; closing ends what they wait for."""
+    time; closing ends what they wait for. `python` are the words that start an interpreter."""
 
-    def __init__(self) -> None:
+    def __init__(self, python: Sequence[str] = (sys.executable,)) -> None:
+        self._python = python
         self._labs: dict[tuple[bool, int], LabHandle] = {}
 
     def ask(self, task: Task, on_event: OnEvent = lambda event: None) -> Answer:
@@ -38,7 +40,7 @@ class Labs:
         if own in self._labs and not self._labs[own].is_running:
             self._labs.pop(own).close()  # its folder and pipes are left
         if own not in self._labs:
-            self._labs[own] = LabHandle(task.fabric)
+            self._labs[own] = LabHandle(task.fabric, self._python)
         return self._labs[own].ask(task, on_event)
 
     def close(self) -> None:

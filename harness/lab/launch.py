@@ -7,7 +7,7 @@ import select
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from time import monotonic
 from types import TracebackType
@@ -31,14 +31,14 @@ class LabLost(RuntimeError):
 class LabHandle:
     """A running lab that can build the fabric `spec`. A context manager; leaving it ends everything in it.
 
-    Raises: FabricError if this machine cannot have the fabric.
+    `python` are the words that start an interpreter. Raises: FabricError if this machine cannot have the fabric.
     """
 
-    def __init__(self, spec: FabricSpec) -> None:
+    def __init__(self, spec: FabricSpec, python: Sequence[str] = (sys.executable,)) -> None:
         namespaces = command_prefix(spec)
         self._scratch = Scratch()
         self._log = self._scratch.path / "lab.log"
-        lab = [sys.executable, "-m", "harness.lab", str(self._scratch.path)]
+        lab = [*python, "-m", "harness.lab", str(self._scratch.path)]
         command = [*supervised(ending_with_me()), *namespaces, *(supervised() if namespaces else []), *lab]
         try:
             self._process = self._started(command)

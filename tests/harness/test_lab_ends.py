@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -62,7 +62,7 @@ def test_a_lost_lab_is_closed_before_another_one_is_started(monkeypatch: pytest.
     class Lost:
         is_running = False
 
-        def __init__(self, fabric: FabricSpec) -> None:
+        def __init__(self, fabric: FabricSpec, python: Sequence[str]) -> None:
             happened.append("start")
 
         def ask(self, asked: Task, on_event: OnEvent) -> Answer:

@@ -80,7 +80,7 @@ def test_an_exception_in_a_rank_is_named_and_the_lab_goes_on(labs: Labs, monkeyp
     assert answer.ending is Ending.FAILED
     assert "job a rank " in answer.reason
     assert "on localhost failed: ValueError: this system cannot communicate alone" in answer.reason
-    monkeypatch.setattr("harness.lab.labs.LabHandle", lambda spec: pytest.fail("another lab is started"))
+    monkeypatch.setattr("harness.lab.labs.LabHandle", lambda *_: pytest.fail("another lab is started"))
     assert digest(labs.ask(task(PAIR, num_steps=3)))
 
 
