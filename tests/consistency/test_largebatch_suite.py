@@ -10,6 +10,7 @@ import pytest
 
 from analysis.claims import Outcome
 from analysis.study import Evidence
+from analysis.targets.reached import CHANCE
 from analysis.targets.rows import HeldOutEnd, TargetRow, TargetStudy
 from harness.checks.trial import check
 from results.codec import to_jsonable
@@ -72,7 +73,7 @@ def test_half_a_search_is_no_search() -> None:
 
 
 def row(optimizer: str, accuracies: list[float], *, dense: bool = False) -> TargetRow:
-    ends = tuple(HeldOutEnd(seed=seed, accuracy=value, loss=1.0) for seed, value in enumerate(accuracies) if value > 0)
+    ends = tuple(HeldOutEnd(seed=seed, accuracy=value, loss=1.0) for seed, value in enumerate(accuracies))
     return TargetRow(
         name=optimizer, strategy="single-bucket", optimizer=optimizer, final=None, final_accuracy=None,
         final_loss=None, prices=(), course=None, clock="none", is_dense=dense, ends=ends,
@@ -101,8 +102,8 @@ def test_a_claim_is_met_only_where_the_whole_interval_lies_above_its_level() -> 
 
 
 def test_a_seed_that_diverged_counts_as_guessing() -> None:
-    assert verdict([0.0] * 6, [0.7] * 6) is Outcome.MET
-    assert verdict([0.5] * 6, [0.0] * 6) is Outcome.MISSED
+    assert verdict([CHANCE] * 6, [0.7] * 6) is Outcome.MET
+    assert verdict([0.5] * 6, [CHANCE] * 6) is Outcome.MISSED
 
 
 def test_choices_keep_every_rate_that_was_tried(tmp_path: Path) -> None:
