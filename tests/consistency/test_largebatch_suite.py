@@ -20,6 +20,7 @@ from suites.largebatch.cells import BASE_BATCH, DIGITS, TASKS
 from suites.largebatch.grid import ONE_HOUR, REPEATS, SUITE
 from suites.largebatch.rates import chosen_rates, rate_of
 from suites.largebatch.study import STUDY
+from suites.largebatch_search import choose
 from suites.largebatch_search.choose import choices
 from suites.largebatch_search.grid import SUITE as SEARCH
 
@@ -70,6 +71,15 @@ def test_a_rate_that_nobody_searched_is_refused_with_the_remedy() -> None:
 def test_half_a_search_is_no_search() -> None:
     with pytest.raises(SuiteError, match="no record of batch-64"):
         list(choices([]))
+
+
+def test_a_folder_without_the_searchs_records_is_told_with_the_remedy(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert (choose.main([str(tmp_path)]), choose.main([str(tmp_path / "absent")])) == (2, 2)
+    told = capsys.readouterr().err
+    assert "run the suite largebatch-search as a whole" in told
+    assert "absent: no such folder of records; run a suite" in told
 
 
 def row(optimizer: str, accuracies: list[float], *, dense: bool = False) -> TargetRow:
