@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import os
 import re
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +21,7 @@ from analysis.stats import FEWEST_FOR_LEVEL
 from analysis.targets.convergence import WINDOW
 from analysis.targets.reached import judged
 from analysis.targets.tables import price, spread
+from results.files import replacing
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -53,17 +53,10 @@ def write_all(summary: Summary, folder: Path, *, pdf: bool = False) -> tuple[lis
 
 
 def _write_page(page: str, folder: Path) -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
     path = folder / "report.html"
-    handle, temporary = tempfile.mkstemp(dir=folder, prefix=".", suffix=".part")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(page)
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    with replacing(path) as file:
+        file.write(page.encode())
+        os.fchmod(file.fileno(), 0o644)
     return path
 
 

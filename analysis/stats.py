@@ -159,6 +159,12 @@ def ratio_by_repeat(above: Mapping[int, float], below: Mapping[int, float]) -> I
     return median_interval(ratios) if ratios else None
 
 
+def gap_by_repeat(above: Mapping[int, float], below: Mapping[int, float]) -> Interval | None:
+    """The median of one less the other, repeat by repeat, of the repeats that both have; None where they share none."""
+    gaps = [above[repeat] - below[repeat] for repeat in sorted(above.keys() & below.keys())]
+    return median_interval(gaps) if gaps else None
+
+
 def unpaired_ratio(a: Sequence[float], b: Sequence[float]) -> Interval:
     """median(a)/median(b) of runs that were not interleaved; each side is resampled by itself. `n` is the smaller side.
 

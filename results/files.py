@@ -6,6 +6,7 @@ million deep. Every reader of this project's own files comes through here, so th
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import stat
@@ -56,21 +57,34 @@ def write_json(path: Path, value: Any) -> None:
         file.write(text.encode() + b"\n")
 
 
+def followed(path: Path) -> Path:
+    """`path` with its links followed, for a file to be put there: a link's target is replaced, not the link.
+
+    Raises: OSError if what is there is no regular file.
+    """
+    place = path.resolve()
+    if place.exists() and not place.is_file():
+        raise OSError(errno.EINVAL, "no regular file", str(path))
+    return place
+
+
 @contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
-    """A file to write that takes the place of `path` once the body has ended well, and else is deleted.
+    """A file to write that takes the place of `path`, or of what a link there leads to, once the body has ended well,
+    and else is deleted.
 
     What is there stays until the new bytes are on the disk. Only the user may read it.
-    Raises: OSError where the folder cannot be made or written.
+    Raises: OSError where the folder cannot be made or written, or something else than a regular file is there.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=".part")
+    place = followed(path)
+    place.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=place.parent, prefix=".", suffix=".part")
     try:
         with os.fdopen(handle, "wb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        os.replace(temporary, path)
+        os.replace(temporary, place)
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise

@@ -24,6 +24,7 @@ from results.traffic import TrafficFacts
 SCHEMA_VERSION = 2
 TRACES = "traces"  # the folder beside records that holds their traces, which are JSON too
 CALIBRATION = "calibration"  # likewise, for what messages cost
+STARTED = "paper.json"  # what a run of all suites was started from, beside their folders
 
 
 class RecordError(ValueError):
@@ -386,5 +387,5 @@ def read_records(folders: Iterable[Path]) -> Iterator[Record]:
 
 
 def _record_paths(folder: Path) -> Iterator[Path]:
-    others = {TRACES, CALIBRATION}
+    others = {TRACES, CALIBRATION, STARTED}
     return (path for path in folder.rglob("*.json") if others.isdisjoint(path.relative_to(folder).parts))

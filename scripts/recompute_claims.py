@@ -28,6 +28,7 @@ ROOT = Path(__file__).resolve().parent.parent
 SEED, RESAMPLES, LEVEL = 20210314, 4000, 0.95
 PAYLOAD_SHARE = 0.957
 LEAST_DIFFERENCE = 0.01  # of two methods' steps whose order is asked for
+DIVERGED = {"accuracy": 0.1, "loss": math.inf}  # it guesses one of ten
 PREDICTION_ERROR = 0.04  # of a prediction of what could be measured; a simulated network is no prediction
 Json = Mapping[str, Any]
 Operand = Sequence[Json]
@@ -401,12 +402,17 @@ def held_out(one: Json) -> list[Json]:
     return [point for point in one["jobs"][0]["curve"] if point["accuracy"] is not None]
 
 
+def ends(operand: Operand, metric: str) -> dict[int, float]:
+    """The last held-out accuracy or loss by repeat."""
+    return {
+        one["repeat"]: DIVERGED[metric] if one["status"] == "diverged" else held_out(one)[-1][metric] for one in operand
+    }
+
+
 def shortfall(dense: Operand, own: Operand) -> Figures:
     """How much less accurate it ends than the dense run."""
-    ends = [
-        {one["repeat"]: held_out(one)[-1]["accuracy"] for one in side if one["status"] == "ok"} for side in (dense, own)
-    ]
-    return [ends[0][repeat] - last for repeat, last in ends[1].items() if repeat in ends[0]]
+    theirs, mine = ends(dense, "accuracy"), ends(own, "accuracy")
+    return [theirs[repeat] - last for repeat, last in mine.items() if repeat in theirs]
 
 
 def reached(dense: Operand) -> Callable[[Json], bool]:
@@ -447,19 +453,15 @@ def steps_to_target(own: Operand, *others: Operand) -> Figures:
 
 
 def final_loss(other: Operand, own: Operand) -> Figures:
-    """The other's last held-out loss over one's own, by repeat; a run that diverged ends at ∞."""
-    theirs, mine = (
-        {one["repeat"]: held_out(one)[-1]["loss"] if one["status"] == "ok" else math.inf for one in side}
-        for side in (other, own)
-    )
-    return [theirs.get(r, math.inf) / mine.get(r, math.inf) for r in sorted(theirs.keys() | mine.keys())]
+    """The other's last held-out loss over one's own, without the repeats in which both diverged."""
+    theirs, mine = ends(other, "loss"), ends(own, "loss")
+    both = [(theirs[repeat], last) for repeat, last in mine.items() if repeat in theirs]
+    return [loss / last for loss, last in both if math.isfinite(min(loss, last))]
 
 
 def same_loss(dense: Operand, own: Operand) -> Figures:
     """The share of the dense run's repeats whose last held-out loss is one's own."""
-    theirs, mine = (
-        {one["repeat"]: held_out(one)[-1]["loss"] for one in side if one["status"] == "ok"} for side in (dense, own)
-    )
+    theirs, mine = ends(dense, "loss"), ends(own, "loss")
     return [statistics.fmean(mine.get(repeat) == loss for repeat, loss in theirs.items())]
 
 

@@ -181,7 +181,9 @@ def _add_run(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     run.add_argument("--smoke", action="store_true", help="a few short cells, under a minute unless --steps says more")
     run.add_argument("--dry-run", action="store_true", help="print the grid, memory and time; run nothing")
     run.add_argument("--trace", action="store_true", help="also write a Perfetto trace of every trial")
-    run.add_argument("--resume", action="store_true", help="keep what the last run of the suite finished")
+    run.add_argument(
+        "--resume", action="store_true", help="keep what the last run of the suite finished, with the same options"
+    )
     run.add_argument("--out", type=named_path, metavar="DIR", help="folder of records (default runs/SUITE/TIME)")
     run.add_argument("--json", action="store_true", help="print the summary as JSON")
     add_network_options(run)

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 
-from results.files import replacing
+from results.files import followed, replacing
 
 
 class FolderError(ValueError):
@@ -72,10 +72,11 @@ def prepare_file(path: Path) -> Path:
 
     What is there stays. Raises: FolderError.
     """
-    place = path.resolve()  # a link's target is replaced, not the link
+    try:
+        place = followed(path)
+    except OSError as error:
+        raise FolderError(f"cannot write {path} ({error.strerror}); name another file with --out") from error
     prepare_folder(place.parent)
-    if place.exists() and not place.is_file():
-        raise FolderError(f"{path} is no regular file; name another file with --out")
     return place
 
 

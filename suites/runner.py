@@ -18,10 +18,10 @@ from harness.memory import check_memory
 from harness.trial import Trial, TrialError
 from harness.validity import is_worth_again
 from models.workload import Device, WorkloadSpec, open_workload
-from results.codec import from_jsonable
-from results.record import Record, RecordError, Status, read_record, write_record
+from results.record import Record, Status, write_record
 from suites.api import FEWEST
 from suites.at_once import run_each
+from suites.earlier import earlier, invalid_id
 from suites.folders import FolderError
 from suites.order import in_random_order
 from suites.progress import ProgressBar, ProgressLines, RunProgress, shown_on
@@ -121,7 +121,8 @@ def run_trials(
     under way, keeps what is done and returns; nothing half-written is left. Ends `bench`; `foresees`: whether that one
     predicts.
 
-    Raises: RanksLost if ranks that a launcher started are gone.
+    Raises: RanksLost if ranks that a launcher started are gone; FolderError if a record cannot be written, or with
+    `resume` a good one is of another trial.
     """
     progress = RunProgress(trials, foresees=foresees, budget_s=effort.budget_s)
     run = _SuiteRun(trials, bench, folder, console, resume=resume, effort=effort, progress=progress)
@@ -254,37 +255,3 @@ def _write(record: Record, folder: Path) -> None:
             f"no record of {record.cell} can be written to {folder} ({error.strerror}); make room, then go on with the "
             f"same command and --resume --out {folder}"
         ) from error
-
-
-def invalid_id(trial: Trial, attempt: int) -> str:
-    """What the record of an invalid attempt is called: the trial's own name is for the one that counts."""
-    return f"{trial.id}.invalid{attempt}"
-
-
-def earlier(trial: Trial, attempt: int, folder: Path) -> Record | None:
-    """What an earlier run left of this attempt at exactly this trial: a record that counts, or an invalid one."""
-    return _record_of(trial, folder, invalid_id(trial, attempt), Status.INVALID) or finished_before(trial, folder)
-
-
-def finished_before(trial: Trial, folder: Path) -> Record | None:
-    """The record of exactly this trial, if an earlier run left a good one."""
-    return _record_of(trial, folder, trial.id, Status.OK)
-
-
-def _record_of(trial: Trial, folder: Path, name: str, status: Status) -> Record | None:
-    path = folder / f"{name}.json"
-    if not path.exists():
-        return None
-    try:
-        record = read_record(path)
-    except RecordError:
-        return None
-    return record if record.status is status and _was_asked(record) == trial else None
-
-
-def _was_asked(record: Record) -> Trial | None:
-    """The trial of a record; fields that came later are what they are by default. None where it cannot be read."""
-    try:
-        return from_jsonable(Trial, record.trial)
-    except ValueError:  # a strategy, fabric or field that this checkout does not have
-        return None

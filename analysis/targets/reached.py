@@ -3,7 +3,8 @@
 Over any records with held-out curves: in lockstep, where time is predicted, and of real runs. Per workload, fabric and
 number of workers the dense run sets the target: 95 % of its final held-out accuracy where that is above a half, else
 the held-out loss after 95 % of its way down from the first training loss. A price is what a repeat had paid at its
-first evaluation at or beyond the target, so it is exact to the distance of evaluations. What never gets there costs ∞.
+first evaluation at or beyond the target, so it is exact to the distance of evaluations. What never gets there costs ∞,
+and what diverged ends guessing, at infinite loss.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from results.record import CurvePoint, JobResult, Record, Status
 
 SHARE = 0.95
 ACCURATE = 0.5  # above it accuracy is the metric; language models guess too few tokens for that
+CHANCE = 0.1  # accuracy of guessing one of ten classes, as many as the digits have
 FEWEST_POINTS = 3
 BATCH = "batch"  # the axis on which a suite compares sizes of batches
 FULL_SIZE_SHARE = 0.75
@@ -45,16 +47,21 @@ def target_studies(cells: Iterable[Cell]) -> tuple[TargetStudy, ...]:
     """Every setting with a dense run and another method, all evaluated while they trained."""
     settings: dict[Key, list[Cell]] = {}
     for records in cells:
-        if curved := [r for r in records if _can_be_judged(r)]:
-            settings.setdefault(_key(curved[0]), []).append(records)
+        if (curved := next(filter(_is_evaluated, records), None)) is not None:
+            settings.setdefault(_key(curved), []).append(records)
     found = (_study(key, own) for key, own in settings.items())
     return tuple(sorted((s for s in found if s), key=lambda s: (s.suite, s.workload, s.num_workers, s.where)))
 
 
-def _can_be_judged(record: Record) -> bool:
-    if not record.jobs or is_shared(record) or record.status is not Status.OK:
+def _is_evaluated(record: Record) -> bool:
+    """Whether it trained to its end and was evaluated on the way, diverged or not."""
+    if not record.jobs or is_shared(record) or record.status not in (Status.OK, Status.DIVERGED):
         return False
     return len(_held_out(record)) >= FEWEST_POINTS
+
+
+def _can_be_judged(record: Record) -> bool:
+    return record.status is Status.OK and _is_evaluated(record)
 
 
 def _held_out(record: Record) -> list[CurvePoint]:
@@ -74,12 +81,11 @@ def _workers(record: Record) -> str:
 
 def _study(key: Key, cells: Sequence[Cell]) -> TargetStudy | None:
     dense = _dense(cells)
-    if dense is None or len(cells) < 2:
-        return None
-    goal = _goal([record for record in dense if _can_be_judged(record)])
+    judged_by = [record for record in dense or () if _can_be_judged(record)]
+    goal = _goal(judged_by) if judged_by and len(cells) > 1 else None
     if goal is None:
         return None
-    first = next(record for record in dense if _can_be_judged(record))
+    first = judged_by[0]
     names = _names(cells)
     rows = [_row(own, name, goal, is_dense=own is dense) for own, name in zip(cells, names, strict=True)]
     dense_row = next(row for row in rows if row.is_dense)
@@ -159,20 +165,22 @@ def _row(records: Cell, name: str, goal: _Goal, *, is_dense: bool) -> TargetRow:
     return TargetRow(
         name=name,
         strategy=str(method_of(job)),
-        optimizer=_optimizer(ended),
+        optimizer=_optimizer([*ended, *diverged]),
         final=accuracies if goal.metric == ACCURACY else losses,
         final_accuracy=accuracies,
         final_loss=losses,
-        finals=tuple((r.repeat, _final(_held_out(r)[-1], goal.metric)) for r in ended),
         prices=(*(_price(record, goal) for record in ended), *map(_never, diverged)),
         course=_course([_held_out(record) for record in ended], goal.metric, has_clock=_has_clock(job)),
         clock=job.clock if _has_clock(job) else "none",
         num_diverged=len(diverged),
         is_dense=is_dense,
         role=job.role,
-        ends=tuple(
-            HeldOutEnd(seed=record.seed, accuracy=end.accuracy or 0.0, loss=end.loss)
-            for record, end in zip(ended, ends, strict=True)
+        ends=(
+            *(
+                HeldOutEnd(seed=record.seed, accuracy=end.accuracy or 0.0, loss=end.loss)
+                for record, end in zip(ended, ends, strict=True)
+            ),
+            *(HeldOutEnd(seed=record.seed, accuracy=CHANCE, loss=math.inf) for record in diverged),
         ),
         record_ids=tuple(record.id for record in (*ended, *diverged)),
     )

@@ -56,7 +56,7 @@ class Price:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldOutEnd:
-    """Where a repeat that ended well stood at its last evaluation; repeats of several methods pair by `seed`."""
+    """Where a repeat stood at its last evaluation; repeats of several methods pair by `seed`."""
 
     seed: int
     accuracy: float
@@ -65,9 +65,8 @@ class HeldOutEnd:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetRow:
-    """One method. `final` is the last held-out value of the metric over repeats that ended well, `finals` the same by
-    repeat; `prices` has one entry a repeat, diverged ones too. `clock` is what its times are: measured, predicted or
-    none."""
+    """One method. `final` is the last held-out value of the metric over repeats that ended well; `prices` and `ends`
+    have one entry a repeat, diverged ones too. `clock` is what its times are: measured, predicted or none."""
 
     name: str
     strategy: str
@@ -75,7 +74,6 @@ class TargetRow:
     final: Spread | None
     final_accuracy: Spread | None
     final_loss: Spread | None
-    finals: tuple[tuple[int, float], ...] = ()
     prices: tuple[Price, ...]
     course: HeldOutCurve | None
     clock: str
@@ -95,6 +93,16 @@ class TargetRow:
     def times_s_by_repeat(self) -> dict[int, float]:
         """Seconds to the target of the repeats whose time is known."""
         return {price.repeat: price.time_s for price in self.prices if price.time_s is not None}
+
+    @property
+    def accuracies_by_seed(self) -> dict[int, float]:
+        """Held-out accuracy at the end of every repeat."""
+        return {end.seed: end.accuracy for end in self.ends}
+
+    @property
+    def losses_by_seed(self) -> dict[int, float]:
+        """Held-out loss at the end of every repeat."""
+        return {end.seed: end.loss for end in self.ends}
 
     @property
     def num_reached(self) -> int:

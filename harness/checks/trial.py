@@ -12,12 +12,19 @@ from harness.checks.splits import check_splits
 from harness.problems.asked import check_problem
 from harness.trial import LIBRARIES, TimedCollective, Trial, TrialError
 
+MOST_ID_BYTES = 240  # file systems take 255 for a name; a hundredth repeat, an attempt and the suffix need the rest
+
 
 def check(trial: Trial) -> None:
     """Everything about a trial that can be known before it starts, memory apart.
 
     Raises: TrialError, TextError, CatalogueError, WorkloadError, NetworkError, ProblemError with value and remedy.
     """
+    if (num_bytes := len(trial.id.encode())) > MOST_ID_BYTES:
+        raise TrialError(
+            f"{trial.cell}: the name of its record has {num_bytes} bytes, and at most {MOST_ID_BYTES} make a file's "
+            "name; give a shorter strategy"
+        )
     if trial.traffic is not None:
         _check_traffic(trial)
         return

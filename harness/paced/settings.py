@@ -29,12 +29,18 @@ def parse_pace(text: str) -> ScriptPace:
         if not equals or name.strip() not in given:
             raise FabricError(f"{VARIABLE}: {entry!r} is none of {', '.join(_DEFAULTS)}; {_REMEDY}")
         given[name.strip()] = value.strip()
-    if not given["hosts"].isdecimal():
+    if not given["hosts"].removeprefix("-").isdecimal():
         raise FabricError(f"{VARIABLE}: hosts={given['hosts']!r} is no number; {_REMEDY}")
+    num_ranks = int(given["hosts"])
+    if num_ranks < 2:
+        raise FabricError(
+            f"--hosts {num_ranks} (hosts={num_ranks} in {VARIABLE}): a script is paced as one of 2 ranks or more, the "
+            "others virtual; give 2 or more"
+        )
     spec = FabricSpec(
         kind=FabricKind.PACED,
         num_hosts=1,
-        num_virtual=int(given["hosts"]),
+        num_virtual=num_ranks,
         rate_bps=parse_rate(given["rate"]),
         alpha_s=parse_seconds(given["alpha"]),
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from suites.folders import FolderError, named_path, write_page
+from suites.folders import FolderError, named_path, prepare_file, write_page
 
 RECORDS, PAGE = Path("results", "reference"), Path("docs", "claims.md")
 
@@ -25,6 +25,7 @@ def write_sheet(arguments: argparse.Namespace) -> int:
 
     if not arguments.out.parent.is_dir():
         raise FolderError(f"--out {arguments.out}: there is no folder {arguments.out.parent}; make it, or name another")
-    write_page(arguments.out, sheet_of(records_of(list(arguments.folders) or [RECORDS])))
+    page = prepare_file(arguments.out)
+    write_page(page, sheet_of(records_of(list(arguments.folders) or [RECORDS])))
     print(arguments.out)
     return 0

@@ -25,7 +25,7 @@ from harness.environment import describe_environment
 from harness.trial import Trial, TrialError
 from results.codec import CodecError
 from results.files import read_json, write_json
-from results.record import CALIBRATION, read_records
+from results.record import CALIBRATION, STARTED, read_records
 from suites.api import Options, Suite
 from suites.catalogue import all_suites
 from suites.commands.claims import PAGE
@@ -37,7 +37,6 @@ from suites.repeats import parse_budget
 from suites.reports import records_of, sheet_of
 
 REFERENCE, ARCHIVE = Path("results", "reference"), Path("results", "archive")
-STARTED = "paper.json"  # what the run in this folder was started from
 INTERRUPTED = 130
 
 Parse = Callable[[Sequence[str]], argparse.Namespace]

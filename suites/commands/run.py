@@ -31,6 +31,7 @@ from suites.api import Options, Suite
 from suites.catalogue import suite_of
 from suites.commands.network_options import network_from
 from suites.commands.report import publish
+from suites.earlier import check_finished
 from suites.expected import expected_each_s, expected_s
 from suites.folders import FolderError, held, new_folder, prepare_folder, set_latest
 from suites.order import in_random_order
@@ -62,7 +63,9 @@ def run_suite(arguments: argparse.Namespace, runs: Path, *, reports: bool = True
     folder = _folder(arguments, runs / suite.name)
     console = Console(stderr=True)
     with held(folder):
-        if not arguments.resume:
+        if arguments.resume:
+            check_finished(trials, folder)
+        else:
             _check_without_records(folder)
         console.print(Text.assemble((suite.name, "bold"), f": {suite.question}"))
         console.print(

@@ -25,7 +25,7 @@ from analysis.claims import (
 )
 from analysis.codes.findings import rivals_of
 from analysis.codes.rows import CompressionStudy, MethodRow, SoonerRow, Threshold
-from analysis.stats import exactly, foretold, median_interval
+from analysis.stats import exactly, foretold, gap_by_repeat, median_interval
 from analysis.study import Evidence, Study
 from analysis.targets.rows import ACCURACY, TargetRow, TargetStudy
 from analysis.wording import factor, percent, plural
@@ -190,16 +190,14 @@ def _ratios(start: str, network: str) -> Select:
 
 
 def _shortfalls(start: str) -> Select:
-    """By how much less accurate than the dense run, repeat by repeat."""
+    """By how much less accurate than the dense run, seed by seed."""
 
     def select(_: CompressionStudy, targets: Sequence[TargetStudy]) -> Iterator[CellValue]:
         for target in targets:
             for row in target.rows:
-                dense = dict(target.dense.finals)
-                gaps = [dense[repeat] - final for repeat, final in row.finals if repeat in dense]
-                if row.name.startswith(start) and target.metric == ACCURACY and gaps:
-                    ids = target.dense.record_ids, row.record_ids
-                    yield CellValue(f"{row.name} ({target.title})", median_interval(gaps), ids)
+                gap = gap_by_repeat(target.dense.accuracies_by_seed, row.accuracies_by_seed)
+                if row.name.startswith(start) and target.metric == ACCURACY and gap is not None:
+                    yield CellValue(f"{row.name} ({target.title})", gap, (target.dense.record_ids, row.record_ids))
 
     return select
 

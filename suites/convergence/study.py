@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from analysis.claims import CellValue, ClaimRow, Formula, Level, judge
-from analysis.stats import PREDICTION_ERROR, exactly, median_interval, ratio_by_repeat
+from analysis.stats import PREDICTION_ERROR, exactly, gap_by_repeat, ratio_by_repeat
 from analysis.study import Evidence, Study
 from analysis.targets.rows import ACCURACY, TargetRow, TargetStudy
 from results.facts import Role
@@ -38,7 +38,7 @@ def claims(evidence: Evidence) -> Iterable[ClaimRow]:
 def _same_losses(studies: Studies) -> Iterator[CellValue]:
     """The share of dense's seeds that end with the same held-out loss; an interval would forgive single ones."""
     for study, row in _rows(studies, EXACT_ONES):
-        theirs, own = ({end.seed: end.loss for end in side.ends} for side in (study.dense, row))
+        theirs, own = study.dense.losses_by_seed, row.losses_by_seed
         same = [own.get(seed) == loss for seed, loss in theirs.items()]
         value = exactly(sum(same) / len(same), len(same))
         yield CellValue(f"{row.name} ({study.title})", value, (study.dense.record_ids, row.record_ids))
@@ -47,19 +47,16 @@ def _same_losses(studies: Studies) -> Iterator[CellValue]:
 def _losses(studies: Studies) -> Iterator[CellValue]:
     """Dense's last held-out loss over half's, where that is what a task is judged by."""
     for study, row in _rows(studies, HALVES):
-        theirs, own = ({end.seed: end.loss for end in side.ends} for side in (study.dense, row))
-        ratio = ratio_by_repeat(theirs, own)
+        ratio = ratio_by_repeat(study.dense.losses_by_seed, row.losses_by_seed)
         if ratio is not None and study.metric != ACCURACY:
             yield CellValue(f"{row.name} ({study.title})", ratio, (study.dense.record_ids, row.record_ids))
 
 
 def _shortfalls(studies: Studies) -> Iterator[CellValue]:
     for study, row in _rows(studies, HALVES):
-        dense = dict(study.dense.finals)
-        gaps = [dense[repeat] - final for repeat, final in row.finals if repeat in dense]
-        if study.metric == ACCURACY and gaps:
-            ids = study.dense.record_ids, row.record_ids
-            yield CellValue(f"{row.name} ({study.title})", median_interval(gaps), ids)
+        gap = gap_by_repeat(study.dense.accuracies_by_seed, row.accuracies_by_seed)
+        if gap is not None and study.metric == ACCURACY:
+            yield CellValue(f"{row.name} ({study.title})", gap, (study.dense.record_ids, row.record_ids))
 
 
 def _steps_over_dense(studies: Studies) -> Iterator[CellValue]:

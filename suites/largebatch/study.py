@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from analysis.claims import CellValue, ClaimRow, Formula, Level, judge
-from analysis.stats import median_interval
+from analysis.stats import gap_by_repeat, ratio_by_repeat
 from analysis.study import Evidence, Study
-from analysis.targets.rows import HeldOutEnd, TargetRow, TargetStudy
+from analysis.targets.rows import TargetRow, TargetStudy
 from suites.largebatch.cells import BASE_BATCH, DIGITS, TEXT, LargeBatchTask
 from suites.largebatch.grid import NAME
 
-CHANCE = 0.1  # accuracy of guessing a digit
 MOST_LOST = 0.01  # of accuracy, where a batch is said to keep it
 LEAST_KEPT = 0.99  # the base batch's loss over the larger one's, likewise
 
@@ -91,12 +89,12 @@ def _measured(evidence: Evidence, claim: BatchClaim) -> Iterator[CellValue]:
         if row is None or other is None:
             continue
         cell = f"{claim.rule}, batch {batch}, {claim.task.workload.label}"
-        pairs = _pairs(other, row)
         if claim.task is DIGITS:
-            value = median_interval([theirs.accuracy - own.accuracy for theirs, own in pairs])
+            value = gap_by_repeat(other.accuracies_by_seed, row.accuracies_by_seed)
         else:
-            value = median_interval([theirs.loss / own.loss for theirs, own in pairs])
-        yield CellValue(cell, value, (other.record_ids, row.record_ids))
+            value = ratio_by_repeat(other.losses_by_seed, row.losses_by_seed)
+        if value is not None:
+            yield CellValue(cell, value, (other.record_ids, row.record_ids))
 
 
 def _row(evidence: Evidence, task: LargeBatchTask, batch: int, rule: str) -> TargetRow | None:
@@ -109,19 +107,6 @@ def _row(evidence: Evidence, task: LargeBatchTask, batch: int, rule: str) -> Tar
 def _rule_of(row: TargetRow, study: TargetStudy) -> str:
     name = row.optimizer.partition("(")[0]
     return "one-hour" if name == "sgd" and row is not study.dense else name
-
-
-def _pairs(other: TargetRow, row: TargetRow) -> list[tuple[HeldOutEnd, HeldOutEnd]]:
-    """Where equal seeds ended. A seed that one of them ended without diverged there: it guesses, at infinite loss."""
-    theirs, own = ({end.seed: end for end in side.ends} for side in (other, row))
-    return [
-        (theirs.get(seed, _diverged(seed)), own.get(seed, _diverged(seed)))
-        for seed in sorted(theirs.keys() | own.keys())
-    ]
-
-
-def _diverged(seed: int) -> HeldOutEnd:
-    return HeldOutEnd(seed=seed, accuracy=CHANCE, loss=math.inf)
 
 
 STUDY = Study(suite=NAME, claims=claims)

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from results.codec import to_jsonable
-from results.record import Record, Status, read_records
+from results.record import Record, RecordError, Status, read_records
 from suites.catalogue import SuiteError
 from suites.largebatch.cells import DIGITS, TASKS, BatchRule, LargeBatchTask
 from suites.largebatch.rates import FILE, ChosenRate
@@ -17,12 +17,16 @@ from suites.largebatch_search.grid import NAME
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Write rates.json. Raises: SuiteError."""
+    """Write rates.json. Exit code 2, with the remedy, if records are not there."""
     if len(arguments) != 1:
         print("give the folder of the search's records", file=sys.stderr)
         return 2
-    records = [record for record in read_records([Path(arguments[0])]) if record.suite == NAME]
-    chosen = [to_jsonable(one) for one in choices(records)]
+    try:
+        records = [record for record in read_records([Path(arguments[0])]) if record.suite == NAME]
+        chosen = [to_jsonable(one) for one in choices(records)]
+    except (RecordError, SuiteError) as error:
+        print(error, file=sys.stderr)
+        return 2
     FILE.write_text(json.dumps(chosen, indent=1, ensure_ascii=False) + "\n")
     print(f"{len(chosen)} rates in {FILE}")
     return 0

@@ -22,10 +22,11 @@ from analysis.stats import PREDICTION_ERROR
 from analysis.summary import every_claim
 from harness.garbage import lasting
 from results.codec import to_jsonable
-from results.record import RankTimes, Record, read_record
+from results.record import RankTimes, Record, Status, read_record
 from scripts.recompute_claims import differences, main, read_page
 from scripts.recompute_claims import read_records as raw_records
 from suites.catalogue import all_studies
+from suites.cli import main as command_line
 from suites.folders import FolderError, write_page
 from suites.reports import records_of, sheet_of
 
@@ -59,6 +60,20 @@ def test_the_page_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: py
     with pytest.raises(FolderError, match=r"cannot write .*page\.md \(No space left"):
         write_page(path, "new")
     assert [own.read_text() for own in tmp_path.iterdir()] == ["old"]
+
+
+def test_a_link_leads_to_the_page_and_what_is_no_file_stays(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    link, pipe = tmp_path / "link", tmp_path / "pipe"
+    (tmp_path / "page.md").write_text("old")
+    link.symlink_to("page.md")
+    os.mkfifo(pipe)
+    write_page(link, "new")
+    assert ((tmp_path / "page.md").read_text(), link.is_symlink()) == ("new", True)
+    assert command_line(["claims", str(RECORDS / "parity"), "--out", str(pipe)]) == 2
+    assert "pipe (no regular file); name another file with --out" in " ".join(capsys.readouterr().err.split())
+    with pytest.raises(FolderError, match="no regular file"):
+        write_page(pipe, "new")
+    assert pipe.is_fifo()
 
 
 def full(fd: int) -> None:
@@ -126,11 +141,29 @@ def pipelines() -> list[Record]:
     return [clock, *on_the_link("ours", "dapple", 1.01), *rival]
 
 
+def diverged() -> list[Record]:
+    """Two of DGC's seeds diverged, and all of 4-bit QSGD's."""
+    return [
+        replace(one, status=Status.DIVERGED) if ("/DGC" in one.cell and one.repeat < 2) or "/QSGD" in one.cell else one
+        for one in compression_suite()
+    ]
+
+
+def test_the_readme_quotes_the_predictors_error_on_the_page(page: str) -> None:
+    block = page.split("### Predicted step times, paced")[1]
+    said = re.search(r"Over (\d+) measured cells: median ([\d.]+) .*?, 95th percentile ([\d.]+) ", block)
+    assert said is not None
+    readme = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    for part in (f"({said[1]} cells", f"{said[2]} % in the median", f"{said[3]} % at the 95th percentile"):
+        assert part in readme
+
+
 @pytest.mark.parametrize(
     "records",
     [
         pytest.param(lambda: crossover_suite(only=("null", "rho-overlap")), id="sharing"),
         pytest.param(compression_suite, id="compression"),
+        pytest.param(diverged, id="diverged"),
         pytest.param(steps, id="steps"),
         pytest.param(pipelines, id="pipelines"),
     ],

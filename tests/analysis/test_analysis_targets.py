@@ -13,7 +13,7 @@ from rich.console import Console
 from analysis.figures import drawings
 from analysis.report import render_page
 from analysis.tables import render
-from analysis.targets.reached import judged, ratio
+from analysis.targets.reached import CHANCE, judged, ratio
 from analysis.targets.rows import Spread, TargetStudy
 from results.facts import CodeFacts
 from results.record import CurvePoint, FabricFacts, JobResult, Record, Status
@@ -102,6 +102,18 @@ def test_what_never_gets_there_or_diverges_stays_in_the_table_and_costs_infinity
     assert (rows["lost"].time_s, rows["lost"].num_bytes, rows["lost"].num_reached) == (math.inf, math.inf, 0)
     assert (rows["broken"].steps, rows["broken"].num_reached, rows["broken"].num_diverged) == (math.inf, 1, 2)
     assert "not reached (1 of 3 repeats, 2 diverged)" in judged(found, rows["broken"])
+
+
+def test_a_method_whose_seeds_all_diverged_is_judged_and_guesses_at_infinite_loss() -> None:
+    def diverged(made: Record) -> Record:
+        points = tuple(replace(point, loss=math.nan) for point in made.jobs[0].curve)
+        return replace(made, status=Status.DIVERGED, jobs=(replace(made.jobs[0], curve=points),))
+
+    broken = [diverged(record("broken", (0.1, 0.1, 0.1, 0.1), repeat=n)) for n in range(3)]
+    found = study([*dense(), *broken])
+    assert found.rows[1].accuracies_by_seed == dict.fromkeys((1, 2, 3), CHANCE)
+    assert found.rows[1].losses_by_seed == dict.fromkeys((1, 2, 3), math.inf)
+    assert judged(found, found.rows[1]) == "not reached (0 of 3 repeats, 3 diverged)"
 
 
 def test_without_a_clock_there_are_no_times_but_steps_and_bytes() -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from analysis.claims import Outcome
 from analysis.study import Evidence
+from analysis.targets.reached import CHANCE
 from analysis.targets.rows import HeldOutEnd, TargetRow, TargetStudy
 from harness.checks.trial import check
 from results.codec import to_jsonable
@@ -19,6 +20,7 @@ from suites.largebatch.cells import BASE_BATCH, DIGITS, TASKS
 from suites.largebatch.grid import ONE_HOUR, REPEATS, SUITE
 from suites.largebatch.rates import chosen_rates, rate_of
 from suites.largebatch.study import STUDY
+from suites.largebatch_search import choose
 from suites.largebatch_search.choose import choices
 from suites.largebatch_search.grid import SUITE as SEARCH
 
@@ -71,8 +73,17 @@ def test_half_a_search_is_no_search() -> None:
         list(choices([]))
 
 
+def test_a_folder_without_the_searchs_records_is_told_with_the_remedy(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert (choose.main([str(tmp_path)]), choose.main([str(tmp_path / "absent")])) == (2, 2)
+    told = capsys.readouterr().err
+    assert "run the suite largebatch-search as a whole" in told
+    assert "absent: no such folder of records; run a suite" in told
+
+
 def row(optimizer: str, accuracies: list[float], *, dense: bool = False) -> TargetRow:
-    ends = tuple(HeldOutEnd(seed=seed, accuracy=value, loss=1.0) for seed, value in enumerate(accuracies) if value > 0)
+    ends = tuple(HeldOutEnd(seed=seed, accuracy=value, loss=1.0) for seed, value in enumerate(accuracies))
     return TargetRow(
         name=optimizer, strategy="single-bucket", optimizer=optimizer, final=None, final_accuracy=None,
         final_loss=None, prices=(), course=None, clock="none", is_dense=dense, ends=ends,
@@ -101,8 +112,8 @@ def test_a_claim_is_met_only_where_the_whole_interval_lies_above_its_level() -> 
 
 
 def test_a_seed_that_diverged_counts_as_guessing() -> None:
-    assert verdict([0.0] * 6, [0.7] * 6) is Outcome.MET
-    assert verdict([0.5] * 6, [0.0] * 6) is Outcome.MISSED
+    assert verdict([CHANCE] * 6, [0.7] * 6) is Outcome.MET
+    assert verdict([0.5] * 6, [CHANCE] * 6) is Outcome.MISSED
 
 
 def test_choices_keep_every_rate_that_was_tried(tmp_path: Path) -> None:

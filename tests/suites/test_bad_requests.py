@@ -81,6 +81,10 @@ WRONG = {
     "a rate of no fabric": (("doctor", "--rate", "1gbit"), r"--rate 1gbit says what to measure; add --fabric"),
     "an empty fabric to examine": (("doctor", "--fabric", ""), r"fabric '' has no links to measure"),
     "no folder for the claims": (("claims", "--out", "absent/page.md"), r"there is no folder absent; make it, or name"),
+    "a strategy that no file's name can hold": (
+        (*QUICK, "--strategy", f"fixed-buckets+topk(density=0.{'0' * 180}1)+error-feedback"),
+        r"name of its record has 2\d\d bytes, and at most 240 .*; give a shorter strategy",
+    ),
     "no start-up time": (("predict", "--workload", "resnet50", "--alpha", "nan"), r"--alpha nan: give a finite number"),
     "an unknown network to predict": (
         ("predict", "--workload", "nope", "--alpha", "0"),

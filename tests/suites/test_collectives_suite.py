@@ -30,9 +30,10 @@ from suites.api import Options
 from suites.cli import main
 from suites.collectives.grid import NAME, cells, grid
 from suites.collectives.study import STUDY
+from suites.earlier import finished_before
 from suites.expected import expected_each_s, expected_s
+from suites.folders import FolderError
 from suites.repeats import next_repeat, timed_cells
-from suites.runner import finished_before
 
 RATE_BPS = 200e6
 ALPHA_S, NUM_RANKS = 1e-3, 4
@@ -183,7 +184,8 @@ def test_a_record_comes_back_from_its_file_and_is_not_measured_again(tmp_path: P
     told = json.loads(path.read_text())
     del told["trial"]["collective"], told["trial"]["on_loss"]  # as of a checkout that did not have them
     path.write_text(json.dumps(told))
-    assert finished_before(trial, tmp_path) is None
+    with pytest.raises(FolderError, match="cannot be read by this checkout"):
+        finished_before(trial, tmp_path)
     assert evidence_of(record) is EvidenceKind.REAL
 
 

@@ -31,16 +31,15 @@ def row(
         name=name, strategy=TEXTS.get(name, "fixed-buckets"), optimizer="sgd(lr=0.1)", final=None, final_accuracy=None,
         final_loss=None, course=None, clock="predicted", is_dense=name == "dense", role=ROLES.get(name, Role.METHOD),
         prices=tuple(Price(repeat=r, steps=n, num_bytes=None, time_s=n * step_s) for r, n in enumerate(steps)),
-        finals=tuple((r, 1 - loss) for r, loss in enumerate(ends)),
         ends=tuple(HeldOutEnd(seed=r + 1, accuracy=1 - loss, loss=loss) for r, loss in enumerate(ends)),
         record_ids=(f"convergence.{name}.r00",),
     )  # fmt: skip
 
 
-def outcomes(*rows: TargetRow, metric: str = "accuracy") -> dict[str, Outcome]:
+def outcomes(*rows: TargetRow, metric: str = "accuracy", dense: TargetRow | None = None) -> dict[str, Outcome]:
     study = TargetStudy(
         suite="convergence", workload="resnet20-digits", where="4 ranks", evidence="lockstep", num_workers=4,
-        metric=metric, target=0.4, rule="", rows=(row("dense"), *rows),
+        metric=metric, target=0.4, rule="", rows=(dense or row("dense"), *rows),
     )  # fmt: skip
     found = STUDY.claims(Evidence(suites=frozenset({"convergence"}), targets=(study,)))
     return {own.claim: own.outcome for own in found}
@@ -61,6 +60,13 @@ def test_half_is_judged_by_what_the_task_is_judged_by() -> None:
     assert outcomes(close)[LOSS] is Outcome.NOT_MEASURED
     assert outcomes(close, metric="loss")[LOSS] is Outcome.MET
     assert outcomes(far, metric="loss")[LOSS] is Outcome.MISSED
+
+
+def test_half_is_not_close_where_seeds_diverge() -> None:
+    some, every = row("fp16", ends=[math.inf] * 3 + [0.5] * 6), row("bf16", ends=[math.inf] * 9)
+    dense = row("dense", ends=[0.5] * 9)
+    assert outcomes(some, metric="loss", dense=dense)[LOSS] is Outcome.UNDECIDED
+    assert outcomes(some, every, metric="loss", dense=dense)[LOSS] is Outcome.MISSED
 
 
 @pytest.mark.parametrize(

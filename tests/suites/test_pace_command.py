@@ -92,7 +92,9 @@ def test_a_script_that_fails_or_has_no_steps_fails_with_the_reason(script: str, 
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--hosts", "1"], "num_virtual=1 is out of range"),
+        (["--hosts", "1"], "--hosts 1 (hosts=1 in CROSSOVER_BENCH_PACE): a script is paced as one of 2 ranks or more"),
+        (["--hosts", "0"], "--hosts 0 (hosts=0 in CROSSOVER_BENCH_PACE): a script is paced as one of 2 ranks or more"),
+        (["--hosts", "-1"], "the others virtual; give 2 or more"),
         (["--rate", "fast"], "'fast' is no line rate"),
         (["--alpha", "20"], "'20' is no time"),
         ([], "name a command after --"),

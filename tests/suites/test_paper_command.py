@@ -12,11 +12,11 @@ from commands import Command
 
 from harness.environment import describe_environment
 from results.files import write_json
-from results.record import Environment, FabricFacts, Record, Status, read_records, write_record
+from results.record import STARTED, Environment, FabricFacts, Record, Status, read_records, write_record
 from suites.api import Options
 from suites.catalogue import suite_of
 from suites.commands import paper
-from suites.commands.paper import STARTED, chosen, expected_run_s
+from suites.commands.paper import chosen, expected_run_s
 
 TWO = ("--only", "consistency", "--only", "convergence")
 
@@ -79,6 +79,12 @@ def test_records_of_two_commits_do_not_meet_in_one_folder(
     write_json(tmp_path / "all" / STARTED, {"commit": describe_environment().commit, "dirty": False, "started_at": ""})
     command("paper", *TWO, "--out", "all")
     assert len(asked) == 2
+
+
+def test_the_folder_of_all_suites_is_a_folder_of_records(tmp_path: Path) -> None:
+    write_record(record("s.one.r00", "2026-11-21"), tmp_path / "s")
+    write_json(tmp_path / STARTED, {"commit": "0123456789abcdef", "dirty": False, "started_at": ""})
+    assert [own.id for own in read_records([tmp_path])] == ["s.one.r00"]
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"commit": 1}', "\0"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 from io import StringIO
@@ -27,8 +28,9 @@ from results.codec import from_jsonable
 from results.record import Environment, Record, Status, read_records, write_record
 from suites.api import Options
 from suites.catalogue import suite_of
+from suites.earlier import finished_before
 from suites.folders import held
-from suites.runner import finished_before, run_trials
+from suites.runner import run_trials
 
 pytestmark = pytest.mark.slow
 
@@ -114,10 +116,12 @@ def test_two_runs_do_not_write_to_one_folder_at_once(command: Command, tmp_path:
         assert not list(tmp_path.iterdir())
 
 
-def test_resume_runs_again_what_was_asked_otherwise(command: Command, finished: Path) -> None:
-    ended = command(*ONE_TRIAL, *DIGITS, "--seed", "2", "--resume", "--out", finished)
-    assert ended.code == 0
-    assert [record.seed for record in records_in(finished)] == [2]
+def test_resume_refuses_records_of_other_options_and_keeps_them(command: Command, finished: Path) -> None:
+    before = {path: path.read_bytes() for path in finished.glob("*.json")}
+    ended = command(*ONE_TRIAL, *DIGITS, "--steps", "3", "--trace", "--resume", "--out", finished)
+    assert ended.code == 2
+    assert re.search(r"r00\.json is the .* \(num_steps is 2 there and 3 here\); go on with the options", ended.words)
+    assert {path: path.read_bytes() for path in finished.glob("*.json")} == before
 
 
 def test_resume_runs_again_what_cannot_be_read_or_failed(command: Command, finished: Path) -> None:
