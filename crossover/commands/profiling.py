@@ -164,7 +164,8 @@ def profile_jobs(
             if group.code is not None:
                 return group.code
             # a profile of a job that failed would be of another length than it says
-            worst = worst or end.code or _write(observer, arguments.profile, first_report(Path(reports)))
+            failed = end.code or _write(observer, arguments.profile, first_report(Path(reports)))
+            worst = worst or failed
         if end.code and arguments.fail_fast:
             break
     return worst
