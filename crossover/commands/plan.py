@@ -93,7 +93,12 @@ def size_bytes(text: str) -> int:
     found = _SIZE.fullmatch(text.strip())
     if found is None or found[2].lower() not in _UNITS:
         raise argparse.ArgumentTypeError(f"{text!r} is not a size: write 16GiB, 16GB or a number of bytes")
-    return int(float(found[1]) * _UNITS[found[2].lower()])
+    size = float(found[1]) * _UNITS[found[2].lower()]
+    if not isfinite(size):
+        raise argparse.ArgumentTypeError(
+            f"{text:.20}… is more than any device has: write 16GiB, 16GB or a number of bytes"
+        )
+    return int(size)
 
 
 def plan_values(found: Plan) -> dict[str, Any]:
@@ -122,7 +127,9 @@ def _run_pairing(found: Pairing, arguments: argparse.Namespace) -> int:
     if arguments.settings_out:
         for number, shared in enumerate(found.plans, start=1):
             if shared is not None:
-                path = arguments.settings_out
+        path = arguments.settings_out
+        if not path.name:
+            raise Refused(f"cannot write {path}: give the name of a file")
                 _write_settings(shared, path.with_name(f"{path.stem}-{number}{path.suffix}"))
     return 0
 

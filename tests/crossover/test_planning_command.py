@@ -120,6 +120,7 @@ def test_the_guide_shows_a_plan_and_a_pairing() -> None:
         ((RESNET, BERT, "--weights", "1,2"), "weighted"),
         ((RESNET, BERT, "--devices", "0"), "0 devices"),
         ((RESNET, BERT, "--devices", "1", "--weights", "1,2"), "leave out"),
+        ((RESNET, BERT, "--devices", "1", "--settings-out", "/"), "cannot write /: give the name of a file"),
         (("none.json", BERT), r"none\.json"),
     ],
 )
@@ -141,6 +142,11 @@ def test_bad_requests_are_refused_with_a_remedy(words: tuple[str, ...], message:
 )
 def test_sizes_are_read_with_their_units(text: str, size: int) -> None:
     assert size_bytes(text) == size
+
+
+def test_a_size_beyond_all_numbers_is_refused() -> None:
+    with pytest.raises(argparse.ArgumentTypeError, match="more than any device has"):
+        size_bytes("9" * 400)
 
 
 @pytest.mark.parametrize("text", ["", "GiB", "-1", "1 PB", "1e9", "16iB"])
