@@ -127,10 +127,15 @@ def test_jobs_of_different_numbers_of_workers_are_warned_about() -> None:
     assert "a 2, b 4" in texts(found, Verdict.WARN)
 
 
-def test_a_gain_that_is_only_an_upper_bound_is_called_so() -> None:
-    hiding = profile_of("hiding", turns_s=[0.1] * 3, steps_s=[0.15] * 3)
-    assert plan([hiding, BALANCED[1]], FREE).notes == (
-        "at most that: of hiding only messages that computation does not hide were measured",
+def test_where_only_time_off_the_device_is_known_the_gain_may_err_either_way() -> None:
+    """Jobs that wait 60 of 80 ms without a link lose nothing by sharing, and messages of 60 ms each do."""
+    idle = [profile_of(name, turns_s=[0.02] * 3, steps_s=[0.08] * 3) for name in ("a", "b")]
+    found = plan(idle, FREE)
+    assert found.gain == pytest.approx(160 / 120)
+    assert found.bound.gain == pytest.approx(2)
+    assert found.notes == (
+        "the gain may err either way: all time of a, b off the device counts as messages; it is up to 2.00 where that "
+        "is latency or loading, and less where computation hides more messages",
     )
 
 
