@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -10,7 +12,7 @@ from crossover.planning import JobProfile, Plan, Terms, Verdict, memory_of, plan
 from crossover.settings import Settings
 from crossover.simulator import LinkSharing
 
-FREE = Terms(handover_s=0)
+FREE = Terms(link=LinkSharing.FIFO, handover_s=0)
 BALANCED = (job("a", 0.1, 0.1), job("b", 0.1, 0.1))
 
 
@@ -69,15 +71,28 @@ def test_a_short_job_that_starves_is_warned_about_and_weighted_sharing_helps_it(
     found = plan(profiles, FREE)
     assert found.verdict is Verdict.WARN
     assert "short takes 5.00 times as long as alone, its fair share would be 2; weighted" in texts(found, Verdict.WARN)
-    mended = plan(profiles, Terms(Sharing.WEIGHTED, handover_s=0))
+    mended = plan(profiles, replace(FREE, sharing=Sharing.WEIGHTED))
     assert min(outlook.of_fair_share for outlook in mended.jobs) >= 0.999
     assert mended.settings.shares[0] > mended.settings.shares[1]
     assert "linear programme" in mended.notes[0]
 
 
-def test_flows_that_share_the_link_gain_less_than_link_turns() -> None:
-    profiles = [job("a", 0.1, 0.3), job("b", 0.3, 0.1)]
-    assert plan(profiles, Terms(link=LinkSharing.FAIR, handover_s=0)).gain <= plan(profiles, FREE).gain
+def test_flows_share_the_link_unless_link_turns_are_asked_for_and_gain_less_than_these() -> None:
+    profiles = [job("a", 0.1, 0.2), job("b", 0.3, 0.2)]
+    shared = plan(profiles, Terms(handover_s=0))
+    assert shared == plan(profiles, Terms(link=LinkSharing.FAIR, handover_s=0))
+    assert shared.gain < 0.95 * plan(profiles, FREE).gain
+
+
+@pytest.mark.parametrize("sharing", Sharing)
+def test_link_turns_are_only_for_the_rules_that_have_them(sharing: Sharing) -> None:
+    profiles = [
+        JobProfile(name=name, compute_s=c, communication_s=0.2, solo_s=c + 0.2, forward_s=0.04)
+        for name, c in (("a", 0.1), ("b", 0.3))
+    ]
+    turns, shared = (plan(profiles, Terms(sharing, link)) for link in (LinkSharing.FIFO, LinkSharing.FAIR))
+    assert turns.terms.fair_link is not sharing.gates_link
+    assert (turns.gain == shared.gain) is not sharing.gates_link
 
 
 def test_hold_gains_nothing_by_design() -> None:
