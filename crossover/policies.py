@@ -15,7 +15,7 @@ make all jobs slower, or wait for each other for ever.
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from math import inf
+from math import inf, isfinite
 
 from crossover.errors import Refused
 from crossover.tokens import Phase, Policy, Seat, Token
@@ -146,7 +146,7 @@ class Beat:
     period_s: float
 
     def __post_init__(self) -> None:
-        if not (0 < self.period_s < inf and 0 <= self.shift_s < inf):
+        if not (isfinite(self.period_s) and self.period_s > 0 and isfinite(self.shift_s) and self.shift_s >= 0):
             raise Refused(
                 f"a beat needs a period above 0 and a shift of 0 or more, not {self.period_s} and {self.shift_s} s"
             )

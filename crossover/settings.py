@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, fields
-from math import inf
+from math import isfinite
 from typing import Any
 
 from crossover import tokens
@@ -54,7 +54,9 @@ class Settings:
             )
         for name in ("gather_limit_s", "lease_limit_s", "idle_limit_s"):
             limit_s = getattr(self, name)
-            if limit_s is not None and not 0 < limit_s < inf:
+            if limit_s is None and name != "gather_limit_s":
+                continue
+            if limit_s is None or not (isfinite(limit_s) and limit_s > 0):
                 raise Refused(f"{name} must be a positive number of seconds, not {limit_s}")
         # refuses jobs and shares that do not fit together
         self.token()

@@ -3,7 +3,9 @@
 Job i needs the device c_i and the link m_i seconds per step, and takes t_i alone. While k jobs make one step each, the
 device works Σc, the link Σm, and no job is faster than alone, so the period is at least
 
-    T* = max(Σc_i, Σm_i, max t_i)        and the gain over one job after the other at most   G = Σt_i / T* ≤ 2·max(…).
+    T* = max(Σc_i, Σm_i, max t_i)        and the gain over one job after the other at most   G = Σt_i / T*
+
+which is at most 2 where no step is longer than its parts (t_i ≤ c_i + m_i).
 
 A token that goes round reaches T* when it is released at the end of backward, the link is first come first served, and
 a job waits only for its own messages; `crossover.simulator` shows it with the scheduler's own policies. Identical jobs
@@ -13,7 +15,8 @@ faster, and less is left to gain: G ≤ 1 + f/max(c, m).
 
 `predicted` adds what T* leaves out: a hand-over of s seconds a turn, and computation that runs at 1/(1+σ) while
 messages travel, which costs σ/(1+σ) of every second of communication: T ≈ Σc + k·s + Σm·σ/(1+σ) where jobs are
-bound by computation.
+bound by computation. A job that bounds the others comes to a free device: what asking costs then is in its t already,
+which was measured under an arbiter.
 """
 
 from collections.abc import Sequence

@@ -134,6 +134,7 @@ class Table:
             waited_s=tally.waited_s + (since_s if seat.phase is Phase.WAITING else 0.0),
             since_s=since_s,
             pid=connection.pid if connection is not None else 0,
+            passed=seat.passed,
         )
 
 

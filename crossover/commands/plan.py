@@ -51,7 +51,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--weights", type=_weights, default=(), metavar="W,W,…", help="importance of each job, for --sharing weighted"
     )
     parser.add_argument(
-        "--link", choices=["fifo", "fair"], default="fifo", help="link turns (default), or flows that share the link"
+        "--link",
+        choices=["fair", "fifo"],
+        default="fair",
+        help="flows that share the link (default), or link turns, which the jobs themselves must take",
     )
     parser.add_argument("--handover-us", type=float, default=100.0, metavar="US", help="cost of a turn (default 100)")
     parser.add_argument(
@@ -93,7 +96,12 @@ def size_bytes(text: str) -> int:
     found = _SIZE.fullmatch(text.strip())
     if found is None or found[2].lower() not in _UNITS:
         raise argparse.ArgumentTypeError(f"{text!r} is not a size: write 16GiB, 16GB or a number of bytes")
-    return int(float(found[1]) * _UNITS[found[2].lower()])
+    size = float(found[1]) * _UNITS[found[2].lower()]
+    if not isfinite(size):
+        raise argparse.ArgumentTypeError(
+            f"{text:.20}… is more than any device has: write 16GiB, 16GB or a number of bytes"
+        )
+    return int(size)
 
 
 def plan_values(found: Plan) -> dict[str, Any]:
@@ -120,9 +128,11 @@ def _run_pairing(found: Pairing, arguments: argparse.Namespace) -> int:
     else:
         print_pairing(found)
     if arguments.settings_out:
+        path = arguments.settings_out
+        if not path.name:
+            raise Refused(f"cannot write {path}: give the name of a file")
         for number, shared in enumerate(found.plans, start=1):
             if shared is not None:
-                path = arguments.settings_out
                 _write_settings(shared, path.with_name(f"{path.stem}-{number}{path.suffix}"))
     return 0
 

@@ -3,8 +3,8 @@
 Each look at the arbiter gives the start of a phase: the job had ended n turns and held h seconds by then. Between two
 starts of one kind of phase lie whole steps, so (h' − h)/(n' − n) is the device time c, and the time between over n' − n
 the step time t, each a mean over the few steps between two looks; the profile has the medians of these. Communication
-is known by what it adds to a step, m = t − c: a lower bound where the job hides a part of it behind its own
-computation.
+is known by what it adds to a step, m = t − c: too little where the job hides a part of it behind its own computation,
+too much where it waits for something else as well, such as latency or its loader.
 
 The job's first worker adds what it saw of its model (`crossover.worker_report`): its bytes, the workers of all hosts,
 and layer by layer the times that `crossover-bench predict --profile` reads.
@@ -164,7 +164,8 @@ def profile_jobs(
             if group.code is not None:
                 return group.code
             # a profile of a job that failed would be of another length than it says
-            worst = worst or end.code or _write(observer, arguments.profile, first_report(Path(reports)))
+            failed = end.code or _write(observer, arguments.profile, first_report(Path(reports)))
+            worst = worst or failed
         if end.code and arguments.fail_fast:
             break
     return worst

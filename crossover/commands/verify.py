@@ -16,23 +16,28 @@ examples:
   crossover verify --alone "python train.py --epochs 1"
 
 exit codes: 0 the same weights; 1 others, or no turn was taken; 2 wrong usage,
-nothing to compare, or a script that is not deterministic; else that of a run
-that failed.
+nothing to compare, or a script that is not deterministic; 143 terminated; else
+that of a run that failed.
 """
 
 import argparse
 import json
 import os
 import shlex
+import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 
 from crossover.commands.launching import parse_job
 from crossover.digests import DIGESTS
 from crossover.errors import Refused
+from crossover.supervisor import KILLED, ending_with_me, supervised
 
 _JOBS = ("a", "b")
 
@@ -64,7 +69,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Run, compare, and say the verdict in one line."""
     command = parse_job(f"{_JOBS[0]}={arguments.job_command}")
     jobs = _JOBS[:1] if arguments.alone else _JOBS
-    with tempfile.TemporaryDirectory(prefix="crossover-verify-") as folder:
+    with _terminated_in_order(), tempfile.TemporaryDirectory(prefix="crossover-verify-") as folder:
         try:
             plain = _run_plain(command.words, Path(folder, "plain"))
             shared = _run_in_turns(command.words, jobs, Path(folder))
@@ -100,12 +105,7 @@ def verdict(plain: list[Digest], shared: list[list[Digest]], differing: list[str
 def _run_plain(words: tuple[str, ...], folder: Path) -> list[Digest]:
     folder.mkdir()
     environment = {name: value for name, value in os.environ.items() if not name.startswith("CROSSOVER_")}
-    try:
-        code = subprocess.run(words, env={**environment, DIGESTS: str(folder)}, check=False).returncode
-    except OSError as error:
-        raise Refused(f"{words[0]!r} cannot be started: {error.strerror}: check the command") from error
-    if code:
-        raise RunFailed(code if code > 0 else 128 - code)
+    _run_to_its_end(words, {**environment, DIGESTS: str(folder)})
     found = _read(folder)
     if not found:
         raise Refused("the command wrote no digest: it must call crossover.attach(model, optimizer) and run to its end")
@@ -119,10 +119,35 @@ def _run_in_turns(words: tuple[str, ...], jobs: tuple[str, ...], folder: Path) -
         own.mkdir()
     texts = [f"{job}={shlex.join(['env', f'{DIGESTS}={own}', *words])}" for job, own in zip(jobs, folders, strict=True)]
     command = [sys.executable, "-m", "crossover", "run", "--socket", str(folder / "arbiter.sock"), *texts]
-    code = subprocess.run(command, check=False).returncode
-    if code:
-        raise RunFailed(code)
+    _run_to_its_end(command, os.environ)
     return [_read(own) for own in folders]
+
+
+def _run_to_its_end(command: Sequence[str], environment: Mapping[str, str]) -> None:
+    """Nothing of the command goes on after this, or after this process. Raises `RunFailed`."""
+    with subprocess.Popen([*supervised(ending_with_me()), *command], env=environment) as process:
+        try:
+            code = process.wait()
+        finally:
+            process.terminate()
+            process.wait()
+    if code:
+        raise RunFailed(code if code > 0 else KILLED - code)
+
+
+@contextmanager
+def _terminated_in_order() -> Iterator[None]:
+    """While the block lasts, SIGTERM ends it as an exception does, so that it can tidy up."""
+
+    def terminate(number: int, frame: FrameType | None) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        sys.exit(KILLED + number)
+
+    before = signal.signal(signal.SIGTERM, terminate)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _read(folder: Path) -> list[Digest]:

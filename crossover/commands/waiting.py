@@ -59,7 +59,7 @@ def _blame(token: TokenStatus, settings: Settings) -> tuple[list[SeatStatus], st
         absent = [seat for seat in token.seats if seat.phase is Phase.ABSENT]
         names = ", ".join(seat.job for seat in absent)
         return absent, f"{names} has not come to it yet (crossover.attach); --gather-limit says for how long"
-    idle = [seat for seat in token.seats if seat.phase is Phase.IDLE]
+    idle = [seat for seat in token.seats if seat.phase is Phase.IDLE and not seat.passed]
     if not idle:
         return [], ""
     # the front of the queue, as the arbiter sees it

@@ -35,8 +35,8 @@ class JobProfile:
     `solo_s` is t, the whole step. `buckets` are the messages, as (ready after the turn began, time on a free link); a
     job without them is taken to send one message, begun so that it ends with the step. `forward_s` is the time up to
     the end of forward (for `tick-tock`), `loading_s` that of the input stage (for Muri's third resource). With
-    `exposed_only`, communication is but the part that computation does not hide, m = t − c. `world` is the number of
-    workers, and `source` says where the numbers come from.
+    `exposed_only`, all time off the device counts as communication, m = t − c: messages that computation hides are not
+    in it, and latency and loading are. `world` is the number of workers, and `source` says where the numbers come from.
     """
 
     name: str
@@ -157,7 +157,7 @@ def profile_of(
 
     `turns_s` are times from a turn's beginning to the device's idleness (c), `steps_s` from a turn's beginning to the
     next one's (t), `messages_s` of all messages of a step when nothing computes (m), `forwards_s` from a turn's
-    beginning to the end of forward. Without `messages_s` m is the exposed part only, and the profile says so.
+    beginning to the end of forward. Without `messages_s` m is the time off the device, and the profile says so.
     `memory` has the profile's fields that end in _bytes. A step is never shorter than its parts: where noise says so
     (within 5 %), t is raised.
     """

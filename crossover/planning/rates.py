@@ -122,7 +122,8 @@ def whole_shares(
 
 
 def shares_for(costs: Sequence[JobCost], weights: Sequence[float] = ()) -> tuple[int, ...]:
-    """Turns in a cycle for jobs of which no more is known than their costs, measured by forecast."""
+    """Turns in a cycle for jobs that take link turns and of which no more is known than their costs, measured by
+    forecast."""
     return whole_shares(costs, weights, speeds_of=forecast_speeds([shape_of(cost) for cost in costs])).turns
 
 

@@ -6,6 +6,8 @@ from typing import Any
 
 from crossover.errors import Refused
 
+MAX_COUNT = (1 << 63) - 1  # bytes of a device or workers: more cannot be, and what is far beyond is no float either
+
 
 def json_object(text: str) -> dict[str, Any]:
     """The text's one object. Raises `Refused`."""
@@ -23,7 +25,7 @@ def read_field(name: str, value: object) -> Any:
     read = _READERS[name]
     try:
         return read(value)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise Refused(f"{name} is {value!r:.80}: {error}") from error
 
 
@@ -40,8 +42,8 @@ def _number(value: object) -> float:
 
 
 def _count(value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError("give a whole number")
+    if isinstance(value, bool) or not isinstance(value, int) or value > MAX_COUNT:
+        raise TypeError(f"give a whole number up to {MAX_COUNT}")
     return value
 
 

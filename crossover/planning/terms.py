@@ -19,18 +19,22 @@ NOISE = 1e-6  # relative: what is no difference
 @dataclass(frozen=True, slots=True)
 class Terms:
     """What is taken for granted: the rule, how the link is shared, a hand-over's cost, and interference σ (computation
-    runs at 1/(1+σ) while messages travel)."""
+    runs at 1/(1+σ) while messages travel).
+
+    `link` is what flows do by themselves; link turns (`fifo`) are for jobs whose own senders take them, which DDP,
+    Horovod and DeepSpeed cannot.
+    """
 
     sharing: Sharing = Sharing.CROSSOVER
-    link: LinkSharing = LinkSharing.FIFO
+    link: LinkSharing = LinkSharing.FAIR
     handover_s: float = HANDOVER_S
     interference: float = 0.0
     num_hosts: int = 1
 
     @property
     def fair_link(self) -> bool:
-        """Whether messages of several jobs share the link: link turns need turns."""
-        return self.link is LinkSharing.FAIR or not self.sharing.takes_turns
+        """Whether messages of several jobs share the link: only some rules have link turns."""
+        return self.link is LinkSharing.FAIR or not self.sharing.gates_link
 
     def __post_init__(self) -> None:
         if not (0 <= self.handover_s < float("inf") and 0 <= self.interference < float("inf")):
@@ -92,7 +96,7 @@ def predict(profiles: Sequence[JobProfile], terms: Terms, settings: Settings) ->
     return forecast(
         [profile.shape() for profile in profiles],
         terms.sharing,
-        link=terms.link,
+        link=LinkSharing.FAIR if terms.fair_link else terms.link,
         handover_s=terms.handover_s,
         interference=terms.interference,
         num_hosts=terms.num_hosts,

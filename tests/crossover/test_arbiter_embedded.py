@@ -194,6 +194,9 @@ def test_status_tells_phases_rounds_and_times(tmp_path: Path) -> None:
         assert (status.pid, status.jobs, status.sharing) == (arbiter.pid, ("a", "b"), Sharing.CROSSOVER)
         assert status.tokens[0].is_open
         assert status.tokens[0].generation == 2
+        a.pause()
+        eventually(lambda: _seats(read_status(arbiter.path))["a"].passed)
+        assert [seat.passed for seat in _seats(read_status(arbiter.path)).values()] == [True, False]
 
 
 def _seats(status: HostStatus) -> dict[str, SeatStatus]:
@@ -242,7 +245,9 @@ def test_a_stopped_arbiter_is_reported_and_not_waited_for(tmp_path: Path) -> Non
 SECONDS = st.floats(0, 1e9)
 NAMES = st.from_regex(r"[a-z][a-z0-9]{0,8}", fullmatch=True)
 COUNTS = st.integers(0, 2**40)
-SEATS = st.builds(SeatStatus, NAMES, st.sampled_from(Phase), COUNTS, COUNTS, SECONDS, SECONDS, SECONDS, COUNTS)
+SEATS = st.builds(
+    SeatStatus, NAMES, st.sampled_from(Phase), COUNTS, COUNTS, SECONDS, SECONDS, SECONDS, COUNTS, st.booleans()
+)
 TOKENS = st.builds(
     TokenStatus, NAMES, st.sampled_from(Resource), NAMES, st.booleans(), COUNTS, st.lists(SEATS, max_size=3).map(tuple)
 )

@@ -194,6 +194,13 @@ def test_a_job_without_turns_has_no_profile(
     assert not list((tmp_path / "p").iterdir())
 
 
+def test_a_job_that_fails_takes_no_profile_from_the_next_one(
+    socket_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["run", "--profile", str(tmp_path / "p"), 'a=sh -c "exit 3"', "b=true"]) == 3
+    assert "job 'b' took too few turns" in capsys.readouterr().out
+
+
 def test_a_folder_for_profiles_that_cannot_be_written_is_refused_before_a_job_runs(
     socket_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -260,6 +261,16 @@ def test_a_job_that_is_stopped_in_its_turn_is_named_while_the_others_wait(job: J
 
 def is_stopped(pid: int) -> bool:
     return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0] == b"T"
+
+
+def test_a_job_that_nobody_waits_for_is_not_blamed() -> None:
+    status = status_of(("a", Phase.IDLE, 9), ("b", Phase.IDLE, 5), ("c", Phase.WAITING, 4))
+    (token,) = status.tokens
+    a, b, c = token.seats
+    passed = replace(token, seats=(replace(a, next_round=2, passed=True), b, c))
+    (stall,) = stalls(replace(status, tokens=(passed,)))
+    assert stall.culprits == ("b",)
+    assert "it is b's turn" in stall.told
 
 
 def status_of(

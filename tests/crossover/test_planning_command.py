@@ -35,8 +35,8 @@ def busy(tmp_path: Path) -> str:
 def test_the_verdict_comes_first_then_reasons_then_jobs(capsys: pytest.CaptureFixture[str]) -> None:
     assert crossover_plan(RESNET, BERT, "--memory", "16GiB") == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "WARN  gain 1.23 by crossover, against one job after the other"
-    assert "resnet50 takes 4.30 times as long as alone" in lines[1]
+    assert lines[0] == "WARN  gain 1.04 by crossover, against one job after the other"
+    assert "resnet50 takes 5.09 times as long as alone" in lines[1]
     assert [line.split()[0] for line in lines if line.startswith(("resnet50", "bert"))] == ["resnet50", "bert"]
     assert "T* 756.4 ms, bound by communication" in "\n".join(lines)
     assert "memory: 5.4 GiB of 16.0 GiB" in "\n".join(lines)
@@ -81,12 +81,12 @@ def test_a_file_named_twice_is_two_jobs(capsys: pytest.CaptureFixture[str]) -> N
 def test_devices_are_shared_by_pairs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "shared.json"
     assert crossover_plan(RESNET, VGG, BERT, "--devices", "2", "--settings-out", str(out)) == 0
-    assert "throughput 2.23 on 2 devices" in capsys.readouterr().out
-    assert Settings.from_json((tmp_path / "shared-1.json").read_text()).jobs == ("resnet50", "bert")
+    assert "throughput 2.14 on 2 devices" in capsys.readouterr().out
+    assert Settings.from_json((tmp_path / "shared-2.json").read_text()).jobs == ("vgg16", "bert")
     assert crossover_plan(RESNET, VGG, BERT, "--devices", "1", "--json") == 0
     values = json.loads(capsys.readouterr().out)
-    assert values["waiting"] == ["vgg16"]
-    assert values["devices"][0]["plan"]["verdict"] == "warn"
+    assert values["waiting"] == ["resnet50"]
+    assert values["devices"][0]["plan"]["verdict"] == "admit"
 
 
 def test_everybody_alone_where_there_are_devices_enough(capsys: pytest.CaptureFixture[str]) -> None:
@@ -120,6 +120,7 @@ def test_the_guide_shows_a_plan_and_a_pairing() -> None:
         ((RESNET, BERT, "--weights", "1,2"), "weighted"),
         ((RESNET, BERT, "--devices", "0"), "0 devices"),
         ((RESNET, BERT, "--devices", "1", "--weights", "1,2"), "leave out"),
+        ((RESNET, BERT, "--devices", "1", "--settings-out", "/"), "cannot write /: give the name of a file"),
         (("none.json", BERT), r"none\.json"),
     ],
 )
@@ -141,6 +142,11 @@ def test_bad_requests_are_refused_with_a_remedy(words: tuple[str, ...], message:
 )
 def test_sizes_are_read_with_their_units(text: str, size: int) -> None:
     assert size_bytes(text) == size
+
+
+def test_a_size_beyond_all_numbers_is_refused() -> None:
+    with pytest.raises(argparse.ArgumentTypeError, match="more than any device has"):
+        size_bytes("9" * 400)
 
 
 @pytest.mark.parametrize("text", ["", "GiB", "-1", "1 PB", "1e9", "16iB"])

@@ -55,6 +55,8 @@ def test_a_profile_comes_back_from_its_file(tmp_path: Path) -> None:
         ({"world": 0}, "world"),
         ({"world": 1.5}, "world"),
         ({"activations_bytes": -1}, "activations_bytes"),
+        ({"parameters_bytes": 10**400}, "parameters_bytes"),
+        ({"compute_s": 10**400}, "compute_s"),
         ({"name": ""}, "job"),
         ({"name": None}, "name"),
         ({"source": 3}, "source"),

@@ -225,6 +225,9 @@ def test_settings_travel_as_json(settings: Settings) -> None:
         ('{"jobs": ["a", "b"], "sharing": "cassini"}', "needs beats"),
         ('{"jobs": ["a"], "sharing": "muri", "groups": [["z"]]}', "not ."),
         ('{"jobs": ["a"], "lease_limit_s": -1}', "positive number of seconds"),
+        ('{"jobs": ["a"], "gather_limit_s": null}', "positive number of seconds, not None"),
+        (f'{{"jobs": ["a"], "idle_limit_s": {10**400}}}', "cannot be used"),
+        (f'{{"jobs": ["a"], "sharing": "cassini", "beats": [{{"shift_s": {10**400}, "period_s": 1}}]}}', "cannot be"),
         ('{"jobs": ["a"], "lead_rounds": 2}', "lead_rounds must be 0"),
     ],
 )

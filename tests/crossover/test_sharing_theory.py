@@ -96,6 +96,10 @@ def test_a_gain_lies_between_one_and_two(shapes: list[StepShape]) -> None:
     assert 1 <= bound([shape.cost() for shape in shapes]).gain <= 2
 
 
+def test_jobs_that_mostly_wait_for_neither_resource_gain_more_than_two() -> None:
+    assert bound([JobCost(0.02, 0.02, 1)] * 4).gain == 4
+
+
 def test_the_bound_names_what_limits() -> None:
     assert bound([JobCost(3, 1, 4), JobCost(3, 1, 4)]).limiting is Limit.COMPUTE
     assert bound([JobCost(1, 3, 4), JobCost(1, 3, 4)]).limiting is Limit.COMMUNICATION

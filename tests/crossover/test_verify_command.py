@@ -1,6 +1,9 @@
 """`crossover verify`: the verdicts, on real scripts."""
 
+import os
 import shlex
+import signal
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -33,6 +36,24 @@ def test_a_script_is_judged_by_its_weights(
     monkeypatch.setenv("PYTHONPATH", str(SCRIPT.parents[2]))
     assert main(["verify", *options, shlex.join([*preloaded, str(SCRIPT), manner])]) == code
     assert told in "".join(capfd.readouterr())
+
+
+def test_a_verification_that_is_terminated_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise AssertionError("nobody took the signal")
+
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    before = signal.signal(signal.SIGTERM, fail)
+    script = f"echo $$ > {tmp_path / 'pid'}; kill -TERM {os.getpid()}; sleep 60 & wait"
+    try:
+        with pytest.raises(SystemExit) as ended:
+            main(["verify", "--alone", shlex.join(["sh", "-c", script])])
+        assert signal.getsignal(signal.SIGTERM) is fail
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert ended.value.code == 143
+    assert [path.name for path in tmp_path.iterdir()] == ["pid"]
+    assert not Path("/proc", (tmp_path / "pid").read_text().strip()).exists()
 
 
 def test_a_worker_that_only_one_run_had_is_a_difference() -> None:
