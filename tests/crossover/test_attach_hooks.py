@@ -282,6 +282,15 @@ def test_a_model_that_is_compiled_in_place_takes_turns(when: str, defer: bool) -
     if when == "before":
         model.compile(backend="eager")
     bond = ddp.bind((model,), (optimizer,), diary, Manner(defer=defer, rest_limit_s=NEVER_S))
+@pytest.mark.usefixtures("group")
+@pytest.mark.parametrize("wraps", [DistributedDataParallel, nn.Sequential], ids=["ddp", "plain"])
+def test_the_only_worker_of_a_process_group_has_nobody_to_agree_with(wraps: type[nn.Module]) -> None:
+    """With somebody to agree with, others would wait for its pauses."""
+    model = wraps(nn.Linear(3, 2))
+    integration = ddp if ddp.claims((model,), ()) else plain
+    assert integration.team((model,), ()).agree is None
+
+
     if when == "after":
         model.compile(backend="eager")
     for _ in range(3):
