@@ -155,10 +155,11 @@ def attach(
     tuple of models and one of optimizers make one job of a GAN, or of parts that the script calls one by one. Attach
     when all are on their device and have their first parameters and state (after Horovod's broadcasts).
 
-    Arguments come before the environment, except that a `job` which the settings do not have gives way to
-    CROSSOVER_JOB. `settings` let this process start the host's arbiter if there is none; with `path` alone it joins the
-    one that serves it. `device` names the device among those of the host (default: a GPU's identity, or the worker's
-    local rank on CPUs). `release="launch"` gives a turn back when its work is launched rather than done.
+    Arguments come before the environment, except that CROSSOVER_JOB comes before `job`: whoever starts the script names
+    it, so that one script can be several jobs. `settings` let this process start the host's arbiter if there is none;
+    with `path` alone it joins the one that serves it. `device` names the device among those of the host (default: a
+    GPU's identity, or the worker's local rank on CPUs). `release="launch"` gives a turn back when its work is launched
+    rather than done.
 
     The update begins a turn, inside `optimizer.step()`, and the next forward and backward go on with it. A turn that
     rests longer than `rest_limit_s` seconds in between is interrupted; NCCL's never are. With `defer=True` the update
@@ -166,7 +167,7 @@ def attach(
     `crossover.integrations.deferring` for what such a script must not do.
 
     Raises `Refused` (a ValueError) with reason and remedy for what cannot take turns, and `ArbiterAbsent`; `step()`
-    raises `Refused` when no forward of a model was seen before it.
+    raises `Refused` when it has gradients and no forward of a model was seen before it.
     """
     models, optimizers = _as_tuple(model), _as_tuple(optimizer)
     settings = settings if settings is not None else _settings_of_environment()

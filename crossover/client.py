@@ -59,7 +59,9 @@ class Participant(TurnTaking):
 
     With `settings` an arbiter is started where none serves `socket_path`, and replaced when it dies: the job then comes
     back to its seat at its own next round. A turn that was granted by the dead arbiter ends as any other, and nobody
-    overtakes it (`crossover.arbiter.roster`). Without, `ArbiterAbsent` and `ArbiterLost` say that it is not there.
+    overtakes it (`crossover.arbiter.roster`). Where a wait was broken off (Ctrl-C, `wait_limit_s`) the seat is free at
+    once, and the next request takes it again, at the latest round that is due on this host. Without settings,
+    `ArbiterAbsent` and `ArbiterLost` say that there is no arbiter, or no line to it any more.
 
     `num_local` is the job's number of workers on this host, each at a device of its own: once all have come, nobody
     waits for the job at the host's other devices. Without it they wait for as long as the settings' `gather_limit_s`.
@@ -225,17 +227,14 @@ class Participant(TurnTaking):
                 return self._seated().exchange(packet, expected, self._wait_limit_s)
             except HungUp:
                 self._renew()
-            except BaseException:
-                self._line = None
-                raise
 
     def _renew(self) -> None:
         """The line has ended: take the seat again, where an arbiter may be started."""
-        self._line = None
         if self._settings is None:
+            self._line = None
             raise ArbiterLost(
-                f"the arbiter at {self._path} went away from job {self.job!r}: start it again and join anew, or give "
-                "the participant settings"
+                f"job {self.job!r} has no line to the arbiter at {self._path} any more: if it went away, start it "
+                "again; then make a new Participant, or give this one settings"
             )
         self._served(self._join)
 
@@ -244,7 +243,8 @@ class Participant(TurnTaking):
         path = Path(self._path).absolute()
         if not path.parent.is_dir():
             return
-        with locked_folder(path.parent) as folder, suppress(HungUp, Refused):  # then it ends, or is another job's
+        # then it ends, is stopped, or is another job's
+        with locked_folder(path.parent) as folder, suppress(ArbiterLost, Refused):
             try:
                 with Line(self._path) as line:
                     line.exchange(self._join_packet(), ReplyKind.WELCOME, _ANSWER_LIMIT_S)

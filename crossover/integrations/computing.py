@@ -17,9 +17,10 @@ from __future__ import annotations
 
 import logging
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import fields, is_dataclass
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -43,6 +44,7 @@ class Computing:
         self._num_forwards = 0
         self._num_seen = 0  # forwards with gradients, in whatever mode the model is
         self._num_seen_at_step: dict[int, int] = {}  # by the optimizer's identity
+        self._passes: weakref.WeakSet[_Pass] = weakref.WeakSet()
         # A compiled model calls its hooks from compiled code. Turns are no part of a graph: it has to break there.
         before, after = torch.compiler.disable(self._before_forward), torch.compiler.disable(self._after_forward)
         self._handles = [
@@ -68,10 +70,19 @@ class Computing:
         """Whether no forward came after this one."""
         return forward == self._num_forwards
 
-    def check_seen(self, optimizer: object) -> None:
-        """Raise `Refused` if no forward with gradients was seen since this optimizer's last step (or since attaching):
-        what computed the gradients has then taken no turn."""
-        if self._num_seen == self._num_seen_at_step.get(id(optimizer), 0):
+    @property
+    def is_in_backward(self) -> bool:
+        """Whether a backward pass computes now that will end the turn."""
+        return any(not one.has_ended for one in self._passes)
+
+    def watch(self, backward_pass: _Pass) -> None:
+        """Note a backward pass that begins."""
+        self._passes.add(backward_pass)
+
+    def check_seen(self, optimizer: Any) -> None:
+        """Raise `Refused` if this optimizer has gradients, but no forward with gradients was seen since its last step
+        (or since attaching): what computed them has then taken no turn."""
+        if self._num_seen == self._num_seen_at_step.get(id(optimizer), 0) and _has_gradients(optimizer):
             raise Refused(
                 f"{type(optimizer).__name__}.step() without a forward of an attached model before it: call the model "
                 "itself, model(batch), and not model.forward, another method or a part of it; or attach the parts that "
@@ -123,6 +134,7 @@ class _Graph:
         self._was_used = True
         self._keeper.begin()
         ending = _Pass(self._keeper)
+        self._computing.watch(ending)
         self._pass = weakref.ref(ending)  # the engine alone keeps it, until the pass has ended or failed
         _queue(ending)
 
@@ -137,18 +149,18 @@ class _Pass:
     def __init__(self, keeper: TurnKeeper) -> None:
         self._keeper = keeper
         self._is_last = keeper.extent is not Extent.MESSAGES
-        self._has_ended = False
+        self.has_ended = False
 
     def __call__(self) -> None:
         if not self._is_last:  # behind the callback in which the framework waits for its messages
             self._is_last = True
             _queue(self)
             return
-        self._has_ended = True
+        self.has_ended = True
         self._keeper.end()
 
     def __del__(self) -> None:
-        if not self._has_ended:
+        if not self.has_ended:
             _end_quietly(self._keeper)
 
 
@@ -164,16 +176,31 @@ def _end_quietly(keeper: TurnKeeper) -> None:
         _log.warning("a turn that nothing ended could not be given back: %s", error)
 
 
+def _has_gradients(optimizer: Any) -> bool:
+    return any(parameter.grad is not None for group in optimizer.param_groups for parameter in group["params"])
+
+
 def tensors_in(value: Any) -> Iterator[Tensor]:
-    """The tensors in a model's output: nested sequences, mappings and dataclasses of them."""
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, Mapping):
-        for item in value.values():
-            yield from tensors_in(item)
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from tensors_in(item)
-    elif is_dataclass(value) and not isinstance(value, type):
-        for field in fields(value):
-            yield from tensors_in(getattr(value, field.name))
+    """The tensors in a model's output, each once: nested sequences, mappings, dataclasses and objects' attributes."""
+    pending, seen = [value], dict[int, Any]()  # what was seen is kept: another object would get its identity
+    while pending:
+        one = pending.pop()
+        if id(one) in seen:
+            continue
+        seen[id(one)] = one
+        if isinstance(one, Tensor):
+            yield one
+        else:
+            pending.extend(reversed([*_parts_of(one)]))  # the last in is the first out: outputs keep their order
+
+
+def _parts_of(value: Any) -> Iterable[Any]:
+    if isinstance(value, Mapping):
+        return value.values()
+    if isinstance(value, (list, tuple)):
+        return value
+    if isinstance(value, (nn.Module, ModuleType, type)):  # an output may name them, but they are no part of it
+        return ()
+    if is_dataclass(value):
+        return [getattr(value, field.name) for field in fields(value)]
+    return getattr(value, "__dict__", {}).values()

@@ -69,7 +69,8 @@ class ExactUpdates:
         except BaseException:
             self._keeper.end()
             raise
-        self._keeper.rest()
+        if not self._computing.is_in_backward:  # else gradients are still computed: the step is called by their hooks
+            self._keeper.rest()
         return result
 
     def _evaluating(self, optimizer: Any, closure: Callable[[], Any]) -> Callable[[], Any]:

@@ -59,10 +59,16 @@ def team(models: tuple[nn.Module, ...], optimizers: tuple[Any, ...]) -> Team:
         latest = hvd.allreduce(latest, name="crossover.round", op=hvd.Max, process_set=optimizer.process_set)
         return int(latest)
 
-    num_local = min(hvd.local_size(), optimizer.process_set.size())
+    world = optimizer.process_set.size()
     strict = NCCL_IS_STRICT if device.type == "cuda" and hvd.nccl_built() else ""
     name = device_name(device, hvd.local_rank())
-    return Team(agree=agree, device=name, strict=strict, num_local=num_local, world=optimizer.process_set.size())
+    return Team(
+        agree=agree if world > 1 else None,
+        device=name,
+        strict=strict,
+        num_local=min(hvd.local_size(), world),
+        world=world,
+    )
 
 
 def bind(models: tuple[nn.Module, ...], optimizers: tuple[Any, ...], turns: TurnTaking, manner: Manner) -> Bond:
@@ -72,7 +78,7 @@ def bind(models: tuple[nn.Module, ...], optimizers: tuple[Any, ...], turns: Turn
     device = device_of(models[0])
     messages = _Messages(optimizers[0], torch_wait=synchronizing(device))
     idle = idling(device, manner.release)
-    keeper = TurnKeeper(turns, wait=messages.wait, idle=idle, rest_limit_s=manner.rest_limit_s)
+    keeper = TurnKeeper(turns, wait=messages.wait, idle=idle, rest_limit_s=manner.rest_limit_s, is_sole=manner.is_sole)
     bond = hooked(keeper, models, optimizers, manner, context=messages.of_this_step)
     shutdown = Overrides()
     shutdown.before(hvd, "shutdown", keeper.flush)

@@ -29,7 +29,10 @@ class CrossoverCallback(TrainerCallback):
         self._pause = ExitStack()
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Attach."""
+        """Attach; anew where the trainer begins again with a smaller batch (`auto_find_batch_size`)."""
+        if self.attachment is not None:
+            self._pause.pop_all()
+            self.attachment.abandon()
         if getattr(args, "deepspeed", None):
             raise Refused("Trainer hides its DeepSpeed engine from callbacks: attach the engine in a loop of your own")
         self.attachment = attach(kwargs["model"], kwargs["optimizer"], job=self._job, **self._options)

@@ -74,7 +74,13 @@ def process_group_team(device: torch.device, group: Any) -> Team:
     strict = NCCL_IS_STRICT if "nccl" in backend else ""
     world = dist.get_world_size(group)
     name = device_name(device, dist.get_rank(group))
-    return Team(agree=agree, device=name, strict=strict, num_local=num_local_workers(world), world=world)
+    return Team(
+        agree=agree if world > 1 else None,
+        device=name,
+        strict=strict,
+        num_local=num_local_workers(world),
+        world=world,
+    )
 
 
 def check_supported(models: tuple[nn.Module, ...], optimizers: tuple[Optimizer, ...]) -> None:

@@ -26,6 +26,7 @@ from crossover.arbiter.roster import (
     process_state,
 )
 from crossover.arbiter.server import GENERATIONS_AN_ARBITER
+from crossover.connecting import Line
 from crossover.process import ensure
 from crossover.protocol import Resource
 from crossover.settings import Settings
@@ -237,6 +238,28 @@ def test_another_process_cannot_take_the_place_of_one_that_is_awaited(path: Path
         with forked(intrude) as pid:
             assert os.waitpid(pid, 0)[1] == 0
         seat_of_b.leave()
+
+
+def test_a_wait_that_was_broken_off_frees_the_seat_until_the_next_request(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(line: Line, packet: bytes, *_: object) -> bytes:
+        line._socket.send(packet)
+        raise KeyboardInterrupt
+
+    with seat(path, "a") as a, seat(path, "b") as b:
+        lease = a.acquire()
+        with monkeypatch.context() as patch:
+            patch.setattr(Line, "_answered", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                b.acquire()
+        a.release(lease)
+        a.release(a.acquire())  # nobody waits for b
+        with b.turn(aside=True):
+            assert phases(read_status(path))["b"] is Phase.HOLDING
+        b.leave()
+        with pytest.raises(ArbiterLost, match="has left"):
+            b.acquire()
 
 
 def test_without_settings_a_participant_does_not_come_back(path: Path) -> None:

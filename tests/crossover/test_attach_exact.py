@@ -121,6 +121,38 @@ def test_a_second_step_on_the_same_gradients_is_an_error_as_well() -> None:
         job.optimizer.step()
 
 
+@pytest.mark.parametrize("closure", [None, lambda: None], ids=["no closure", "closure"])
+@pytest.mark.parametrize("defer", [False, True], ids=["exact", "deferred"])
+def test_a_step_without_gradients_needs_no_forward(closure: Callable[[], None] | None, defer: bool) -> None:
+    """Lightning steps for a batch that `training_step` skips before it computes anything."""
+    job = Job(defer=defer)
+    before = job.first
+    job.optimizer.step(closure)
+    job.bond.keeper.close()
+    assert torch.equal(before, job.first)
+
+
+def test_an_optimizer_per_parameter_that_steps_inside_backward_leaves_the_turn_to_backward() -> None:
+    job = Job()
+    job.bond.undo()
+    optimizers = {parameter: torch.optim.SGD([parameter], lr=0.1) for parameter in job.model.parameters()}
+    job.bond = plain.bind((job.model,), tuple(optimizers.values()), job.diary, Manner(rest_limit_s=NEVER_S))
+
+    def update(parameter: Tensor) -> None:
+        optimizers[parameter].step()
+        optimizers[parameter].zero_grad()
+        with job.bond.keeper.aside():  # what would interrupt a turn that rests
+            pass
+
+    for parameter in optimizers:
+        parameter.register_post_accumulate_grad_hook(update)
+    before = job.first
+    for _ in range(3):
+        job.backward()
+    assert not torch.equal(before, job.first)
+    assert job.events == TURN * 3
+
+
 def test_parts_that_the_script_calls_one_by_one_can_be_attached_together() -> None:
     diary, encoder, decoder = Diary(), nn.Linear(3, 4), nn.Linear(4, 2)
     optimizer = torch.optim.SGD([*encoder.parameters(), *decoder.parameters()], lr=0.1)

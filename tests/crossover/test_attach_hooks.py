@@ -4,6 +4,7 @@ import copy
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -184,6 +185,26 @@ def test_tensors_are_found_in_nested_outputs() -> None:
     assert [len(tensor) for tensor in tensors_in({"a": [one, (two, None)], "b": {"c": three}})] == [1, 2, 3]
 
 
+def test_tensors_are_found_in_objects_that_name_each_other_but_not_in_networks() -> None:
+    inner, outer = SimpleNamespace(value=torch.ones(1)), SimpleNamespace(network=nn.Linear(2, 2), library=torch)
+    inner.outer, outer.inner = outer, inner
+    assert [len(tensor) for tensor in tensors_in([outer, inner])] == [1]
+
+
+def test_backward_is_inside_the_turn_when_the_output_is_a_plain_object() -> None:
+    class Policy(nn.Linear):
+        def forward(self, inputs: Tensor) -> torch.distributions.Distribution:  # type: ignore[override]
+            normal = torch.distributions.Normal(super().forward(inputs), 1.0)
+            return torch.distributions.Independent(normal, 1)
+
+    diary, model = Diary(), Policy(3, 2)
+    plain.bind((model,), (), diary, Manner())
+    loss = model(BATCH).log_prob(torch.ones(4, 2)).sum()
+    assert diary.events == ["acquire"]
+    loss.backward()
+    assert diary.events == TURN
+
+
 class FullyShardedDataParallel(nn.Linear):
     """Named as torch's."""
 
@@ -259,6 +280,15 @@ def test_under_ddp_the_release_comes_before_the_wait_unless_the_turn_lasts_until
     assert was_released == [comes_before]
     assert diary.events == TURN
     bond.undo()
+
+
+@pytest.mark.usefixtures("group")
+@pytest.mark.parametrize("wraps", [DistributedDataParallel, nn.Sequential], ids=["ddp", "plain"])
+def test_the_only_worker_of_a_process_group_has_nobody_to_agree_with(wraps: type[nn.Module]) -> None:
+    """With somebody to agree with, others would wait for its pauses."""
+    model = wraps(nn.Linear(3, 2))
+    integration = ddp if ddp.claims((model,), ()) else plain
+    assert integration.team((model,), ()).agree is None
 
 
 @pytest.mark.usefixtures("group")

@@ -118,6 +118,20 @@ class TestHuggingFace:
         at_least = NUM_STEPS * num_micro_batches + 1
         assert at_least <= callback.attachment.statistics.num_turns <= at_least + num_pauses
 
+    def test_a_trainer_that_begins_again_is_attached_again(self, arbiter: ArbiterProcess) -> None:
+        """With `auto_find_batch_size`, after a batch that did not fit into memory: nothing tells the callback."""
+        from crossover.integrations.huggingface import CrossoverCallback
+
+        callback = CrossoverCallback(job="a", path=arbiter.path)
+        attachments = []
+        for _ in range(2):
+            model = Net()
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            callback.on_train_begin(None, None, None, model=model, optimizer=optimizer)
+            attachments.append(callback.attachment)
+        assert [one is not None and one.takes_turns for one in attachments] == [False, True]
+        callback.on_train_end(None, None, None)
+
     def test_a_newcomers_line_in_front_of_the_trainer_trains_the_same(
         self, arbiter: ArbiterProcess, tmp_path: Path
     ) -> None:

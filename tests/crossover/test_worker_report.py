@@ -164,6 +164,7 @@ def test_the_workers_of_all_hosts_count(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
     team = process_group_team(torch.device("cpu"), None)
     assert (team.world, team.num_local) == (6, 2)
+    assert team.agree is not None
 
 
 SCRIPT = """\
