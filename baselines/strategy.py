@@ -71,7 +71,7 @@ class Strategy:
     optimizer: OptimizerSpec
     tuning: Tuner
     consistency: Consistency
-    update_point: UpdatePoint
+    update_point: UpdatePoint = UpdatePoint.AFTER_ALL
     local_steps: int = 1
 
     @property
@@ -148,14 +148,14 @@ def parse_strategy(text: str) -> Strategy:
     illegal combination, CatalogueError for an unknown plug-in.
     """
     slots: dict[Slot, Any] = {}
-    update_point, local_steps = UpdatePoint.AFTER_ALL, 1
+    steps: dict[str, Any] = {}
     for part in split_parts(text):
         name, arguments = read_call(part)
-        if name in set(UpdatePoint):
-            update_point = UpdatePoint(name)
-            continue
-        if name == LOCAL_STEPS:
-            local_steps = _num_local_steps(part, arguments)
+        if name == LOCAL_STEPS or name in set(UpdatePoint):
+            key, value = _of_steps(part, name, arguments)
+            if key in steps:
+                raise StrategyError(f"{text}: {part} is the second to decide {key}; name one")
+            steps[key] = value
             continue
         kind = plugin(name)
         if "inner" in arguments:
@@ -171,17 +171,22 @@ def parse_strategy(text: str) -> Strategy:
     for slot, default in DEFAULTS.items():
         slots.setdefault(slot, plugin(default)())
     by_name = {slot.value: value for slot, value in slots.items()}
-    strategy = Strategy(text=text, update_point=update_point, local_steps=local_steps, **by_name)
+    strategy = Strategy(text=text, **steps, **by_name)
     if reason := why_illegal(strategy):
         raise StrategyError(f"{text}: {reason}")
     return strategy
 
 
-def _num_local_steps(part: str, arguments: Mapping[str, Any]) -> int:
+def _of_steps(part: str, name: str, arguments: Mapping[str, Any]) -> tuple[str, UpdatePoint | int]:
+    """Which field of a strategy a part that is no plug-in decides, and its value. Raises: TextError, StrategyError."""
+    if name != LOCAL_STEPS:
+        if arguments:
+            raise TextError(f"{part}: {name} has no parameters; write {name}")
+        return "update_point", UpdatePoint(name)
     num = arguments.get("n")
     if arguments.keys() != {"n"} or type(num) is not int or not 1 <= num <= MAX_LOCAL_STEPS:
         raise StrategyError(f"{part}: write how many steps as a whole number, e.g. local-steps(n=10)")
-    return num
+    return "local_steps", num
 
 
 def why_illegal(strategy: Strategy) -> str | None:
