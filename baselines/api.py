@@ -74,6 +74,7 @@ def check_not_negative(**settings: float) -> None:
 class Segment:
     """The elements `start:stop` of one flattened parameter of `shape`.
 
+    `dtype` is the gradient's number format; formats never mix in a message, though two have elements of one size.
     `slice` numbers the parts of a model that a packing cuts, over all parameters; None for what was not cut.
     `index` is the parameter's place in the order in which backward makes gradients ready (0 is ready first), equal
     on every rank.
@@ -84,7 +85,7 @@ class Segment:
     start: int
     stop: int
     index: int
-    itemsize: int = 4
+    dtype: torch.dtype = torch.float32
     slice: int | None = None
 
     @property
@@ -95,7 +96,7 @@ class Segment:
     @property
     def nbytes(self) -> int:
         """Bytes of the uncompressed gradient."""
-        return self.numel * self.itemsize
+        return self.numel * self.dtype.itemsize
 
 
 Group = tuple[Segment, ...]
@@ -117,7 +118,7 @@ class Message:
         for segment in self.segments:
             own = segment.stop - segment.start
             numel += own
-            nbytes += own * segment.itemsize
+            nbytes += own * segment.dtype.itemsize
         object.__setattr__(self, "numel", numel)
         object.__setattr__(self, "nbytes", nbytes)
 
