@@ -10,12 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, ClassVar, Protocol, Self, runtime_checkable
+from typing import Any, ClassVar, Protocol, Self, TypeVar, runtime_checkable
 
 import torch
 from torch import Tensor
 
 from baselines.memory import blank
+
+P = TypeVar("P")
 
 
 class Slot(StrEnum):
@@ -413,10 +415,10 @@ class Compressor(Protocol):
         ...
 
 
-def layers_of(compressor: Compressor) -> tuple[Compressor, ...]:
-    """A compressor and those inside it, outermost first."""
-    inner = getattr(compressor, "inner", None)
-    return (compressor, *(() if inner is None else layers_of(inner)))
+def layers_of(plugin: P) -> tuple[P, ...]:
+    """A compressor, or an optimizer's spec, and those inside it, outermost first."""
+    inner = getattr(plugin, "inner", None)
+    return (plugin, *(() if inner is None else layers_of(inner)))
 
 
 @runtime_checkable
@@ -478,7 +480,7 @@ class NeedsOptimizer(Protocol):
     """A compressor that does part of an optimizer's work, and fits those optimizers alone that leave it to it."""
 
     def fits(self, optimizer: OptimizerSpec) -> bool:
-        """Whether `optimizer` leaves to the compressor what the compressor does."""
+        """Whether `optimizer`, without what goes around it, leaves to the compressor what the compressor does."""
         ...
 
 

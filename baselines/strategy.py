@@ -11,7 +11,7 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Any
+from typing import Any, TypeVar
 
 from baselines.api import (
     Compressor,
@@ -39,6 +39,8 @@ from baselines.api import (
 )
 from baselines.catalogue import plugin
 from baselines.text import TextError, build, read_call, split_parts
+
+P = TypeVar("P")
 
 DEFAULTS = {
     Slot.PACKING: "unfused",
@@ -201,8 +203,8 @@ def _regroups(strategy: Strategy) -> bool:
     return not packing.rank_invariant or isinstance(packing, NeedsCosts) or searched
 
 
-def _innermost(compression: Compressor) -> Compressor:
-    return layers_of(compression)[-1]
+def _innermost(plugin: P) -> P:
+    return layers_of(plugin)[-1]
 
 
 def _wraps_warm_up(compression: Compressor) -> bool:
@@ -297,7 +299,9 @@ RULES: tuple[Rule, ...] = (
         "the compressor applies momentum before the wire and the optimizer would apply it again; use sgd(momentum=0.0)",
     ),
     (
-        lambda s: isinstance(own := _innermost(s.compression), NeedsOptimizer) and not own.fits(s.optimizer),
+        lambda s: (
+            isinstance(own := _innermost(s.compression), NeedsOptimizer) and not own.fits(_innermost(s.optimizer))
+        ),
         "the compressor does a part of its optimizer's work: use onebit-adam with frozen-adam, freeze_after equal to "
         "warmup_steps, and the same beta1",
     ),
