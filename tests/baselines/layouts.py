@@ -13,7 +13,6 @@ from baselines.exchange.all_reduce import RingAllReduce
 from harness.engine.reduction import reduce_message
 from harness.lockstep.collectives import perform
 
-
 FORMATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
