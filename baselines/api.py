@@ -343,8 +343,9 @@ class Reduced:
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What a compressor may know. `step` counts from 0; `generator` is this rank's own; `servers` are the ranks that
-    combine what is scattered, all of them unless some only serve."""
+    """What a compressor may know. `step` counts exchanges from 0, which are steps unless ranks take local ones;
+    `generator` is this rank's own; `servers` are the ranks that combine what is scattered, all of them unless some only
+    serve."""
 
     rank: int
     world: int
@@ -442,11 +443,11 @@ class CountsBits(Protocol):
 
 @runtime_checkable
 class RampsUp(Protocol):
-    """A compressor that sends more in its first `ramp_steps` steps, and less with every one of them."""
+    """A compressor that sends more in its first `ramp_steps` exchanges, and less with every one of them."""
 
     @property
     def ramp_steps(self) -> int:
-        """How many steps, 0 or more."""
+        """How many exchanges, 0 or more."""
         ...
 
 
@@ -466,12 +467,12 @@ class Votes(Protocol):
 
 @runtime_checkable
 class StartsDense(Protocol):
-    """A compressor whose first `dense_steps` steps are sent as they are: a wrapper that is not there any more after
+    """A compressor whose first `dense_steps` exchanges are sent as they are: a wrapper that is not there any more after
     them, or a method that leaves them to its optimizer."""
 
     @property
     def dense_steps(self) -> int:
-        """How many steps, 0 or more."""
+        """How many exchanges, 0 or more."""
         ...
 
 
