@@ -10,12 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, ClassVar, Protocol, Self, runtime_checkable
+from typing import Any, ClassVar, Protocol, Self, TypeVar, runtime_checkable
 
 import torch
 from torch import Tensor
 
 from baselines.memory import blank
+
+P = TypeVar("P")
 
 
 class Slot(StrEnum):
@@ -74,6 +76,7 @@ def check_not_negative(**settings: float) -> None:
 class Segment:
     """The elements `start:stop` of one flattened parameter of `shape`.
 
+    `dtype` is the gradient's number format; formats never mix in a message, though two have elements of one size.
     `slice` numbers the parts of a model that a packing cuts, over all parameters; None for what was not cut.
     `index` is the parameter's place in the order in which backward makes gradients ready (0 is ready first), equal
     on every rank.
@@ -84,7 +87,7 @@ class Segment:
     start: int
     stop: int
     index: int
-    itemsize: int = 4
+    dtype: torch.dtype = torch.float32
     slice: int | None = None
 
     @property
@@ -95,7 +98,7 @@ class Segment:
     @property
     def nbytes(self) -> int:
         """Bytes of the uncompressed gradient."""
-        return self.numel * self.itemsize
+        return self.numel * self.dtype.itemsize
 
 
 Group = tuple[Segment, ...]
@@ -117,7 +120,7 @@ class Message:
         for segment in self.segments:
             own = segment.stop - segment.start
             numel += own
-            nbytes += own * segment.itemsize
+            nbytes += own * segment.dtype.itemsize
         object.__setattr__(self, "numel", numel)
         object.__setattr__(self, "nbytes", nbytes)
 
@@ -340,8 +343,9 @@ class Reduced:
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What a compressor may know. `step` counts from 0; `generator` is this rank's own; `servers` are the ranks that
-    combine what is scattered, all of them unless some only serve."""
+    """What a compressor may know. `step` counts exchanges from 0, which are steps unless ranks take local ones;
+    `generator` is this rank's own; `servers` are the ranks that combine what is scattered, all of them unless some only
+    serve."""
 
     rank: int
     world: int
@@ -412,10 +416,10 @@ class Compressor(Protocol):
         ...
 
 
-def layers_of(compressor: Compressor) -> tuple[Compressor, ...]:
-    """A compressor and those inside it, outermost first."""
-    inner = getattr(compressor, "inner", None)
-    return (compressor, *(() if inner is None else layers_of(inner)))
+def layers_of(plugin: P) -> tuple[P, ...]:
+    """A compressor, or an optimizer's spec, and those inside it, outermost first."""
+    inner = getattr(plugin, "inner", None)
+    return (plugin, *(() if inner is None else layers_of(inner)))
 
 
 @runtime_checkable
@@ -439,11 +443,11 @@ class CountsBits(Protocol):
 
 @runtime_checkable
 class RampsUp(Protocol):
-    """A compressor that sends more in its first `ramp_steps` steps, and less with every one of them."""
+    """A compressor that sends more in its first `ramp_steps` exchanges, and less with every one of them."""
 
     @property
     def ramp_steps(self) -> int:
-        """How many steps, 0 or more."""
+        """How many exchanges, 0 or more."""
         ...
 
 
@@ -463,12 +467,12 @@ class Votes(Protocol):
 
 @runtime_checkable
 class StartsDense(Protocol):
-    """A compressor whose first `dense_steps` steps are sent as they are: a wrapper that is not there any more after
+    """A compressor whose first `dense_steps` exchanges are sent as they are: a wrapper that is not there any more after
     them, or a method that leaves them to its optimizer."""
 
     @property
     def dense_steps(self) -> int:
-        """How many steps, 0 or more."""
+        """How many exchanges, 0 or more."""
         ...
 
 
@@ -477,7 +481,7 @@ class NeedsOptimizer(Protocol):
     """A compressor that does part of an optimizer's work, and fits those optimizers alone that leave it to it."""
 
     def fits(self, optimizer: OptimizerSpec) -> bool:
-        """Whether `optimizer` leaves to the compressor what the compressor does."""
+        """Whether `optimizer`, without what goes around it, leaves to the compressor what the compressor does."""
         ...
 
 

@@ -11,7 +11,7 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Any
+from typing import Any, TypeVar
 
 from baselines.api import (
     Compressor,
@@ -39,6 +39,8 @@ from baselines.api import (
 )
 from baselines.catalogue import plugin
 from baselines.text import TextError, build, read_call, split_parts
+
+P = TypeVar("P")
 
 DEFAULTS = {
     Slot.PACKING: "unfused",
@@ -71,7 +73,7 @@ class Strategy:
     optimizer: OptimizerSpec
     tuning: Tuner
     consistency: Consistency
-    update_point: UpdatePoint
+    update_point: UpdatePoint = UpdatePoint.AFTER_ALL
     local_steps: int = 1
 
     @property
@@ -148,14 +150,14 @@ def parse_strategy(text: str) -> Strategy:
     illegal combination, CatalogueError for an unknown plug-in.
     """
     slots: dict[Slot, Any] = {}
-    update_point, local_steps = UpdatePoint.AFTER_ALL, 1
+    steps: dict[str, Any] = {}
     for part in split_parts(text):
         name, arguments = read_call(part)
-        if name in set(UpdatePoint):
-            update_point = UpdatePoint(name)
-            continue
-        if name == LOCAL_STEPS:
-            local_steps = _num_local_steps(part, arguments)
+        if name == LOCAL_STEPS or name in set(UpdatePoint):
+            key, value = _of_steps(part, name, arguments)
+            if key in steps:
+                raise StrategyError(f"{text}: {part} is the second to decide {key}; name one")
+            steps[key] = value
             continue
         kind = plugin(name)
         if "inner" in arguments:
@@ -171,17 +173,22 @@ def parse_strategy(text: str) -> Strategy:
     for slot, default in DEFAULTS.items():
         slots.setdefault(slot, plugin(default)())
     by_name = {slot.value: value for slot, value in slots.items()}
-    strategy = Strategy(text=text, update_point=update_point, local_steps=local_steps, **by_name)
+    strategy = Strategy(text=text, **steps, **by_name)
     if reason := why_illegal(strategy):
         raise StrategyError(f"{text}: {reason}")
     return strategy
 
 
-def _num_local_steps(part: str, arguments: Mapping[str, Any]) -> int:
+def _of_steps(part: str, name: str, arguments: Mapping[str, Any]) -> tuple[str, UpdatePoint | int]:
+    """Which field of a strategy a part that is no plug-in decides, and its value. Raises: TextError, StrategyError."""
+    if name != LOCAL_STEPS:
+        if arguments:
+            raise TextError(f"{part}: {name} has no parameters; write {name}")
+        return "update_point", UpdatePoint(name)
     num = arguments.get("n")
     if arguments.keys() != {"n"} or type(num) is not int or not 1 <= num <= MAX_LOCAL_STEPS:
         raise StrategyError(f"{part}: write how many steps as a whole number, e.g. local-steps(n=10)")
-    return num
+    return "local_steps", num
 
 
 def why_illegal(strategy: Strategy) -> str | None:
@@ -196,8 +203,8 @@ def _regroups(strategy: Strategy) -> bool:
     return not packing.rank_invariant or isinstance(packing, NeedsCosts) or searched
 
 
-def _innermost(compression: Compressor) -> Compressor:
-    return layers_of(compression)[-1]
+def _innermost(plugin: P) -> P:
+    return layers_of(plugin)[-1]
 
 
 def _wraps_warm_up(compression: Compressor) -> bool:
@@ -292,7 +299,9 @@ RULES: tuple[Rule, ...] = (
         "the compressor applies momentum before the wire and the optimizer would apply it again; use sgd(momentum=0.0)",
     ),
     (
-        lambda s: isinstance(own := _innermost(s.compression), NeedsOptimizer) and not own.fits(s.optimizer),
+        lambda s: (
+            isinstance(own := _innermost(s.compression), NeedsOptimizer) and not own.fits(_innermost(s.optimizer))
+        ),
         "the compressor does a part of its optimizer's work: use onebit-adam with frozen-adam, freeze_after equal to "
         "warmup_steps, and the same beta1",
     ),

@@ -36,18 +36,10 @@ def split_parts(text: str) -> list[str]:
 
 def read_call(part: str) -> tuple[str, dict[str, Any]]:
     """Name and parameters of one part: `topk(density=0.01)` gives ("topk", {"density": 0.01})."""
-    name, bracket, rest = part.partition("(")
-    if not bracket:
-        return name, {}
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", SyntaxWarning)  # of `1in`, say: refused below, in our words
-            call = ast.parse(f"f({rest}", mode="eval").body
-        if not isinstance(call, ast.Call) or call.args:
-            raise ValueError("positional")
-        return name, {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in call.keywords}
+        return part.partition("(")[0], {own: ast.literal_eval(value) for own, (value, _) in _given(part).items()}
     except (SyntaxError, ValueError, RecursionError, MemoryError):  # the last two: nested beyond the parser's depth
-        raise TextError(f"{part!r}: parameters are written as name=value, e.g. topk(density=0.01)") from None
+        raise TextError(f"{part!r}: parameters are written as name=value, each once, e.g. topk(density=0.01)") from None
 
 
 def given_texts(part: str) -> dict[str, str]:
@@ -55,12 +47,26 @@ def given_texts(part: str) -> dict[str, str]:
 
     Raises: TextError as `read_call`.
     """
-    names = read_call(part)[1]
-    _, _, rest = part.partition("(")
-    text = f"f({rest}"
-    call = ast.parse(text, mode="eval").body if names else None
-    keywords = call.keywords if isinstance(call, ast.Call) else []
-    return {str(keyword.arg): ast.get_source_segment(text, keyword.value) or "" for keyword in keywords}
+    read_call(part)
+    return {own: written for own, (_, written) in _given(part).items()}
+
+
+def _given(part: str) -> dict[str, tuple[ast.expr, str]]:
+    """The parameters of one part: value and the text of it. Raises: ValueError, or what the parser raises."""
+    _, bracket, rest = part.partition("(")
+    if not bracket:
+        return {}
+    text = f"f({rest.rstrip()}"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SyntaxWarning)  # of `1in`, say: refused by `read_call`, in our words
+        call = ast.parse(text, mode="eval").body
+    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name) or call.args:
+        raise ValueError("no name with parameters, or more than that")
+    given = {str(own.arg): (own.value, ast.get_source_segment(text, own.value) or "") for own in call.keywords}
+    # The parser takes a name twice, and leaves a comment behind the brackets out.
+    if len(given) < len(call.keywords) or ast.get_source_segment(text, call) != text:
+        raise ValueError("a parameter would be dropped")
+    return given
 
 
 def settable_fields(kind: type[Any]) -> dict[str, Any]:

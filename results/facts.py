@@ -85,8 +85,8 @@ class CodeFacts:
     """The code in which gradients travel.
 
     `bits_per_element` is what it needs by its definition, indices and scales included (32: as they are; None: nobody
-    says), `combine` how ranks combine it. The first `dense_steps` steps are sent in full, and in the first `ramp_steps`
-    more is sent than later.
+    says), `combine` how ranks combine it. The first `dense_steps` steps (with local steps:
+    exchanges) are sent in full, and in the first `ramp_steps` more is sent than later.
     """
 
     bits_per_element: float | None

@@ -97,7 +97,8 @@ TEXTS = {
     "fifo(depth=100000)": "depth is 100000; between 1 and 64",
     "p3(depth=0)": "depth is 0; between 1 and 64",
     "adam(lr=-1)": "lr is -1; use 0 or more",
-    "sgd(momentum=-0.5)": "momentum is -0.5; use 0 or more",
+    "sgd(momentum=-0.5)": "momentum is -0.5; use 0 or more and less than 1",
+    "sgd(momentum=5.0)": "momentum is 5.0; use 0 or more and less than 1",
     "tensor-fusion(cycle_s=1e400)": "no finite number",
     "tensor-fusion(cycle_s=" + "9" * 400 + ")": "no finite number",
 }

@@ -149,7 +149,7 @@ class Dgc:
 
     def _clip(self, grad: Tensor, ctx: Context) -> None:
         most = self.clip / math.sqrt(ctx.num_workers or ctx.world)
-        if self.clip and (norm := float(torch.linalg.vector_norm(grad))) > most:
+        if self.clip and (norm := float(torch.linalg.vector_norm(grad, dtype=torch.float64))) > most:
             grad.mul_(most / norm)
 
     def _chosen(self, values: Tensor, ctx: Context) -> Tensor:

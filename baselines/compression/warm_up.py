@@ -2,7 +2,8 @@
 
 Paper: Seide et al., 1-bit SGD, Interspeech 2014, start in full precision, while gradients are large and change fast;
 1-bit Adam (Tang et al., ICML 2021) and others do alike. In steps 0 … `steps`−1 float32 gradients are summed; from then
-on messages are those of the inner compressor, whose residuals and momenta are zero until then.
+on messages are those of the inner compressor, whose residuals and momenta are zero until then. With local steps
+exchanges are counted: with `local-steps(n=5)`, `steps=4` is 20 steps of training.
 
 Written last, around everything else: `onebit+double-squeeze+error-feedback+warm-up(steps=100)`. Prediction takes the
 bytes after the warm-up.

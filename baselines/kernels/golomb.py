@@ -34,6 +34,7 @@ Positions = npt.NDArray[np.int64]
 MAX_PARAMETER = 40
 LIMIT = 1 << 48
 """More elements than any tensor has; sums of decoded gaps below it cannot overflow."""
+LEAST_DENSITY = 1 / LIMIT  # gaps of rarer positions would be longer than any tensor
 CUT, BEYOND = -1, -2
 
 
@@ -44,7 +45,7 @@ def best_parameter(density: float) -> int:
     if density == 1:
         return 0
     golden = (1 + math.sqrt(5)) / 2
-    best = 1 + math.floor(math.log2(math.log(golden - 1) / math.log1p(-density)))
+    best = 1 + math.floor(math.log2(math.log(golden - 1) / math.log1p(-max(density, LEAST_DENSITY))))
     return min(max(best, 0), MAX_PARAMETER)
 
 
@@ -101,7 +102,9 @@ def decode(stream: Tensor, count: int, parameter: int, numel: int = LIMIT) -> Te
 def bits_per_position(density: float, parameter: int) -> float:
     """Expected bits b + 1/(1 − (1 − p)^(2^b)) of a position when each element is sent with probability `density`."""
     _check_parameter(parameter)
-    return parameter - 1 / math.expm1(2**parameter * math.log1p(-density)) if density < 1 else parameter + 1.0
+    if density == 1:
+        return parameter + 1.0
+    return parameter - 1 / math.expm1(2**parameter * math.log1p(-max(density, LEAST_DENSITY)))
 
 
 def _check_parameter(parameter: int) -> None:

@@ -23,7 +23,9 @@ class Sgd:
     weight_decay: float = 0.0
 
     def __post_init__(self) -> None:
-        check_not_negative(lr=self.lr, momentum=self.momentum, weight_decay=self.weight_decay)
+        check_not_negative(lr=self.lr, weight_decay=self.weight_decay)
+        if not 0.0 <= self.momentum < 1.0:
+            raise ValueError(f"momentum is {self.momentum}; use 0 or more and less than 1")
 
     @property
     def scope(self) -> Scope:

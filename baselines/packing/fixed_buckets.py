@@ -20,6 +20,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+import torch
+
 from baselines.api import Card, Knob, Packed, Segment, Slot, size
 
 MIB = 1024 * 1024
@@ -51,11 +53,11 @@ class FixedBuckets:
     def pack(self, ready: Sequence[Segment], now_s: float) -> Packed:
         """Fill one open bucket per number format; what is open at the end travels too, in order of first gradients."""
         groups: list[tuple[Segment, ...]] = []
-        filling: dict[int, list[Segment]] = {}
-        sizes: dict[int, int] = {}
-        limits: dict[int, int] = {}
-        for segment in ready:  # formats never mix: a bucket each, told apart by the size of an element
-            kind = segment.itemsize
+        filling: dict[torch.dtype, list[Segment]] = {}
+        sizes: dict[torch.dtype, int] = {}
+        limits: dict[torch.dtype, int] = {}
+        for segment in ready:  # formats never mix: a bucket each
+            kind = segment.dtype
             filling.setdefault(kind, []).append(segment)
             sizes[kind] = sizes.get(kind, 0) + segment.nbytes
             if sizes[kind] >= limits.get(kind, self.first_bucket_bytes):

@@ -63,12 +63,12 @@ def merge_greedy(segments: Sequence[Segment], costs: Costs) -> tuple[Group, ...]
     """The messages of MG-WFBP for gradients in ready order, `costs.backward_s` one time a segment."""
     groups: list[list[Segment]] = []
     free_s = start_s = 0.0  # when the link is free for the open message, and when that would start if it went as it is
-    nbytes = itemsize = 0
+    nbytes, dtype = 0, None
     for segment, ready_s in zip(segments, accumulate(costs.backward_s), strict=True):
-        if segment.itemsize != itemsize or ready_s - start_s >= costs.alpha_s:
+        if segment.dtype != dtype or ready_s - start_s >= costs.alpha_s:
             free_s = start_s + costs.message_s(nbytes) if groups else 0.0
             groups.append([])
-            nbytes, itemsize = 0, segment.itemsize
+            nbytes, dtype = 0, segment.dtype
         groups[-1].append(segment)
         nbytes += segment.nbytes
         start_s = max(free_s, ready_s)

@@ -60,7 +60,7 @@ class OptimalMerge:
 
 def merge_optimally(segments: Sequence[Segment], costs: Costs) -> tuple[Group, ...]:
     """The messages that end earliest, for gradients in ready order, `costs.backward_s` one time a segment."""
-    formats = [segment.itemsize for segment in segments]
+    formats = [segment.dtype for segment in segments]
     sizes = [segment.nbytes for segment in segments]
     best = [(0.0, 0, 0)]  # of the first j gradients: when they have been sent, in how many messages, start of the last
     for stop, ready_s in enumerate(accumulate(costs.backward_s), start=1):

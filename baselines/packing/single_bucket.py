@@ -27,5 +27,5 @@ class SingleBucket:
 
     def pack(self, ready: Sequence[Segment], now_s: float) -> Packed:
         """One group per number format."""
-        sizes = dict.fromkeys(segment.itemsize for segment in ready)
-        return Packed(tuple(tuple(s for s in ready if s.itemsize == size) for size in sizes))
+        formats = dict.fromkeys(segment.dtype for segment in ready)
+        return Packed(tuple(tuple(s for s in ready if s.dtype == own) for own in formats))

@@ -60,7 +60,7 @@ class TensorFusion:
         size, passed, passed_bytes = group[0].nbytes, list[Segment](), 0
         while waiting:
             segment = waiting[0]
-            if segment.itemsize == group[0].itemsize and size + segment.nbytes <= self.threshold_bytes:
+            if segment.dtype == group[0].dtype and size + segment.nbytes <= self.threshold_bytes:
                 group.append(segment)
                 size += segment.nbytes
             else:

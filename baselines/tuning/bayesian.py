@@ -30,6 +30,7 @@ from baselines.api import Card, Knob, Slot, Tried, size
 EXPECTED_GAIN = 0.01
 SIZES = ("_bytes", "_elements")  # ends of names of knobs that shrink along with the tensors
 NOISE_VARIANCE = 0.01
+NUM_SEEDS = 1 << 32  # of numpy's generator
 LENGTH_SCALE, LENGTH_SCALES = 0.5, (0.1, 10.0)
 NUM_CANDIDATES, NUM_REFINED = 1_000, 2  # the library's defaults take half a second
 
@@ -70,7 +71,7 @@ class Bayesian:
         if len(tried) >= self.trials:
             return min(tried, key=lambda one: one.step_s).values
         ranges = {name: _scaled(name, knob, self.size_scale) for name, knob in knobs.items()}
-        unit = _suggest(ranges, tried, self.random_trials, 1_009 * self.seed + len(tried))
+        unit = _suggest(ranges, tried, self.random_trials, (1_009 * self.seed + len(tried)) % NUM_SEEDS)
         return {name: _from_unit(knob, unit[name]) for name, knob in ranges.items()}
 
 

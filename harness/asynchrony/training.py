@@ -8,7 +8,7 @@ mean gradient gives, so BSP equals synchronous training to float tolerance. Othe
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 import torch
@@ -34,11 +34,11 @@ class _Own:
 class Training:
     """`model` trained by `num_workers` workers; `loss(worker, model)` is called once per update.
 
-    `build` makes an optimizer of parameters. Each worker takes `num_local` steps between two pushes.
+    `build` makes an optimizer of named parameters. Each worker takes `num_local` steps between two pushes.
     """
 
     model: nn.Module
-    build: Callable[[list[nn.Parameter]], torch.optim.Optimizer]
+    build: Callable[[Iterable[tuple[str, Tensor]]], torch.optim.Optimizer]
     loss: Loss
     num_workers: int
     num_local: int = 1
@@ -54,9 +54,8 @@ class Training:
 
     def _worker(self, worker: int) -> _Own:
         buffers = {name: value.clone() for name, value in self.model.named_buffers()}
-        return _Own(
-            self.build(self._parameters), buffers, torch.Generator().manual_seed(self.seed + worker).get_state()
-        )
+        optimizer = self.build(trainable_parameters(self.model).items())
+        return _Own(optimizer, buffers, torch.Generator().manual_seed(self.seed + worker).get_state())
 
     @property
     def values(self) -> Tensor:

@@ -10,7 +10,7 @@ from harness.checks.consistency import check_consistency
 from harness.parallel.sessions import RunsPipelines
 from harness.precision import Precision
 from harness.systems import system_of
-from harness.systems.api import HasPrecisions, Warms
+from harness.systems.api import HasPrecisions, LimitsOptimizers, Warms
 from harness.trial import Job, Trial, TrialError
 from models.values import Device
 
@@ -44,7 +44,9 @@ def check_replicas(trial: Trial) -> None:
             check_consistency(trial, job)
         else:
             # Other systems have no strategy, but the optimizer is a plug-in of ours.
-            parse_strategy(job.optimizer)
+            optimizer = parse_strategy(job.optimizer).optimizer
+            if isinstance(system, LimitsOptimizers) and (reason := system.why_not_stepped(optimizer)):
+                raise TrialError(f"{trial.cell}: {job.optimizer} under {job.system}: {reason}")
 
 
 def _check_update_point(trial: Trial, job: Job) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from baselines.api import Scope
 from baselines.parallelism.api import ParallelismError
 from fabric.api import FabricKind
 from harness.precision import Precision
@@ -43,6 +44,10 @@ def check_splits(trial: Trial) -> None:
     plan = job.splitting.on(spec, trial.machine_of(job))
     if spec.device is not Device.REPLAY:
         dimensions_of([config.splits() for config in plan.configs], trial.world)
+        if job.resolve().optimizer.scope is not Scope.ELEMENT:
+            raise ParallelismError(
+                f"{trial.cell}: {job.optimizer} needs whole tensors, and a rank has parts of them; use sgd or adam"
+            )
         if spec.dropout != 0.0:
             raise ParallelismError(
                 f"{trial.cell}: dropout={spec.dropout}: parts of a layer would draw differently; use dropout=0.0"

@@ -23,7 +23,7 @@ def trainable_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
 def lay_out(parameters: Mapping[str, nn.Parameter], order: Sequence[str]) -> tuple[Segment, ...]:
     """Whole parameters as segments, `index` counting them in the ready order of names `order`."""
     return tuple(
-        Segment(name, tuple(p.shape), 0, p.numel(), index, p.element_size())
+        Segment(name, tuple(p.shape), 0, p.numel(), index, p.dtype)
         for index, (name, p) in enumerate((name, parameters[name]) for name in order)
     )
 

@@ -263,7 +263,7 @@ class Negotiation:
         whole = self._segments[index]
         if whole.start == start and whole.stop == stop:
             return whole
-        return Segment(whole.name, whole.shape, start, stop, whole.index, whole.itemsize)
+        return Segment(whole.name, whole.shape, start, stop, whole.index, whole.dtype)
 
     def _mark_decided(self, segments: Sequence[Segment]) -> None:
         undecided, whole = self._undecided, list[str]()

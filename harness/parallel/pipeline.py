@@ -30,8 +30,9 @@ from harness.parallel.stages import MicroBatch, cut
 class PipelineJob:
     """What a pipeline trains, and how. Stage s lives on pipeline rank s mod the number of ranks.
 
-    `make_optimizer` is called once per stage replica; momentum and the like stay with the stage. Among processes,
-    replicas sum their gradients by `strategy`'s packing, ordering, compression and exchange (None: as one plain sum).
+    `make_optimizer` is called once per stage replica, with the network's parameter names; momentum and the like stay
+    with the stage. Among processes, replicas sum their gradients by `strategy`'s packing, ordering, compression and
+    exchange (None: as one plain sum).
     """
 
     network: str

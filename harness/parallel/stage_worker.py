@@ -16,12 +16,13 @@ from torch import Tensor
 from torch.func import functional_call
 from torch.optim import Optimizer
 
+from baselines.api import Parameters
 from baselines.parallelism.api import Backward, CorrectsDelay, Forward, PipelineSchedule, Recompute, Update
 from baselines.parallelism.programs import Instruction
 from harness.parallel.stages import MicroBatch, StageModule
 
 Weights = dict[str, Tensor]
-MakeOptimizer = Callable[[Iterable[Tensor]], Optimizer]
+MakeOptimizer = Callable[[Parameters], Optimizer]
 
 
 @dataclass(slots=True)
@@ -57,7 +58,7 @@ class StageWorker:
         self._first_step = 0  # of a synchronous schedule, whose versions count from 0 in every step
         self._passes = 0
         self._parameters: Weights = dict(stage.module.named_parameters())
-        self._optimizer = make_optimizer(self._parameters.values())
+        self._optimizer = make_optimizer((stage.names[own], value) for own, value in self._parameters.items())
         self._base_rates = [group["lr"] for group in self._optimizer.param_groups]
         # A flush leaves no pass under way when weights are updated, so that nobody needs the old ones.
         self._kept: Callable[[Weights], Weights] = _copy if not schedule.synchronous else _same

@@ -71,7 +71,7 @@ def open_job(trial: Trial, number: int, device_socket: str = "") -> OpenedJob:
         network=spec.network,
         stages=asked.stages(spec, trial.world),
         schedule=asked.resolve(),
-        make_optimizer=lambda parameters: job.resolve().optimizer.build(list(parameters)),
+        make_optimizer=job.resolve().optimizer.build,
         seed=trial.seed,
         strategy=job.resolve(),
     )

@@ -10,6 +10,7 @@ from typing import ClassVar, Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
+from baselines.api import OptimizerSpec
 from baselines.strategy import Strategy
 from fabric.api import Host
 from harness.engine.link_turns import LinkTurns
@@ -150,6 +151,15 @@ class RunsPaced(Protocol):
 
     def why_unpaced(self, *, among_virtual: bool) -> str | None:
         """The reason why these settings cannot run there, with virtual peers or with real ones, or None."""
+        ...
+
+
+@runtime_checkable
+class LimitsOptimizers(Protocol):
+    """A system that does not step every optimizer as it is."""
+
+    def why_not_stepped(self, optimizer: OptimizerSpec) -> str | None:
+        """The reason why these settings would not do what `optimizer` says and the remedy, or None."""
         ...
 
 

@@ -22,8 +22,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from baselines.api import OptimizerSpec
 from harness.systems.api import PlainSession, RankSeat, Session, SystemCard
-from harness.systems.horovod import meet
+from harness.systems.horovod import meet, why_not_remade
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +45,10 @@ class ByteSchedulerOriginal:
                 f"is unmaintained (this is torch {torch.__version__}); use the strategy bytescheduler instead"
             )
         return None
+
+    def why_not_stepped(self, optimizer: OptimizerSpec) -> str | None:
+        """As Horovod, which it stands on."""
+        return why_not_remade(optimizer)
 
     def prepare(self, model: nn.Module, seat: RankSeat) -> Session:
         """Wrap Horovod's optimizer in the authors' own. Raises: ValueError for accumulation or clipping."""

@@ -26,7 +26,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
-from baselines.api import size
+from baselines.api import OptimizerSpec, Scope, size
 from baselines.text import TextError
 from harness.systems.api import PlainSession, RankSeat, Session, SystemCard
 
@@ -78,6 +78,12 @@ class DeepSpeed:
             return "with zero=1 each rank keeps another part of the optimizer, and virtual peers keep none; use zero=0"
         return None
 
+    def why_not_stepped(self, optimizer: OptimizerSpec) -> str | None:
+        """ZeRO 1 makes one flat tensor of a rank's part of all parameters."""
+        if self.zero and optimizer.scope is not Scope.ELEMENT:
+            return "the optimizer needs whole tensors, and with zero=1 a rank has parts of them; use zero=0"
+        return None
+
     def prepare(self, model: nn.Module, seat: RankSeat) -> Session:
         """Initialise DeepSpeed on the default process group. Raises: ValueError for parameters on a GPU."""
         if any(parameter.is_cuda for parameter in model.parameters()):
@@ -88,7 +94,7 @@ class DeepSpeed:
         _say_where(seat)
         engine, *_ = deepspeed.initialize(
             model=model,
-            optimizer=seat.strategy.optimizer.build(model.parameters()),
+            optimizer=seat.strategy.optimizer.build(model.named_parameters()),
             config=self.config(seat.accumulate, seat.clip_norm),
         )
         return DeepSpeedSession(engine, self.bucket_elements)

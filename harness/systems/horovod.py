@@ -30,13 +30,14 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from baselines.api import size
+from baselines.api import OptimizerSpec, size
 from baselines.text import TextError
 from harness.precision import Precision
 from harness.systems.api import PlainSession, RankSeat, Session, SystemCard
 
 SAMPLES_A_TRIAL = 5  # Horovod's: the median of so many samples is what a setting scores
 NEVER = 1 << 30  # backward passes
+REMADE = ("sgd", "adam")  # torch's own, whose groups say all that they do
 NOT_SEARCHED = {
     "HOROVOD_CACHE_CAPACITY": "1024",
     "HOROVOD_HIERARCHICAL_ALLREDUCE": "0",
@@ -82,6 +83,10 @@ class Horovod:
         if importlib.util.find_spec("horovod") is None:
             return "Horovod is not installed; install a C++ compiler and cmake, then run make setup again"
         return None
+
+    def why_not_stepped(self, optimizer: OptimizerSpec) -> str | None:
+        """All but torch's own optimizers."""
+        return why_not_remade(optimizer)
 
     def prepare(self, model: nn.Module, seat: RankSeat) -> Session:
         """Start Horovod among the ranks of the default process group and wrap the optimizer in its own."""
@@ -194,6 +199,13 @@ def autotuned(log: Path) -> dict[str, str]:
         "autotune_cycle_ms": best["cycle_time_ms"],
         "autotune_fusion_threshold_mb": best["tensor_fusion_threshold"],
     }
+
+
+def why_not_remade(optimizer: OptimizerSpec) -> str | None:
+    """The reason why Horovod cannot step `optimizer`, or None."""
+    if optimizer.card.name in REMADE:
+        return None
+    return f"Horovod makes the optimizer anew of its groups, and rules and hooks are lost; use {' or '.join(REMADE)}"
 
 
 def meet(seat: RankSeat) -> Any:

@@ -97,8 +97,9 @@ class TorchPipelineSession:
         self._schedule = kind(
             wrapped if several else wrapped[0], len(seat.data), loss_fn=self._loss_of, scale_grads=False
         )
-        parameters = [parameter for module in self.modules.values() for parameter in module.parameters()]
-        self._optimizer = job.make_optimizer(parameters)
+        self._optimizer = job.make_optimizer(
+            (stage.names[name], value) for stage in own.values() for name, value in stage.module.named_parameters()
+        )
 
     def run(self, data: Sequence[MicroBatch]) -> dict[int, float]:
         """A step by torch's schedule and the optimizer's; on the last stage the micro-batches' losses."""

@@ -13,21 +13,23 @@ from baselines.exchange.all_reduce import RingAllReduce
 from harness.engine.reduction import reduce_message
 from harness.lockstep.collectives import perform
 
+FORMATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
-def segments_of(sizes: Sequence[int], itemsizes: Sequence[int] = ()) -> tuple[Segment, ...]:
+
+def segments_of(sizes: Sequence[int], formats: Sequence[torch.dtype] = ()) -> tuple[Segment, ...]:
     """Whole parameters of these numbers of elements, in ready order."""
-    kinds = itemsizes or [4] * len(sizes)
+    kinds = formats or [torch.float32] * len(sizes)
     return tuple(
-        Segment(f"p{index}", (size,), 0, size, index, itemsize)
-        for index, (size, itemsize) in enumerate(zip(sizes, kinds, strict=True))
+        Segment(f"p{index}", (size,), 0, size, index, kind)
+        for index, (size, kind) in enumerate(zip(sizes, kinds, strict=True))
     )
 
 
 @st.composite
 def layouts(draw: st.DrawFn) -> tuple[Segment, ...]:
     sizes = draw(st.lists(st.integers(1, 2_000_000), max_size=30))
-    itemsizes = draw(st.lists(st.sampled_from([2, 4, 8]), min_size=len(sizes), max_size=len(sizes)))
-    return segments_of(sizes, itemsizes)
+    formats = draw(st.lists(st.sampled_from(FORMATS), min_size=len(sizes), max_size=len(sizes)))
+    return segments_of(sizes, formats)
 
 
 def reduce_together(

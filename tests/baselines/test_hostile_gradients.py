@@ -43,7 +43,7 @@ def drawn(step: int, dtype: torch.dtype = torch.float32) -> Tensor:
 
 
 def segment(dtype: torch.dtype = torch.float32) -> Segment:
-    return Segment("a", (ROWS, COLUMNS), 0, NUMEL, 0, dtype.itemsize)
+    return Segment("a", (ROWS, COLUMNS), 0, NUMEL, 0, dtype)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64], ids=str)

@@ -458,7 +458,9 @@ def test_golomb_takes_the_bits_of_the_formula(density: float, parameter: int) ->
 
 
 def test_best_parameter_at_the_ends() -> None:
-    assert [golomb.best_parameter(density) for density in (1.0, 0.99, 0.5, 1e-300)] == [0, 0, 0, 40]
+    ends = (1.0, 0.99, 0.5, 1e-300, 1e-310, 5e-324)
+    assert [golomb.best_parameter(density) for density in ends] == [0, 0, 0, 40, 40, 40]
+    assert math.isfinite(golomb.bits_per_position(5e-324, 40))
     for density in (0.0, -0.1, 1.1, math.nan):
         with pytest.raises(ValueError, match="density"):
             golomb.best_parameter(density)

@@ -13,6 +13,7 @@ from time import process_time
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from layouts import layouts, segments_of
@@ -54,7 +55,7 @@ def best_by_brute_force(layout: Sequence[Segment], costs: Costs) -> Best:
     """All 2^(L−1) contiguous partitions at once: bit j of a partition's number cuts before gradient j+1."""
     partitions = np.arange(2 ** (len(layout) - 1))
     for j, (left, right) in enumerate(pairwise(layout)):
-        if left.itemsize != right.itemsize:
+        if left.dtype != right.dtype:
             partitions = partitions[partitions >> j & 1 == 1]
     free_s, nbytes, count = np.zeros(len(partitions)), np.zeros(len(partitions)), np.ones(len(partitions), dtype=int)
     end_s, in_time = free_s, np.ones(len(partitions), dtype=bool)
@@ -96,10 +97,12 @@ def rule_as_written(layout: Sequence[Segment], costs: Costs) -> list[list[int]]:
     return groups
 
 
-def random_instance(dice: random.Random, num_layers: int, *, itemsizes: Sequence[int] = (4,)) -> tuple[Group, Costs]:
+def random_instance(
+    dice: random.Random, num_layers: int, *, formats: Sequence[torch.dtype] = (torch.float32,)
+) -> tuple[Group, Costs]:
     """Sizes over four decades, some parameters ready together, communication 0.1 to 10 times as long as backward, and
     start-up times from a hundredth of to ten times a layer's backward."""
-    kinds = dice.choices(itemsizes, k=num_layers)
+    kinds = dice.choices(formats, k=num_layers)
     layout = segments_of([round(10 ** dice.uniform(2, 6)) for _ in kinds], kinds)
     backward_s = [0.0 if dice.random() < 0.3 else dice.expovariate(1e3) for _ in layout]
     total_s, nbytes = sum(backward_s) + 1e-6, sum(segment.nbytes for segment in layout)
@@ -109,7 +112,7 @@ def random_instance(dice: random.Random, num_layers: int, *, itemsizes: Sequence
 
 def whole_instance(dice: random.Random, num_layers: int) -> tuple[Group, Costs]:
     """Small whole numbers: ties are frequent and sums exact, in whatever order they are made."""
-    layout = segments_of([dice.randint(1, 8) for _ in range(num_layers)], [1] * num_layers)
+    layout = segments_of([dice.randint(1, 8) for _ in range(num_layers)], [torch.uint8] * num_layers)
     backward_s = tuple(float(dice.randint(0, 10)) for _ in layout)
     return layout, Costs(float(dice.randint(0, 8)), float(dice.randint(0, 2)), backward_s, (0.0,) * num_layers)
 
@@ -148,7 +151,9 @@ def test_the_exact_merge_equals_brute_force() -> None:
 def test_the_exact_merge_equals_brute_force_where_number_formats_are_mixed() -> None:
     dice = random.Random(2)
     for _ in range(200):
-        layout, costs = random_instance(dice, dice.randint(1, 10), itemsizes=(2, 4))
+        layout, costs = random_instance(
+            dice, dice.randint(1, 10), formats=(torch.float16, torch.bfloat16, torch.float32)
+        )
         groups = merge_optimally(layout, costs)
         assert completion_s(groups, costs) == best_by_brute_force(layout, costs).completion_s
 
@@ -176,7 +181,7 @@ def test_the_greedy_merge_is_the_rule_as_written() -> None:
 def test_the_greedy_merge_of_a_case_worked_by_hand() -> None:
     """Three layers of 4 bytes, α = 2, β = 1, ready at 1, 2 and 9. Gradient 1 comes 1 after the start of gradient 0,
     less than α: they go together, 2 to 12. Gradient 2 comes at 9, 7 after that start: it goes alone, 12 to 18."""
-    layout = segments_of([4, 4, 4], [1, 1, 1])
+    layout = segments_of([4, 4, 4], [torch.uint8] * 3)
     costs = Costs(2.0, 1.0, (1.0, 1.0, 7.0), (0.0,) * 3)
     groups = merge_greedy(layout, costs)
     assert [[segment.index for segment in group] for group in groups] == [[0, 1], [2]]
@@ -205,7 +210,7 @@ def test_a_huge_start_up_time_gives_one_message_a_run_of_one_format(merge: MgWfb
     for layout, costs in instances(100, seed=6):
         bound = merge.bind(Costs(1e6, costs.beta_s_per_byte, costs.backward_s, costs.forward_s))
         assert bound.pack(layout, 0.0).groups == (layout,)
-    mixed = segments_of([5, 5, 5, 5], [4, 4, 2, 2])
+    mixed = segments_of([5, 5, 5, 5], [torch.bfloat16] * 2 + [torch.float16] * 2)
     bound = merge.bind(Costs(1e6, 1e-9, (1e-3,) * 4, (0.0,) * 4))
     assert bound.pack(mixed, 0.0).groups == (mixed[:2], mixed[2:])
 
@@ -244,7 +249,7 @@ def test_the_exact_merge_is_not_later_than_unfused_or_the_greedy_one(case: tuple
     exact_s = completion_s(merge_optimally(layout, costs), costs)
     assert exact_s <= completion_s(tuple((segment,) for segment in layout), costs)
     assert exact_s <= completion_s(merge_greedy(layout, costs), costs)
-    if layout and len({segment.itemsize for segment in layout}) == 1:
+    if layout and len({segment.dtype for segment in layout}) == 1:
         assert exact_s <= completion_s((layout,), costs)
 
 
@@ -256,7 +261,7 @@ def test_a_bound_merge_keeps_the_order_and_never_mixes_number_formats(
     layout, costs = case
     groups = merge.bind(costs).pack(layout, 0.0).groups
     assert tuple(segment for group in groups for segment in group) == layout
-    assert all(len({segment.itemsize for segment in group}) == 1 for group in groups)
+    assert all(len({segment.dtype for segment in group}) == 1 for group in groups)
     assert sum(message.numel for message in make_plan(merge.bind(costs), layout)) == sum(s.numel for s in layout)
 
 

@@ -276,6 +276,7 @@ def test_a_nan_reaches_the_result(step: int) -> None:
         "onebit-adam(warmup_steps=50)+frozen-adam",
         "onebit-adam+frozen-adam(freeze_after=50)",
         "onebit-adam(beta1=0.8)+frozen-adam",
+        "onebit-adam(beta1=0.8)+frozen-adam+linear-scaling(times=2.0)",
     ],
 )
 def test_it_needs_its_own_optimizer(text: str) -> None:
@@ -285,6 +286,7 @@ def test_it_needs_its_own_optimizer(text: str) -> None:
 
 def test_it_goes_with_its_own_optimizer_and_that_goes_alone() -> None:
     assert parse_strategy("onebit-adam(beta1=0.8, warmup_steps=7)+frozen-adam(beta1=0.8, freeze_after=7)")
+    assert parse_strategy("onebit-adam+frozen-adam+linear-scaling(times=2.0, warmup_steps=10)")
     assert parse_strategy("frozen-adam")
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from layouts import segments_of
+from layouts import FORMATS, segments_of
 from torch import nn
 from torch.distributed import _compute_bucket_assignment_by_size
 
@@ -21,24 +21,23 @@ from baselines.strategy import parse_strategy
 from baselines.text import TextError
 from harness.lockstep.ranks import Lockstep, replicas
 
-FORMATS = {2: torch.float16, 4: torch.float32, 8: torch.float64}
-MIXED = st.lists(st.tuples(st.integers(1, 300), st.sampled_from(list(FORMATS))), min_size=1, max_size=20)
+MIXED = st.lists(st.tuples(st.integers(1, 300), st.sampled_from(FORMATS)), min_size=1, max_size=20)
 
 
 @given(tensors=MIXED, first=st.integers(1, 800), limit=st.integers(800, 2000))
 def test_buckets_of_mixed_formats_are_torchs_in_torchs_order(
-    tensors: list[tuple[int, int]], first: int, limit: int
+    tensors: list[tuple[int, torch.dtype]], first: int, limit: int
 ) -> None:
-    layout = segments_of([size for size, _ in tensors], [itemsize for _, itemsize in tensors])
+    layout = segments_of([size for size, _ in tensors], [kind for _, kind in tensors])
     groups = FixedBuckets(bucket_bytes=limit, first_bucket_bytes=first).pack(layout, 0.0).groups
     theirs, _ = _compute_bucket_assignment_by_size(
-        [torch.empty(size, dtype=FORMATS[itemsize]) for size, itemsize in tensors], [first, limit]
+        [torch.empty(size, dtype=kind) for size, kind in tensors], [first, limit]
     )
     assert [[segment.index for segment in group] for group in groups] == theirs
 
 
 def test_alternating_formats_make_one_message_each_as_in_horovod() -> None:
-    layout = segments_of([1000] * 20, [2, 4] * 10)
+    layout = segments_of([1000] * 20, [torch.bfloat16, torch.float32] * 10)
     groups = TensorFusion().pack(layout, 0.0).groups
     assert [[segment.index for segment in group] for group in groups] == [[*range(0, 20, 2)], [*range(1, 20, 2)]]
 
@@ -46,7 +45,8 @@ def test_alternating_formats_make_one_message_each_as_in_horovod() -> None:
 def test_the_look_ahead_ends_where_what_is_passed_over_does_not_fit_beside_the_message() -> None:
     """Threshold 100: p0 (40 B, short), p1 (40 B, long) is passed; p2 (40 B, short) joins: 80 + 40 passed. p3 is long
     and 80 + 44 > 100, so the message ends, though p4 (8 B, short) would fit. p1 and p3 then go together, p4 alone."""
-    layout = segments_of([20, 10, 20, 1, 4], [2, 4, 2, 4, 2])
+    short, long = torch.float16, torch.float32
+    layout = segments_of([20, 10, 20, 1, 4], [short, long, short, long, short])
     groups = TensorFusion(threshold_bytes=100).pack(layout, 0.0).groups
     assert [[segment.index for segment in group] for group in groups] == [[0, 2], [1, 3], [4]]
 

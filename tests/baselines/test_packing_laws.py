@@ -55,7 +55,7 @@ def test_every_element_is_packed_exactly_once(packing: Packing, layout: tuple[Se
 @given(layout=layouts())
 def test_no_message_is_empty_or_mixes_number_formats(packing: Packing, layout: tuple[Segment, ...]) -> None:
     for group in packing.pack(layout, 0.0).groups:
-        assert len({segment.itemsize for segment in group}) == 1
+        assert len({segment.dtype for segment in group}) == 1
 
 
 @pytest.mark.parametrize("packing", PACKINGS, ids=lambda packing: packing.card.name)
@@ -94,8 +94,7 @@ def test_fixed_buckets_are_those_of_torch_ddp(sizes: list[int]) -> None:
 @given(layout=layouts())
 def test_fixed_buckets_of_mixed_formats_are_those_of_torch_ddp(layout: tuple[Segment, ...]) -> None:
     """As sets: DDP closes the last bucket of each format in the order of a hash table."""
-    dtypes = {2: torch.float16, 4: torch.float32, 8: torch.float64}
-    tensors = [torch.empty(segment.numel, dtype=dtypes[segment.itemsize], device="meta") for segment in layout]
+    tensors = [torch.empty(segment.numel, dtype=segment.dtype, device="meta") for segment in layout]
     if tensors:
         limits = [MIB, 25 * MIB]
         indices = list(range(len(tensors)))

@@ -66,10 +66,10 @@ def test_every_element_is_in_exactly_one_slice_and_no_slice_is_too_large(
         reached = 0
         while reached < segment.numel:
             part = next(parts)
-            assert (part.name, part.index, part.itemsize, part.shape) == (
+            assert (part.name, part.index, part.dtype, part.shape) == (
                 segment.name,
                 segment.index,
-                segment.itemsize,
+                segment.dtype,
                 segment.shape,
             )
             assert part.start == reached

@@ -354,6 +354,11 @@ def test_local_gradients_are_clipped_to_a_share_of_the_norm(world: int) -> None:
     assert float(results[0].value.norm()) == pytest.approx(float(short.norm()), rel=1e-5)
 
 
+def test_a_gradient_whose_square_overflows_float32_is_clipped_too() -> None:
+    (result,) = Ranks(Dgc(density=1.0, momentum=0.0, clip=1.0), 1, segments_of([4])).reduce([torch.full((4,), 3e19)])
+    torch.testing.assert_close(result.value, torch.full((4,), 0.5))
+
+
 def test_density_falls_over_the_warm_up_and_stays() -> None:
     ramp = [Dgc(warmup_steps=8).density_at(step) for step in range(12)]
     assert ramp == [0.25, 0.25, 0.0625, 0.0625, 0.015625, 0.015625, 0.004, 0.004] + [0.001] * 4

@@ -56,6 +56,12 @@ def test_twelve_trials_come_near_the_optimum_and_beat_chance() -> None:
     assert fmean(found) < fmean(drawn)
 
 
+def test_any_seed_draws_and_proposes() -> None:
+    tuner = Bayesian(seed=10**20, random_trials=1)
+    first = Tried(tuner.propose(KNOBS, []), 0.2)
+    assert tuner.propose(KNOBS, [first]) == tuner.propose(KNOBS, [first]) != first.values
+
+
 def test_noise_of_three_per_cent_does_not_lead_it_astray() -> None:
     noise = random.Random(5)
     tried = search(Bayesian(), lambda values: toy_step_s(values) * (1 + noise.uniform(-0.03, 0.03)))

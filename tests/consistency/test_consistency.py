@@ -143,6 +143,18 @@ def small_training(num_workers: int, **more: int) -> Training:
     )
 
 
+def test_an_optimizer_of_a_worker_finds_parameters_by_name() -> None:
+    """Adam's first step moves each element by the rate; LAMB scales that by the tensor's norm unless it is excluded."""
+    model = small()
+    build = parse_strategy("ssp+lamb(lr=0.01, exclude='first')").optimizer.build
+    training = Training(model, build, lambda worker, own: own(next(batches(worker))[0]).square().mean(), 1)
+    named = trainable_parameters(model)
+    moved = training.update(0, 0, training.values).split([own.numel() for own in named.values()])
+    steps = dict(zip(named, moved, strict=True))
+    assert float(steps["first.weight"].abs().max()) == pytest.approx(0.01, rel=1e-3)
+    assert float(steps["last.weight"].abs().max()) != pytest.approx(0.01, rel=1e-1)
+
+
 def end_of(policy: Consistency, cluster: VirtualCluster, num_clocks: int = 12, **more: int) -> Tensor:
     training = small_training(cluster.num_workers, **more)
     run = VirtualRun(cluster, policy, training.values, training.update, num_clocks, training.num_bytes, seed=4)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 
@@ -59,7 +59,7 @@ def learning() -> Training:
         inputs = torch.randn(4, NUMEL - 1, generator=generator)
         return nn.functional.mse_loss(own(inputs), inputs.sum(1, keepdim=True).sin())
 
-    def build(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+    def build(parameters: Iterable[tuple[str, Tensor]]) -> torch.optim.Optimizer:
         return torch.optim.SGD(parameters, lr=0.05, momentum=0.9)
 
     training = Training(model, build, loss, NUM_WORKERS, seed=7)

@@ -74,6 +74,13 @@ def test_bytes_fall_by_the_number_of_local_steps() -> None:
     assert every.wire_bytes["gradient"] == pytest.approx(10 * tenth.wire_bytes["gradient"])
 
 
+def test_a_warm_up_counts_exchanges() -> None:
+    text = "single-bucket+topk(density=0.1)+error-feedback+warm-up(steps=2)+local-steps(n=3)"
+    sent = [trained(text, num_steps).traffic.wire_bytes["gradient"] for num_steps in (3, 6, 9)]
+    assert sent[1] == 2 * sent[0]
+    assert sent[2] - sent[1] < sent[0]
+
+
 @pytest.mark.parametrize("text", PRESETS)
 def test_sbcs_presets_train_and_keep_replicas_equal_after_each_exchange(text: str) -> None:
     ranks = trained(text, 60)

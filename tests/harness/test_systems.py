@@ -110,6 +110,23 @@ def test_a_warm_up_too_short_for_the_tuner_is_refused() -> None:
         check(trial(system=f"horovod({SEARCH})", num_warmup=17))
 
 
+@pytest.mark.parametrize(
+    ("system", "optimizer", "message"),
+    [
+        ("horovod", "lamb", "Horovod makes the optimizer anew .*; use sgd or adam"),
+        ("horovod", "sgd+linear-scaling(times=8.0)", "rules and hooks are lost"),
+        ("deepspeed(zero=1)", "lamb", "needs whole tensors, and with zero=1 a rank has parts of them; use zero=0"),
+    ],
+)
+def test_an_optimizer_that_a_system_would_not_step_as_it_is_is_refused(
+    system: str, optimizer: str, message: str
+) -> None:
+    with pytest.raises(TrialError, match=message):
+        check(trial(system=system, optimizer=optimizer))
+    check(trial(system="deepspeed", optimizer=optimizer))
+    check(trial(system=system, optimizer="adam"))
+
+
 def test_the_tuners_log_is_read_in_every_state(tmp_path: Path) -> None:
     log = tmp_path / "log.csv"
     log.write_text(HEADER)

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.optim import SGD, Optimizer
 
+from baselines.api import Parameters
 from baselines.parallelism.plans import PlannedStage
 from harness.parallel.pipeline import PipelineJob, open_ranks, run_lockstep
 from harness.parallel.stages import IGNORED, MicroBatch, micro_batches_of
@@ -21,7 +22,7 @@ from models.workload import open_workload
 NUM_LINKS = {"resnet20": 11, "bert_tiny": 6, "lstm_lm": 4}
 
 
-def sgd(parameters: Iterable[Tensor]) -> Optimizer:
+def sgd(parameters: Parameters) -> Optimizer:
     return SGD(parameters, lr=0.05, momentum=0.9)
 
 
@@ -52,11 +53,11 @@ def _double(inputs: Tensor) -> Tensor:
 
 
 def train_alone(
-    model: nn.Module, steps: Iterable[Sequence[MicroBatch]], make: Callable[[Iterable[Tensor]], Optimizer] = sgd
+    model: nn.Module, steps: Iterable[Sequence[MicroBatch]], make: Callable[[Parameters], Optimizer] = sgd
 ) -> dict[str, Tensor]:
     """Plain SGD on one device; the gradients of a step's micro-batches are summed, so that statistics of batch
     normalisation are those of a micro-batch too."""
-    optimizer = make(model.parameters())
+    optimizer = make(model.named_parameters())
     for step in steps:
         optimizer.zero_grad()
         for micro_batch in step:

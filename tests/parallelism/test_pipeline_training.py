@@ -1,5 +1,6 @@
 import copy
 import random
+from dataclasses import replace
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from baselines.parallelism.gpipe import GPipe
 from baselines.parallelism.interleaved import Interleaved
 from baselines.parallelism.pipedream import PipeDream
 from baselines.parallelism.plans import PlannedStage
+from baselines.strategy import parse_strategy
 from harness.parallel.pipeline import PipelineJob, drive, open_ranks
 from harness.parallel.rank_program import RankRun, ReceiveFrom, Request
 from harness.parallel.stages import micro_batches_of
@@ -66,6 +68,13 @@ def test_replicas_of_a_stage_give_the_weights_of_one_device(network: str, counts
     job = PipelineJob(network=network, stages=stages, schedule=Dapple(), make_optimizer=sgd)
     found, _ = train_lockstep(job, model, steps)  # also checks that replicas agree, bit for bit
     assert distance(found, alone) < 1e-5
+
+
+def test_an_optimizer_finds_the_networks_names_in_every_stage() -> None:
+    make = parse_strategy("lars(lr=1.0, trust=0.01, exclude='embedding,layers.1')").optimizer.build
+    model, steps = model_and_steps("lstm_lm", num_steps=2, num_micro_batches=2)
+    found, _ = train_lockstep(replace(job_of("lstm_lm", 2, GPipe()), make_optimizer=make), model, steps)
+    assert distance(found, train_alone(copy.deepcopy(model), steps, make)) < 1e-5
 
 
 def test_the_order_in_which_ranks_move_changes_nothing() -> None:

@@ -262,6 +262,7 @@ def test_a_layout_by_names_splits_every_layer_that_has_the_dimension() -> None:
         ("rows=8", "height=rows", "map each of sample"),
         ("rows=2,columns=4", "sample=rows,channel-out=rows", "each of those once"),
         ("rows", "sample=rows", "write rows=4"),
+        ("rows=2,rows=8", "sample=rows", "rows is given twice"),
         ("rows=many", "sample=rows", "write a number of devices"),
     ],
 )

@@ -157,6 +157,7 @@ def test_a_split_job_trains_to_the_weights_of_one_device(planner: str) -> None:
         ({"splitting": Splitting(planner="pipedream-planner")}, "stages; give the job pipelining"),
         ({"accumulate": 2}, "use a larger batch"),
         ({"workload": replace(TEXT, dropout=0.1)}, "use dropout=0.0"),
+        ({"workload": TEXT, "optimizer": "lamb"}, "lamb needs whole tensors.*use sgd or adam"),
         ({"workload": TEXT, "splitting": Splitting(planner=HYBRID)}, "one dimension of all ranks"),
         ({"pipelining": Pipelining()}, "it has pipelining too"),
     ],

@@ -84,6 +84,8 @@ def _pairs(text: str) -> dict[str, str]:
         name, equals, value = entry.partition("=")
         if not equals or not value.strip():
             raise ParallelismError(f"{entry!r} is no name=value; write rows=4,columns=2 and sample=rows")
+        if name.strip() in found:
+            raise ParallelismError(f"{name.strip()} is given twice in {text!r}; give it once")
         found[name.strip()] = value.strip()
     return found
 
