@@ -9,19 +9,18 @@ from dataclasses import replace
 
 from analysis.cells import LOCAL, SIMULATED, is_measured, is_untimed, step_time_s
 from analysis.codes.rows import CompressionStudy, MethodRow, PaysBelow, SoonerRow, Threshold
+from analysis.codes.sent import coded_bits, facts_of, mean_bits
 from analysis.corrections import overrun
 from analysis.naming import method_of
 from analysis.stats import Interval, median_interval
 from analysis.steps.rows import Setting
 from analysis.steps.times import paying_ranges, place_of
-from analysis.steps.wire_bytes import counted_a_step
 from analysis.targets.rows import Price, TargetRow, TargetStudy
 from analysis.targets.training import median_phases, visible_phases
-from results.facts import CodeFacts, Role
-from results.record import JobResult, Record, Status
+from results.facts import Role
+from results.record import Record, Status
 
 FEWEST_RATES = 2
-FLOAT_BITS = 32.0
 Rows = Sequence[MethodRow]
 ByRepeat = Mapping[int, float]
 
@@ -53,8 +52,9 @@ def _row(records: Sequence[Record]) -> MethodRow:
     job = first.jobs[0]
     ran = method_of(job)
     method = ran.in_real_sizes(first.fabric.size_scale)
-    place, code = place_of(first), job.code or CodeFacts(bits_per_element=None)
-    share = code.sent_share(place.num_workers)
+    place = place_of(first)
+    code = facts_of(job, place.num_workers)
+    share = code.sent_share
     told = [r.prediction.step_time_s for r in records if r.prediction and r.prediction.step_time_s is not None]
     timed = [record for record in records if is_measured(record) and not overrun(record)]
     by_repeat = tuple((record.repeat, step_time_s(record.jobs[0])) for record in timed)
@@ -69,8 +69,9 @@ def _row(records: Sequence[Record]) -> MethodRow:
         step_time_s=None if is_foretold or not timed else median_interval([step_s for _, step_s in by_repeat]),
         by_repeat=() if is_foretold else by_repeat,
         predicted_s=statistics.median(told) if told else by_repeat[0][1] if is_foretold and timed else None,
-        bits=_bits([record.jobs[0] for record in records], code.dense_steps, place.num_workers),
-        mean_bits=_bits([record.jobs[0] for record in records], 0, place.num_workers),
+        # A clock tells of a step behind the warm-up.
+        bits=mean_bits(records) if is_foretold else coded_bits(records, code),
+        mean_bits=mean_bits(records),
         bits_with_warm_up=code.ramp_steps > 0,
         share=share,
         theory_bits=None if code.bits_per_element is None or share is None else code.bits_per_element * share,
@@ -80,19 +81,6 @@ def _row(records: Sequence[Record]) -> MethodRow:
         ids=tuple(record.id for record in records),
         ran=str(ran),
     )
-
-
-def _bits(jobs: Sequence[JobResult], num_dense: int, world: int) -> float | None:
-    """Bits a parameter and step of one rank, but for the first `num_dense` steps, whose all-reduce sends everything."""
-    known, job = [size for size in map(counted_a_step, jobs) if size is not None], jobs[0]
-    if not known or not job.num_parameters:
-        return None
-    bits = 8 * statistics.median(known) / job.num_parameters
-    num_steps = len(job.ranks[0].warmup_s) + len(job.ranks[0].steps_s) if job.ranks else 0
-    if not job.wire_bytes or not 0 < num_dense < num_steps:
-        return bits
-    dense = FLOAT_BITS * 2 * (world - 1) / world
-    return max(0.0, (num_steps * bits - num_dense * dense) / (num_steps - num_dense))
 
 
 def _merged(a: MethodRow, b: MethodRow) -> MethodRow:

@@ -8,17 +8,21 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from described import described
 from rich.console import Console
 from synthetic_compression import COMPUTE_S, METHODS, NUM_PARAMETERS, compression_suite, record, step_s
 
 from analysis import theme
 from analysis.claims import ClaimRow, Outcome
 from analysis.codes.figures import compression_drawings
+from analysis.codes.findings import compression_study
 from analysis.codes.rows import CompressionStudy, MethodRow, PaysBelow, SoonerRow
+from analysis.codes.sent import facts_of
 from analysis.report import render_page
 from analysis.rows import Summary
 from analysis.stats import median_interval
 from analysis.tables import render, rows_as_json
+from results.facts import CodeFacts
 from results.record import Record, Status
 from suites.reports import summary_of
 
@@ -66,6 +70,40 @@ def test_bits_are_what_was_sent_less_the_steps_of_a_warm_up(study: CompressionSt
     assert warm.mean_bits == pytest.approx((4 * 32 + 36 * 1.2) / 40)
     assert not warm.bits_with_warm_up
     assert row(study, "DGC 0.1 %").bits_with_warm_up
+
+
+def gathered_warm_up(code: CodeFacts) -> MethodRow:
+    """Top-k at 0.6 bits, sent three times, behind 4 of 40 steps in which float32 is, in lockstep."""
+    made = record("top-k 1 %", 200e6, 0)
+    sent = {"gradient": (4 * 3 * 32.0 + 36 * 3 * 0.6) / 40 * NUM_PARAMETERS / 8}
+    own = replace(made.jobs[0], ranks=(), clock="none", wire_bytes=sent, code=code)
+    fabric = replace(made.fabric, kind="lockstep", label="lockstep", num_hosts=4)
+    (found,) = compression_study([[replace(made, jobs=(own,), fabric=fabric)]], (), {"compression"}).rows
+    return found
+
+
+def test_ratio_and_warm_up_are_worked_out_by_what_the_exchange_sends_without_step_times_too() -> None:
+    code = CodeFacts(bits_per_element=0.4, lossy=True, dense_steps=4, sent_share=3.0, dense_share=3.0)
+    found = gathered_warm_up(code)
+    assert (found.bits, found.ratio) == (pytest.approx(1.8), pytest.approx(32 / 0.6))
+    assert found.theory_bits == pytest.approx(1.2)
+    all_dense = gathered_warm_up(replace(code, dense_steps=40))
+    assert (all_dense.bits, all_dense.ratio) == (None, None)
+
+
+def test_older_records_tell_how_often_a_code_is_sent_where_they_ran_by_all_reduce() -> None:
+    def shares(text: str, num_ranks: int) -> tuple[float | None, float | None]:
+        old = described(replace(bare, jobs=(replace(bare.jobs[0], strategy=text),)))
+        code = facts_of(old.jobs[0], num_ranks)
+        return code.sent_share, code.dense_share
+
+    bare = record("dense", 200e6, 0)
+    assert shares("unfused+half", 4) == (1.5, 1.5)
+    assert shares("unfused+topk(density=0.01)", 4) == (3.0, 1.5)
+    assert shares("unfused+half+all-gather", 4) == (None, None)
+    assert shares("unfused+double-squeeze+parameter-server(servers=1)", 3) == (None, None)
+    assert shares("unfused+gtopk(density=0.01)+tree", 2) == (1.0, 1.0)
+    assert shares("unfused+gtopk(density=0.01)+tree", 4) == (None, None)
 
 
 def test_a_code_s_ratio_does_not_depend_on_how_often_it_is_sent(study: CompressionStudy) -> None:
