@@ -31,7 +31,7 @@ def compression_study(
     """Everything of `suites`; empty where there are no records of them."""
     rows = _rows(groups, suites)
     own = [target for target in targets if target.suite in suites]
-    return CompressionStudy(rows=rows, pays=_pays(rows), sooner=_sooner(rows, own))
+    return CompressionStudy(rows=rows, pays=pays_of(rows), sooner=_sooner(rows, own))
 
 
 def _rows(groups: Iterable[Sequence[Record]], suites: Container[str]) -> tuple[MethodRow, ...]:
@@ -84,15 +84,16 @@ def _row(records: Sequence[Record]) -> MethodRow:
 
 
 def _merged(a: MethodRow, b: MethodRow) -> MethodRow:
-    """The half that was run, timed if one is, with the clock's own prediction, which holds no machine, or its own."""
+    """The half that was run, timed if one is, with the clock's own prediction, which holds no machine, or its own; of
+    two of one kind the first."""
     measured, other = (
-        (a, b) if (a.step_time_s is not None, a.was_run) > (b.step_time_s is not None, b.was_run) else (b, a)
+        (a, b) if (a.step_time_s is not None, a.was_run) >= (b.step_time_s is not None, b.was_run) else (b, a)
     )
     clock = next((row for row in (other, measured) if row.evidence == SIMULATED), measured)
     return replace(
         measured,
         predicted_s=clock.predicted_s or measured.predicted_s,
-        ids=tuple(dict.fromkeys((*measured.ids, *other.ids))),
+        ids=tuple(dict.fromkeys((*measured.ids, *clock.ids))),
     )
 
 
@@ -105,7 +106,8 @@ def _order(row: MethodRow) -> tuple[object, ...]:
 # ---- where a method pays
 
 
-def _pays(rows: Rows) -> tuple[PaysBelow, ...]:
+def pays_of(rows: Rows) -> tuple[PaysBelow, ...]:
+    """For each method in each place the rates at which it pays, where two or more are known."""
     found = []
     for here in _by_work(rows):
         for name in dict.fromkeys(row.name for row in here if not row.is_dense):
@@ -119,6 +121,7 @@ def _pays(rows: Rows) -> tuple[PaysBelow, ...]:
                         name=name,
                         workload=place.workload,
                         num_workers=place.num_workers,
+                        where=place.without_rate.where,
                         threshold=threshold,
                         unshaped=_unshaped(own, here),
                     )
@@ -127,12 +130,10 @@ def _pays(rows: Rows) -> tuple[PaysBelow, ...]:
 
 
 def _by_work(rows: Rows) -> list[list[MethodRow]]:
-    """Rows that differ in the method and the link alone."""
-    groups: dict[tuple[str, str, int, int], list[MethodRow]] = {}
+    """Rows that differ in the method and the link's rate alone."""
+    groups: dict[Setting, list[MethodRow]] = {}
     for row in rows:
-        groups.setdefault(
-            (row.place.suite, row.place.workload, row.place.batch_size, row.place.num_workers), []
-        ).append(row)
+        groups.setdefault(row.place.without_rate, []).append(row)
     return list(groups.values())
 
 
@@ -207,21 +208,17 @@ def _unshaped(own: Rows, here: Rows) -> Interval | None:
 def _sooner(rows: Rows, targets: Sequence[TargetStudy]) -> tuple[SoonerRow, ...]:
     found = []
     for study in targets:
-        here = [r for r in rows if _is_of(r.place, study)]
-        home = _home(here, study)
-        if home is not None:
-            found += [_sooner_row(row, study, here, home) for row in study.rows if row.role is not Role.DENSE]
+        home = _home(rows, study)
+        if home is not None and home.gbit is not None:
+            here = [row for row in rows if row.place.without_rate == home.without_rate]
+            found += [_sooner_row(row, study, here, home.gbit) for row in study.rows if row.role is not Role.DENSE]
     return tuple(found)
 
 
-def _is_of(place: Setting, study: TargetStudy) -> bool:
-    return (place.suite, place.workload, place.num_workers) == (study.suite, study.workload, study.num_workers)
-
-
-def _home(rows: Rows, study: TargetStudy) -> float | None:
-    """The rate at which the study's records were trained."""
+def _home(rows: Rows, study: TargetStudy) -> Setting | None:
+    """Where the study's records were trained."""
     ids = set(study.dense.record_ids)
-    return next((row.place.gbit for row in rows if ids & set(row.ids)), None)
+    return next((row.place for row in rows if ids & set(row.ids)), None)
 
 
 def _sooner_row(row: TargetRow, study: TargetStudy, here: Rows, home: float) -> SoonerRow:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -15,15 +16,16 @@ from synthetic_compression import COMPUTE_S, METHODS, NUM_PARAMETERS, compressio
 from analysis import theme
 from analysis.claims import ClaimRow, Outcome
 from analysis.codes.figures import compression_drawings
-from analysis.codes.findings import compression_study
+from analysis.codes.findings import compression_study, pays_of
 from analysis.codes.rows import CompressionStudy, MethodRow, PaysBelow, SoonerRow
 from analysis.codes.sent import facts_of
 from analysis.report import render_page
 from analysis.rows import Summary
 from analysis.stats import median_interval
+from analysis.steps.rows import Setting
 from analysis.tables import render, rows_as_json
-from results.facts import CodeFacts
-from results.record import Record, Status
+from results.facts import CodeFacts, Role
+from results.record import Phases, Record, Status
 from suites.reports import summary_of
 
 
@@ -171,6 +173,74 @@ def test_what_pays_nowhere_is_told_so(summary: Summary) -> None:
     assert found.text == "nowhere from 0.0500 up"
 
 
+@pytest.mark.parametrize(
+    ("gains", "text"),
+    [
+        ([(0.9, 1.5)] * 6, "not at 10.0, and on some higher ones"),
+        ([(1.5, 1.2)] * 3 + [(1.5, 0.7)] * 3, "all of 10.0 to 100 [33.0, > 100]"),
+        ([(0.8, 0.7)] * 4 + [(1.5, 0.7)] * 3, "nowhere from 10.0 up [< 10.0, 33.0]"),
+        ([(0.8, 0.7)] * 6, "nowhere from 10.0 up"),
+        ([(1.5, 1.2)] * 6, "all of 10.0 to 100"),
+    ],
+)
+def test_a_threshold_tells_its_interval_and_higher_rates_wherever_its_median_lies(
+    gains: list[tuple[float, float]], text: str
+) -> None:
+    """Gains at 10 and at 100 Gbit/s, a pair a repeat."""
+    (found,) = pays_of(beside_dense(gains))
+    assert found.threshold.text == text
+
+
+def beside_dense(gains: Sequence[tuple[float, float]], network: str = "", fabric: str = "paced") -> list[MethodRow]:
+    """Dense and top-k at 10 and at 100 Gbit/s."""
+    return [
+        MethodRow(
+            place=Setting(
+                suite="s", workload="w", batch_size=1, num_workers=2, gbit=gbit, fabric=fabric,
+                network=network and f"{network}(k=4, gbit={gbit:g}), fluid",
+            ),
+            name=name, method=name, system="ours", evidence=fabric, phases=Phases(), role=role,
+            by_repeat=tuple((repeat, 1.0 if role is Role.DENSE else 1 / pair[at]) for repeat, pair in enumerate(gains)),
+        )
+        for at, gbit in enumerate((10.0, 100.0))
+        for name, role in (("dense", Role.DENSE), ("top-k", Role.METHOD))
+    ]  # fmt: skip
+
+
+def test_networks_and_fabrics_have_thresholds_and_curves_of_their_own() -> None:
+    """A gain of 2 on one, 0.5 on the others."""
+    rows = [
+        *beside_dense([(2.0, 2.0)] * 6, "fat-tree"),
+        *beside_dense([(0.5, 0.5)] * 6, "torus"),
+        *beside_dense([(0.5, 0.5)] * 6, fabric="emulated"),
+    ]
+    assert [(one.where, one.threshold.text) for one in pays_of(rows)] == [
+        ("paced, fat-tree(k=4), fluid", "all of 10.0 to 100"),
+        ("paced, torus(k=4), fluid", "nowhere from 10.0 up"),
+        ("emulated", "nowhere from 10.0 up"),
+    ]
+    with theme.style():
+        names = [drawing.name for drawing in compression_drawings(CompressionStudy(rows=tuple(rows)))]
+    assert [name for name in names if "gain" in name] == [
+        "compression-gain-w-2-workers-fat-tree-k-4-fluid-paced",
+        "compression-gain-w-2-workers-torus-k-4-fluid-paced",
+        "compression-gain-w-2-workers-emulated",
+    ]
+
+
+def test_two_fabrics_at_one_rate_are_two_rows_and_of_two_cells_on_one_the_first_counts() -> None:
+    first = record("top-k 1 %", 200e6, 0)
+    slower = replace(record("top-k 1 %", 200e6, 0, off=3.0), id="slower")
+    paced = replace(slower, fabric=replace(slower.fabric, kind="paced"))
+    for pair in ([first, paced], [paced, first]):
+        rows = compression_study([[one] for one in pair], (), {"compression"}).rows
+        assert {row.place.fabric: row.ids for row in rows} == {"emulated": (first.id,), "paced": ("slower",)}
+    (row,) = compression_study([[first], [slower]], (), {"compression"}).rows
+    assert row.ids == (first.id,)
+    assert row.step_time_s is not None
+    assert row.step_time_s.median == pytest.approx(step_s(METHODS["top-k 1 %"], 200e6))
+
+
 def test_where_only_one_rate_was_measured_predicted_steps_tell(study: CompressionStudy) -> None:
     found = pays(study, "DGC 0.1 %", "resnet50-replay").threshold
     assert found.basis == "predicted"
@@ -260,8 +330,8 @@ def test_every_figure_is_drawn_with_its_records(study: CompressionStudy) -> None
         for drawing in drawn.values():
             drawing.figure.draw_without_rendering()
     assert {"compression-pays-below-resnet20-digits", "compression-sooner-resnet20-digits"} <= set(drawn)
-    assert "compression-bits-resnet20-digits-2-workers-0-2-gbit-s" in drawn
-    assert "compression-gain-resnet20-digits-2-workers" in drawn
+    assert "compression-bits-resnet20-digits-2-workers-0-2-gbit-s-emulated" in drawn
+    assert "compression-gain-resnet20-digits-2-workers-emulated" in drawn
     assert all(drawing.record_ids and drawing.caption for drawing in drawn.values())
 
 
