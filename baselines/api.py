@@ -437,7 +437,7 @@ class CountsBits(Protocol):
 
     @property
     def code_bits(self) -> float:
-        """Bits per element: values, positions and scales of the code as the method defines it."""
+        """Bits per element as the method counts them: values, positions, and scales unless it says they are apart."""
         ...
 
 

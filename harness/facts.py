@@ -8,12 +8,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from baselines.api import UNIT, CountsBits, RampsUp, SizedByShape, UpdatePoint, layers_of
+from baselines.api import UNIT, CountsBits, How, RampsUp, SizedByShape, UpdatePoint, layers_of
 from baselines.catalogue import plugin
 from baselines.strategy import DEFAULTS, LOCAL_STEPS, Strategy
 from baselines.text import given_texts, read_call, settable_fields, split_parts
 from harness.predict.codecs import Charge, charge_of, dense_steps
 from harness.predict.layers import layers_of_workload
+from harness.predict.shares import sent_share
 from harness.systems import system_of
 from harness.systems.api import Compresses
 from harness.trial import Job
@@ -122,15 +123,18 @@ def code_of(job: Job, tensor_sizes: Sequence[int], world: int) -> CodeFacts:
     """
     if job.system != OURS:
         return CodeFacts(bits_per_element=DENSE_BITS if job.system.partition("(")[0] == LOCAL else None)
-    compression = job.resolve().compression
-    inner = layers_of(compression)[-1]
+    strategy = job.resolve()
+    compression = strategy.compression
+    inner, num_dense = layers_of(compression)[-1], dense_steps(compression)
     ramps = [own.ramp_steps for own in layers_of(compression) if isinstance(own, RampsUp)]
     return CodeFacts(
         bits_per_element=_bits(inner, tensor_sizes, world),
         combine=Combine(compression.how.value),
         lossy=compression.lossy,
-        dense_steps=dense_steps(compression),
+        dense_steps=num_dense,
         ramp_steps=max(ramps, default=0),
+        sent_share=sent_share(strategy, compression.how, world),
+        dense_share=sent_share(strategy, How.SUM, world) if num_dense else None,
     )
 
 

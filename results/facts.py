@@ -84,9 +84,12 @@ class PluginFacts:
 class CodeFacts:
     """The code in which gradients travel.
 
-    `bits_per_element` is what it needs by its definition, indices and scales included (32: as they are; None: nobody
-    says), `combine` how ranks combine it. The first `dense_steps` steps (with local steps:
-    exchanges) are sent in full, and in the first `ramp_steps` more is sent than later.
+    `bits_per_element` is what it needs by its definition (32: as they are; None: nobody says): positions are included,
+    and scales unless the method counts its bits without them, as 1-bit SGD, 1-bit Adam and SBC do, which in networks of
+    many small tensors or rows send more. `combine` is how ranks combine it. The first `dense_steps` steps (with local
+    steps: exchanges) are sent in full, and in the first `ramp_steps` more is sent than later. `sent_share` is how many times its code the rank sends
+    that sends most, a server too, and `dense_share` how many times float32 in the dense steps, both by the exchange
+    that the job ran with (None: not known, as in older records and of other systems).
     """
 
     bits_per_element: float | None
@@ -94,15 +97,8 @@ class CodeFacts:
     lossy: bool = False
     dense_steps: int = 0
     ramp_steps: int = 0
-
-    def sent_share(self, num_ranks: int) -> float | None:
-        """How many times its code a rank sends: to all others where codes are gathered, 2(P−1)/P of it around a ring
-        or through servers. None where ranks differ (a tree of more than two), or a system decides."""
-        if self.combine is None or (self.combine is Combine.MERGE and num_ranks > 2):
-            return None
-        if self.combine is Combine.CONCAT:
-            return float(num_ranks - 1)
-        return 2 * (num_ranks - 1) / num_ranks
+    sent_share: float | None = None
+    dense_share: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,14 +20,14 @@ FEWEST_METHODS = 3
 FEWEST_RATES = 2
 _COST = (
     "Left: bits that a rank sends for each parameter and step, as the engine counts them (indices, norms and sizes "
-    "included; a warm-up's steps not); diamonds: the code by its paper's formula. Right: a step, and of the time in "
-    "which the engine's thread compressed what came before a message left and after its answer came, other work of "
-    "that thread included; it may run beside computation. {where}, {evidence}."
+    "included; a warm-up's steps not); diamonds: the code by its paper's formula, scales apart where that leaves them "
+    "out. Right: a step, and of the time in which the engine's thread compressed what came before a message left and "
+    "after its answer came, other work of that thread included; it may run beside computation. {where}, {evidence}."
 )
 _PAYS = (
     "Green: the rates on which a step is shorter, by more than 1 %, than the better of tuned float32 and half (a half: "
     "than float32); grey: the rates that were asked about, between which crossings are interpolated; line: 95 % "
-    "interval of the crossing over repeats; cross: on none of them."
+    "interval of the crossing over repeats; cross: not at the lowest of them."
 )
 _GAINS = (
     "The step of the better of tuned float32 and half over each method's, paired by repeat; below the line compression "
@@ -47,15 +47,15 @@ def compression_drawings(study: CompressionStudy) -> Iterator[Drawing]:
     for place in dict.fromkeys(row.place for row in study.rows):
         here = [row for row in study.rows if row.place == place and row.step_time_s is not None]
         if len(here) >= FEWEST_METHODS:
-            caption = _COST.format(where=place.describe(), evidence=here[0].evidence)
-            yield from _drawn(f"bits-{_slug(place.describe())}", caption, compression_plots.bits_and_time(here), here)
-    for work in dict.fromkeys(_work(row.place) for row in study.rows):
-        here = [row for row in study.rows if _work(row.place) == work and row.by_repeat]
+            caption = _COST.format(where=place.describe(), evidence=here[0].evidence_text)
+            yield from _drawn(f"bits-{_named(place)}", caption, compression_plots.bits_and_time(here), here)
+    for work in dict.fromkeys(row.place.without_rate for row in study.rows):
+        here = [row for row in study.rows if row.place.without_rate == work and row.by_repeat]
         curves = _gain_curves(here)
         if curves:
-            title = f"{work[0]}, {work[2]} workers"
-            figure = compression_plots.gains_over_rate(curves, title, here[0].evidence)
-            yield from _drawn(f"gain-{_slug(title)}", f"{_GAINS} {title}.", figure, here)
+            title = work.describe()
+            figure = compression_plots.gains_over_rate(curves, title, here[0].evidence_text)
+            yield from _drawn(f"gain-{_named(work)}", f"{_GAINS} {title}, {here[0].evidence_text}.", figure, here)
     for workload in dict.fromkeys(one.workload for one in study.pays):
         pays = [one for one in study.pays if one.workload == workload]
         rows = [row for row in study.rows if row.place.workload == workload]
@@ -78,8 +78,8 @@ def _gain_curves(rows: Sequence[MethodRow]) -> dict[str, list[tuple[float, Inter
     return {name: points for name, points in curves.items() if len(points) >= FEWEST_RATES}
 
 
-def _work(place: Setting) -> tuple[str, int, int]:
-    return place.workload, place.batch_size, place.num_workers
+def _named(place: Setting) -> str:
+    return _slug(f"{place.describe()} {place.fabric}")
 
 
 def _drawn(name: str, caption: str, figure: Figure | None, rows: Sequence[MethodRow]) -> Iterator[Drawing]:

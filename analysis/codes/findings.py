@@ -9,19 +9,18 @@ from dataclasses import replace
 
 from analysis.cells import LOCAL, SIMULATED, is_measured, is_untimed, step_time_s
 from analysis.codes.rows import CompressionStudy, MethodRow, PaysBelow, SoonerRow, Threshold
+from analysis.codes.sent import coded_bits, facts_of, mean_bits
 from analysis.corrections import overrun
 from analysis.naming import method_of
 from analysis.stats import Interval, median_interval
 from analysis.steps.rows import Setting
 from analysis.steps.times import paying_ranges, place_of
-from analysis.steps.wire_bytes import counted_a_step
 from analysis.targets.rows import Price, TargetRow, TargetStudy
 from analysis.targets.training import median_phases, visible_phases
-from results.facts import CodeFacts, Role
-from results.record import JobResult, Record, Status
+from results.facts import Role
+from results.record import Record, Status
 
 FEWEST_RATES = 2
-FLOAT_BITS = 32.0
 Rows = Sequence[MethodRow]
 ByRepeat = Mapping[int, float]
 
@@ -32,7 +31,7 @@ def compression_study(
     """Everything of `suites`; empty where there are no records of them."""
     rows = _rows(groups, suites)
     own = [target for target in targets if target.suite in suites]
-    return CompressionStudy(rows=rows, pays=_pays(rows), sooner=_sooner(rows, own))
+    return CompressionStudy(rows=rows, pays=pays_of(rows), sooner=_sooner(rows, own))
 
 
 def _rows(groups: Iterable[Sequence[Record]], suites: Container[str]) -> tuple[MethodRow, ...]:
@@ -53,8 +52,9 @@ def _row(records: Sequence[Record]) -> MethodRow:
     job = first.jobs[0]
     ran = method_of(job)
     method = ran.in_real_sizes(first.fabric.size_scale)
-    place, code = place_of(first), job.code or CodeFacts(bits_per_element=None)
-    share = code.sent_share(place.num_workers)
+    place = place_of(first)
+    code = facts_of(job, place.num_workers)
+    share = code.sent_share
     told = [r.prediction.step_time_s for r in records if r.prediction and r.prediction.step_time_s is not None]
     timed = [record for record in records if is_measured(record) and not overrun(record)]
     by_repeat = tuple((record.repeat, step_time_s(record.jobs[0])) for record in timed)
@@ -69,8 +69,9 @@ def _row(records: Sequence[Record]) -> MethodRow:
         step_time_s=None if is_foretold or not timed else median_interval([step_s for _, step_s in by_repeat]),
         by_repeat=() if is_foretold else by_repeat,
         predicted_s=statistics.median(told) if told else by_repeat[0][1] if is_foretold and timed else None,
-        bits=_bits([record.jobs[0] for record in records], code.dense_steps, place.num_workers),
-        mean_bits=_bits([record.jobs[0] for record in records], 0, place.num_workers),
+        # A clock tells of a step behind the warm-up.
+        bits=mean_bits(records) if is_foretold else coded_bits(records, code),
+        mean_bits=mean_bits(records),
         bits_with_warm_up=code.ramp_steps > 0,
         share=share,
         theory_bits=None if code.bits_per_element is None or share is None else code.bits_per_element * share,
@@ -82,29 +83,17 @@ def _row(records: Sequence[Record]) -> MethodRow:
     )
 
 
-def _bits(jobs: Sequence[JobResult], num_dense: int, world: int) -> float | None:
-    """Bits a parameter and step of one rank, but for the first `num_dense` steps, whose all-reduce sends everything."""
-    known, job = [size for size in map(counted_a_step, jobs) if size is not None], jobs[0]
-    if not known or not job.num_parameters:
-        return None
-    bits = 8 * statistics.median(known) / job.num_parameters
-    num_steps = len(job.ranks[0].warmup_s) + len(job.ranks[0].steps_s) if job.ranks else 0
-    if not job.wire_bytes or not 0 < num_dense < num_steps:
-        return bits
-    dense = FLOAT_BITS * 2 * (world - 1) / world
-    return max(0.0, (num_steps * bits - num_dense * dense) / (num_steps - num_dense))
-
-
 def _merged(a: MethodRow, b: MethodRow) -> MethodRow:
-    """The half that was run, timed if one is, with the clock's own prediction, which holds no machine, or its own."""
+    """The half that was run, timed if one is, with the clock's own prediction, which holds no machine, or its own; of
+    two of one kind the first."""
     measured, other = (
-        (a, b) if (a.step_time_s is not None, a.was_run) > (b.step_time_s is not None, b.was_run) else (b, a)
+        (a, b) if (a.step_time_s is not None, a.was_run) >= (b.step_time_s is not None, b.was_run) else (b, a)
     )
     clock = next((row for row in (other, measured) if row.evidence == SIMULATED), measured)
     return replace(
         measured,
         predicted_s=clock.predicted_s or measured.predicted_s,
-        ids=tuple(dict.fromkeys((*measured.ids, *other.ids))),
+        ids=tuple(dict.fromkeys((*measured.ids, *clock.ids))),
     )
 
 
@@ -117,7 +106,8 @@ def _order(row: MethodRow) -> tuple[object, ...]:
 # ---- where a method pays
 
 
-def _pays(rows: Rows) -> tuple[PaysBelow, ...]:
+def pays_of(rows: Rows) -> tuple[PaysBelow, ...]:
+    """For each method in each place the rates at which it pays, where two or more are known."""
     found = []
     for here in _by_work(rows):
         for name in dict.fromkeys(row.name for row in here if not row.is_dense):
@@ -131,6 +121,7 @@ def _pays(rows: Rows) -> tuple[PaysBelow, ...]:
                         name=name,
                         workload=place.workload,
                         num_workers=place.num_workers,
+                        where=place.without_rate.where,
                         threshold=threshold,
                         unshaped=_unshaped(own, here),
                     )
@@ -139,12 +130,10 @@ def _pays(rows: Rows) -> tuple[PaysBelow, ...]:
 
 
 def _by_work(rows: Rows) -> list[list[MethodRow]]:
-    """Rows that differ in the method and the link alone."""
-    groups: dict[tuple[str, str, int, int], list[MethodRow]] = {}
+    """Rows that differ in the method and the link's rate alone."""
+    groups: dict[Setting, list[MethodRow]] = {}
     for row in rows:
-        groups.setdefault(
-            (row.place.suite, row.place.workload, row.place.batch_size, row.place.num_workers), []
-        ).append(row)
+        groups.setdefault(row.place.without_rate, []).append(row)
     return list(groups.values())
 
 
@@ -219,21 +208,17 @@ def _unshaped(own: Rows, here: Rows) -> Interval | None:
 def _sooner(rows: Rows, targets: Sequence[TargetStudy]) -> tuple[SoonerRow, ...]:
     found = []
     for study in targets:
-        here = [r for r in rows if _is_of(r.place, study)]
-        home = _home(here, study)
-        if home is not None:
-            found += [_sooner_row(row, study, here, home) for row in study.rows if row.role is not Role.DENSE]
+        home = _home(rows, study)
+        if home is not None and home.gbit is not None:
+            here = [row for row in rows if row.place.without_rate == home.without_rate]
+            found += [_sooner_row(row, study, here, home.gbit) for row in study.rows if row.role is not Role.DENSE]
     return tuple(found)
 
 
-def _is_of(place: Setting, study: TargetStudy) -> bool:
-    return (place.suite, place.workload, place.num_workers) == (study.suite, study.workload, study.num_workers)
-
-
-def _home(rows: Rows, study: TargetStudy) -> float | None:
-    """The rate at which the study's records were trained."""
+def _home(rows: Rows, study: TargetStudy) -> Setting | None:
+    """Where the study's records were trained."""
     ids = set(study.dense.record_ids)
-    return next((row.place.gbit for row in rows if ids & set(row.ids)), None)
+    return next((row.place for row in rows if ids & set(row.ids)), None)
 
 
 def _sooner_row(row: TargetRow, study: TargetStudy, here: Rows, home: float) -> SoonerRow:

@@ -55,7 +55,7 @@ def bits_and_time(rows: Sequence[MethodRow]) -> Figure:
     bits.set_xlabel("bits per parameter, step and rank (log)", loc="right")
     time.set_xlim(left=0)
     time.set_xlabel(
-        f"ms per step ({rows[0].evidence}, {theme.repeats_of([len(row.by_repeat) for row in rows])})", loc="right"
+        f"ms per step ({rows[0].evidence_text}, {theme.repeats_of([len(row.by_repeat) for row in rows])})", loc="right"
     )
     for part in (bits, time):
         part.grid(axis="y", visible=False)
@@ -75,14 +75,14 @@ def bits_and_time(rows: Sequence[MethodRow]) -> Figure:
 def pays_below(pays: Sequence[PaysBelow]) -> Figure:
     """The rate up to which each method's step is shorter than the better of float32 and half, for one network; a
     panel a number of workers."""
-    columns = sorted(dict.fromkeys((one.num_workers, one.threshold.basis) for one in pays))
+    columns = sorted(dict.fromkeys((one.num_workers, one.threshold.basis, one.where) for one in pays))
     names = list(dict.fromkeys(one.name for one in pays))
     width_in = min(FULL_WIDTH_IN, 1.9 + 1.7 * len(columns))
     figure = Figure(figsize=(width_in, 1.2 + 0.22 * len(names)), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots(1, len(columns), sharey=True, squeeze=False)[0]
-    for part, (workers, basis) in zip(axes, columns, strict=True):
-        own = [one for one in pays if (one.num_workers, one.threshold.basis) == (workers, basis)]
+    for part, column in zip(axes, columns, strict=True):
+        own = [one for one in pays if (one.num_workers, one.threshold.basis, one.where) == column]
         for one in own:
             _threshold(part, names.index(one.name), one.threshold)
         lowest, highest = own[0].threshold.lowest, own[0].threshold.highest
@@ -92,7 +92,8 @@ def pays_below(pays: Sequence[PaysBelow]) -> Figure:
         part.xaxis.set_major_locator(FixedLocator([lowest, highest]))
         part.xaxis.set_major_formatter(FixedFormatter([f"{lowest:g}", f"{highest:g}"]))
         part.xaxis.set_minor_locator(NullLocator())
-        part.set_title(f"{workers} workers,\n{basis}", fontsize=6.5)
+        workers, basis, where = column
+        part.set_title(f"{workers} workers, {basis},\n{where}", fontsize=6.5)
         part.grid(axis="y", visible=False)
     axes[-1].set_xlabel("Gbit/s (log)", loc="right")
     theme.names(axes[0], names)
@@ -101,13 +102,13 @@ def pays_below(pays: Sequence[PaysBelow]) -> Figure:
 
 
 def _threshold(axes: Axes, place: int, threshold: Threshold) -> None:
-    """A bar of the rates on which it pays, its end with an interval; a cross where it pays nowhere."""
+    """A bar of the rates on which it pays, or a cross where it does not at the lowest; its end with an interval."""
     start, end = threshold.lowest / BEYOND**2, threshold.gbit.median
     if end == 0:
         axes.plot(threshold.lowest / BEYOND, place, marker="x", color=theme.palette()[1], markersize=4)
-        return
-    shown = threshold.highest * BEYOND if math.isinf(end) else end
-    axes.barh(place, shown - start, left=start, height=0.5, color=theme.palette()[2], linewidth=0)
+    else:
+        shown = threshold.highest * BEYOND if math.isinf(end) else end
+        axes.barh(place, shown - start, left=start, height=0.5, color=theme.palette()[2], linewidth=0)
     if threshold.gbit.has_bounds:
         low, high = (_shown(value, threshold) for value in (threshold.gbit.low, threshold.gbit.high))
         axes.plot([low, high], [place, place], color=theme.INK, linewidth=0.9)

@@ -50,6 +50,11 @@ class MethodRow:
         return 32.0 * self.share / self.bits if self.bits and self.share else None
 
     @property
+    def evidence_text(self) -> str:
+        """The evidence, and the fabric's kind where that is another word."""
+        return ", ".join(dict.fromkeys((self.evidence, self.place.fabric)))
+
+    @property
     def was_run(self) -> bool:
         """Whether it is more than a prediction, be it timed or, in lockstep, only counted."""
         return self.evidence != SIMULATED
@@ -74,8 +79,8 @@ class MethodRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Threshold:
-    """The rate up to which something pays, over repeats, in Gbit/s: 0 nowhere, ∞ on all rates, up to `highest`;
-    `lowest` is the lowest rate that was asked about. `again`: it also pays on other, higher rates."""
+    """The rate up to which something pays, over repeats, in Gbit/s: 0 not at `lowest`, the lowest rate that was asked
+    about, ∞ on all rates, up to `highest`. `again`: in some repeat it also pays on other, higher rates."""
 
     gbit: Interval
     lowest: float
@@ -85,16 +90,24 @@ class Threshold:
 
     @property
     def text(self) -> str:
-        """Such as `< 0.31 [0.28, 0.35]`."""
+        """Such as `< 0.31 [0.28, 0.35]`, `nowhere from 10 up [< 10, 33]`, `not at 10, and on some higher ones`."""
+        return f"{self._median}{self._bounds}{', and on some higher ones' if self.again else ''}"
+
+    @property
+    def _median(self) -> str:
         if self.gbit.median == 0:
-            return f"nowhere from {number(self.lowest)} up"
+            return f"not at {number(self.lowest)}" if self.again else f"nowhere from {number(self.lowest)} up"
         if math.isinf(self.gbit.median):
             return f"all of {number(self.lowest)} to {number(self.highest)}"
+        return f"< {number(self.gbit.median)}"
+
+    @property
+    def _bounds(self) -> str:
+        """Empty without any, and where every repeat pays nowhere, or on all rates."""
+        if not self.gbit.has_bounds or (self.gbit.low == self.gbit.high and self.gbit.high in (0, math.inf)):
+            return ""
         low, high = _bound(self.gbit.low, self), _bound(self.gbit.high, self)
-        bounds = (
-            "" if not self.gbit.has_bounds else f" ({low} to {high})" if self.gbit.is_range else f" [{low}, {high}]"
-        )
-        return f"< {number(self.gbit.median)}{bounds}{' and on some higher ones' if self.again else ''}"
+        return f" ({low} to {high})" if self.gbit.is_range else f" [{low}, {high}]"
 
 
 def _bound(value: float, threshold: Threshold) -> str:
@@ -106,11 +119,13 @@ def _bound(value: float, threshold: Threshold) -> str:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PaysBelow:
     """The links on which a method's step is shorter than that of the better of tuned float32 and half (a half: than
-    float32's), and `unshaped`, the same ratio on the link without a rate, above 1 where it pays there too."""
+    float32's), `where` they are (see `Setting.where`), and `unshaped`, the same ratio on the link without a rate, above
+    1 where it pays there too."""
 
     name: str
     workload: str
     num_workers: int
+    where: str
     threshold: Threshold
     unshaped: Interval | None = None
 

@@ -33,6 +33,7 @@ COLUMNS: tuple[ColumnOf[MethodRow], ...] = (
 PAYS: tuple[ColumnOf[PaysBelow], ...] = (
     ColumnOf("workers", 3, lambda row: str(row.num_workers)),
     ColumnOf("pays at Gbit/s", 0, lambda row: row.threshold.text, "left"),
+    ColumnOf("on", 4, lambda row: row.where, "left"),
     ColumnOf("unshaped", 2, lambda row: factor(row.unshaped)),
     ColumnOf("steps", 1, lambda row: row.threshold.basis, "left"),
 )
@@ -57,7 +58,7 @@ def compression_tables(study: CompressionStudy) -> Iterator[Listing]:
         rows = [row for row in study.rows if row.place == place and row.was_run]
         if rows:
             yield Listing(
-                title=f"compression: {place.describe()} ({rows[0].evidence})",
+                title=f"compression: {place.describe()} ({rows[0].evidence_text})",
                 heading="method",
                 labels=tuple(row.name for row in rows),
                 ran=tuple(row.ran for row in rows),

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, replace
 
 from analysis.naming import Method
 from analysis.stats import Interval
 from analysis.wording import plural
 from results.record import Phases
 
+_HOST_RATE = re.compile(r", gbit=[^,)]+|(?<=\()gbit=[^,)]+(, )?")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
     """What two methods must share to be compared. `gbit` is what the link stands for, None where it has no rate;
-    `network` a simulated topology with its transport and placement, `cell_group` see
-    `cell_group_of`."""
+    `network` a simulated topology with its transport and placement, `cell_group` see `cell_group_of`, `fabric` the kind
+    that it is about, measured or predicted."""
 
     suite: str
     workload: str
@@ -23,6 +26,17 @@ class Setting:
     gbit: float | None
     network: str = ""
     cell_group: str = ""
+    fabric: str = ""
+
+    @property
+    def without_rate(self) -> Setting:
+        """What settings share that differ in the rate of hosts' links alone, which a topology's text tells too."""
+        return replace(self, gbit=None, network=_HOST_RATE.sub("", self.network))
+
+    @property
+    def where(self) -> str:
+        """The fabric, such as `paced`, with what else is said of it beside the rate."""
+        return ", ".join(part for part in (self.fabric, self.network, self.cell_group) if part)
 
     def describe(self) -> str:
         """One line, such as `vgg16-replay, 4 workers, 25 Gbit/s`."""
@@ -36,7 +50,7 @@ class StepRow:
     """One method in one place.
 
     `method` is its label with the sizes that it stands for, to three figures, `strategy` the same as plug-ins, `name` a
-    short one, `ran` what ran to the letter, `fabric` the kind that it ran on.
+    short one, `ran` what ran to the letter.
     `by_repeat` holds the mean step time of each repeat, `step_time_s` their median. `predicted_s` comes from a virtual
     clock. `single_s` is the step of one worker alone, of the records `single_ids`, `bound_s` what no order of messages
     can beat: the longer of computation and of one message with all gradients, α + β·bytes. `ids` are records of both
@@ -49,7 +63,6 @@ class StepRow:
     name: str
     system: str
     evidence: str
-    fabric: str
     phases: Phases
     step_time_s: Interval | None = None
     by_repeat: tuple[tuple[int, float], ...] = ()

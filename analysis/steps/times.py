@@ -80,6 +80,7 @@ def place_of(record: Record) -> Setting:
         gbit=None if rate is None else float(f"{rate / 1e9:.6g}"),
         network=fabric_key(fabric).network,
         cell_group=cell_group_of(record),
+        fabric=fabric.kind,
     )
 
 
@@ -95,7 +96,6 @@ def _row(records: Sequence[Record]) -> StepRow:
         name=str(method),
         system=job.system,
         evidence=first.fabric.label,
-        fabric=first.fabric.kind,
         phases=median_phases([visible_phases(record.jobs[0]) for record in records]),
         num_messages=job.num_messages,
         num_control_rounds=job.num_control_rounds,
@@ -244,7 +244,8 @@ def _median(row: StepRow) -> float | None:
 
 
 def _curve(rows: Sequence[StepRow], method: str, value: Callable[[StepRow], float | None]) -> Mapping[float, float]:
-    known = [(row.place.gbit, value(row)) for row in rows if row.method == method]
+    # Of two fabrics at one rate the first counts.
+    known = [(row.place.gbit, value(row)) for row in reversed(rows) if row.method == method]
     return {gbit: step_s for gbit, step_s in known if gbit is not None and step_s is not None}
 
 
@@ -273,7 +274,7 @@ def error_rows(rows: Sequence[StepRow]) -> tuple[ErrorRow, ...]:
     if not known:
         return ()
     kinds: tuple[Callable[[StepRow], str], ...] = (
-        lambda row: on_fabric(row.fabric),
+        lambda row: on_fabric(row.place.fabric),
         lambda row: plural(row.place.num_workers, "worker"),
         lambda row: row.place.workload,
         lambda row: f"suite {row.place.suite}",

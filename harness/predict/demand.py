@@ -176,9 +176,9 @@ class Demands:
         """One aggregate of `numel` float32 elements; the slowest of some ranks in each round, bytes of rank 0."""
         world = self.costs.world
         rounds: list[Demand] = []
-        # The ends, a neighbour and the middle: exchanges that treat ranks differently (trees, servers) differ there.
-        for rank in sorted({0, 1 % world, world // 2, world - 1}):
-            aggregate = Aggregate(self.payload(how, numel), how, "gradient", equal_sizes, merge=lambda own, _: own)
+        for rank in unlike_ranks(world):
+            payload = payload_of(self.strategy, how, numel, world)
+            aggregate = Aggregate(payload, how, "gradient", equal_sizes, merge=lambda own, _: own)
             for place, primitive in enumerate(primitives_of(self.strategy, aggregate, rank, world)):
                 own = self._price(primitive, rank)
                 if place == len(rounds):
@@ -188,13 +188,6 @@ class Demands:
                     first = rounds[place]
                     rounds[place] = replace(own, sent_bytes=first.sent_bytes, framing_bytes=first.framing_bytes)
         return sum(rounds, Demand())
-
-    def payload(self, how: How, numel: int) -> Payload:
-        """Of `numel` float32 elements, all in one tensor, or a part for each server."""
-        if how is not How.SCATTER:
-            return (torch.zeros(numel),)
-        servers = servers_of(self.costs.world, self.strategy.num_workers(self.costs.world))
-        return torch.zeros(4 * numel, dtype=torch.uint8).tensor_split(len(servers))
 
     def _price(self, primitive: Primitive, rank: int) -> Demand:
         world = self.costs.world
@@ -213,6 +206,19 @@ class Demands:
             sent_bytes=sent,
             framing_bytes=framing,
         )
+
+
+def unlike_ranks(world: int) -> list[int]:
+    """The ends, a neighbour and the middle: exchanges that treat ranks differently (trees, servers) differ there."""
+    return sorted({0, 1 % world, world // 2, world - 1})
+
+
+def payload_of(strategy: Strategy, how: How, numel: int, world: int) -> Payload:
+    """Of `numel` float32 elements, all in one tensor, or a part for each server."""
+    if how is not How.SCATTER:
+        return (torch.zeros(numel),)
+    servers = servers_of(world, strategy.num_workers(world))
+    return torch.zeros(4 * numel, dtype=torch.uint8).tensor_split(len(servers))
 
 
 def primitives_of(strategy: Strategy, aggregate: Aggregate, rank: int, world: int) -> Iterator[Primitive]:

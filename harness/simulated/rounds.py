@@ -18,7 +18,7 @@ from fabric.collectives import Collective
 from fabric.simulated.traffic import FlowRound, collective_rounds, flow_round
 from harness.engine.traffic import tensor_bytes
 from harness.predict.costs import LinkCosts
-from harness.predict.demand import PROBE_ELEMENTS, Demand, Demands, primitives_of
+from harness.predict.demand import PROBE_ELEMENTS, Demand, Demands, payload_of, primitives_of
 
 LEAST_BYTES = 1e-3  # a flow of less is rounding
 
@@ -101,7 +101,9 @@ def affine_rounds(strategy: Strategy, costs: LinkCosts, how: How, equal_sizes: b
 def _rounds(demands: Demands, how: How, equal_sizes: bool, numel: int) -> Iterator[FlowRound]:
     world = demands.costs.world
     aggregate = [
-        Aggregate(demands.payload(how, numel), how, "gradient", equal_sizes, merge=lambda own, _: own)
+        Aggregate(
+            payload_of(demands.strategy, how, numel, world), how, "gradient", equal_sizes, merge=lambda own, _: own
+        )
         for _ in range(world)
     ]
     runs = [primitives_of(demands.strategy, own, rank, world) for rank, own in enumerate(aggregate)]

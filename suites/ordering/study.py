@@ -92,7 +92,7 @@ CLAIMS: tuple[StepClaim, ...] = (
     StepClaim(
         claim="On the paced link our fixed buckets take as long as torch DDP's of the same size: within 1 %",
         quantity=SPEED,
-        select=over(lambda row: row.system == OURS and row.fabric == PACED, _alike, anywhere),
+        select=over(lambda row: row.system == OURS and row.place.fabric == PACED, _alike, anywhere),
         low=0.99,
         high=1.01,
     ),

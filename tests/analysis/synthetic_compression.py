@@ -65,6 +65,7 @@ def record(name: str, rate_bps: float | None, repeat: int, *, off: float = 1.0) 
         id=f"compression-{group}-{name}-{repeat}", suite="compression", cell=f"{group}/resnet20-digits/{name}",
         repeat=repeat, seed=1 + repeat, status=Status.OK, jobs=(job,), environment=ENVIRONMENT,
         axis="" if rate_bps is None else "Gbit/s", at=None if rate_bps is None else rate_bps / 1e9,
+        trial={"num_warmup": 4},
         fabric=FabricFacts(
             kind="emulated", label="emulated", num_hosts=2, rate_bps=rate_bps, equivalent_rate_bps=rate_bps
         ),

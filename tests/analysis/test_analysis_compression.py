@@ -4,22 +4,28 @@ from __future__ import annotations
 
 import io
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from described import described
 from rich.console import Console
 from synthetic_compression import COMPUTE_S, METHODS, NUM_PARAMETERS, compression_suite, record, step_s
 
 from analysis import theme
 from analysis.claims import ClaimRow, Outcome
 from analysis.codes.figures import compression_drawings
+from analysis.codes.findings import compression_study, pays_of
 from analysis.codes.rows import CompressionStudy, MethodRow, PaysBelow, SoonerRow
+from analysis.codes.sent import facts_of
 from analysis.report import render_page
 from analysis.rows import Summary
 from analysis.stats import median_interval
+from analysis.steps.rows import Setting
 from analysis.tables import render, rows_as_json
-from results.record import Record, Status
+from results.facts import CodeFacts, Role
+from results.record import Phases, Record, Status
 from suites.reports import summary_of
 
 
@@ -66,6 +72,40 @@ def test_bits_are_what_was_sent_less_the_steps_of_a_warm_up(study: CompressionSt
     assert warm.mean_bits == pytest.approx((4 * 32 + 36 * 1.2) / 40)
     assert not warm.bits_with_warm_up
     assert row(study, "DGC 0.1 %").bits_with_warm_up
+
+
+def gathered_warm_up(code: CodeFacts) -> MethodRow:
+    """Top-k at 0.6 bits, sent three times, behind 4 of 40 steps in which float32 is, in lockstep."""
+    made = record("top-k 1 %", 200e6, 0)
+    sent = {"gradient": (4 * 3 * 32.0 + 36 * 3 * 0.6) / 40 * NUM_PARAMETERS / 8}
+    own = replace(made.jobs[0], ranks=(), clock="none", wire_bytes=sent, code=code)
+    fabric = replace(made.fabric, kind="lockstep", label="lockstep", num_hosts=4)
+    (found,) = compression_study([[replace(made, jobs=(own,), fabric=fabric)]], (), {"compression"}).rows
+    return found
+
+
+def test_ratio_and_warm_up_are_worked_out_by_what_the_exchange_sends_without_step_times_too() -> None:
+    code = CodeFacts(bits_per_element=0.4, lossy=True, dense_steps=4, sent_share=3.0, dense_share=3.0)
+    found = gathered_warm_up(code)
+    assert (found.bits, found.ratio) == (pytest.approx(1.8), pytest.approx(32 / 0.6))
+    assert found.theory_bits == pytest.approx(1.2)
+    all_dense = gathered_warm_up(replace(code, dense_steps=40))
+    assert (all_dense.bits, all_dense.ratio) == (None, None)
+
+
+def test_older_records_tell_how_often_a_code_is_sent_where_they_ran_by_all_reduce() -> None:
+    def shares(text: str, num_ranks: int) -> tuple[float | None, float | None]:
+        old = described(replace(bare, jobs=(replace(bare.jobs[0], strategy=text),)))
+        code = facts_of(old.jobs[0], num_ranks)
+        return code.sent_share, code.dense_share
+
+    bare = record("dense", 200e6, 0)
+    assert shares("unfused+half", 4) == (1.5, 1.5)
+    assert shares("unfused+topk(density=0.01)", 4) == (3.0, 1.5)
+    assert shares("unfused+half+all-gather", 4) == (None, None)
+    assert shares("unfused+double-squeeze+parameter-server(servers=1)", 3) == (None, None)
+    assert shares("unfused+gtopk(density=0.01)+tree", 2) == (1.0, 1.0)
+    assert shares("unfused+gtopk(density=0.01)+tree", 4) == (None, None)
 
 
 def test_a_code_s_ratio_does_not_depend_on_how_often_it_is_sent(study: CompressionStudy) -> None:
@@ -131,6 +171,74 @@ def test_what_pays_nowhere_is_told_so(summary: Summary) -> None:
     found = pays(summary_of(dear).compression, "QSGD 4 bit").threshold
     assert found.gbit.median == 0
     assert found.text == "nowhere from 0.0500 up"
+
+
+@pytest.mark.parametrize(
+    ("gains", "text"),
+    [
+        ([(0.9, 1.5)] * 6, "not at 10.0, and on some higher ones"),
+        ([(1.5, 1.2)] * 3 + [(1.5, 0.7)] * 3, "all of 10.0 to 100 [33.0, > 100]"),
+        ([(0.8, 0.7)] * 4 + [(1.5, 0.7)] * 3, "nowhere from 10.0 up [< 10.0, 33.0]"),
+        ([(0.8, 0.7)] * 6, "nowhere from 10.0 up"),
+        ([(1.5, 1.2)] * 6, "all of 10.0 to 100"),
+    ],
+)
+def test_a_threshold_tells_its_interval_and_higher_rates_wherever_its_median_lies(
+    gains: list[tuple[float, float]], text: str
+) -> None:
+    """Gains at 10 and at 100 Gbit/s, a pair a repeat."""
+    (found,) = pays_of(beside_dense(gains))
+    assert found.threshold.text == text
+
+
+def beside_dense(gains: Sequence[tuple[float, float]], network: str = "", fabric: str = "paced") -> list[MethodRow]:
+    """Dense and top-k at 10 and at 100 Gbit/s."""
+    return [
+        MethodRow(
+            place=Setting(
+                suite="s", workload="w", batch_size=1, num_workers=2, gbit=gbit, fabric=fabric,
+                network=network and f"{network}(k=4, gbit={gbit:g}), fluid",
+            ),
+            name=name, method=name, system="ours", evidence=fabric, phases=Phases(), role=role,
+            by_repeat=tuple((repeat, 1.0 if role is Role.DENSE else 1 / pair[at]) for repeat, pair in enumerate(gains)),
+        )
+        for at, gbit in enumerate((10.0, 100.0))
+        for name, role in (("dense", Role.DENSE), ("top-k", Role.METHOD))
+    ]  # fmt: skip
+
+
+def test_networks_and_fabrics_have_thresholds_and_curves_of_their_own() -> None:
+    """A gain of 2 on one, 0.5 on the others."""
+    rows = [
+        *beside_dense([(2.0, 2.0)] * 6, "fat-tree"),
+        *beside_dense([(0.5, 0.5)] * 6, "torus"),
+        *beside_dense([(0.5, 0.5)] * 6, fabric="emulated"),
+    ]
+    assert [(one.where, one.threshold.text) for one in pays_of(rows)] == [
+        ("paced, fat-tree(k=4), fluid", "all of 10.0 to 100"),
+        ("paced, torus(k=4), fluid", "nowhere from 10.0 up"),
+        ("emulated", "nowhere from 10.0 up"),
+    ]
+    with theme.style():
+        names = [drawing.name for drawing in compression_drawings(CompressionStudy(rows=tuple(rows)))]
+    assert [name for name in names if "gain" in name] == [
+        "compression-gain-w-2-workers-fat-tree-k-4-fluid-paced",
+        "compression-gain-w-2-workers-torus-k-4-fluid-paced",
+        "compression-gain-w-2-workers-emulated",
+    ]
+
+
+def test_two_fabrics_at_one_rate_are_two_rows_and_of_two_cells_on_one_the_first_counts() -> None:
+    first = record("top-k 1 %", 200e6, 0)
+    slower = replace(record("top-k 1 %", 200e6, 0, off=3.0), id="slower")
+    paced = replace(slower, fabric=replace(slower.fabric, kind="paced"))
+    for pair in ([first, paced], [paced, first]):
+        rows = compression_study([[one] for one in pair], (), {"compression"}).rows
+        assert {row.place.fabric: row.ids for row in rows} == {"emulated": (first.id,), "paced": ("slower",)}
+    (row,) = compression_study([[first], [slower]], (), {"compression"}).rows
+    assert row.ids == (first.id,)
+    assert row.step_time_s is not None
+    assert row.step_time_s.median == pytest.approx(step_s(METHODS["top-k 1 %"], 200e6))
 
 
 def test_where_only_one_rate_was_measured_predicted_steps_tell(study: CompressionStudy) -> None:
@@ -222,8 +330,8 @@ def test_every_figure_is_drawn_with_its_records(study: CompressionStudy) -> None
         for drawing in drawn.values():
             drawing.figure.draw_without_rendering()
     assert {"compression-pays-below-resnet20-digits", "compression-sooner-resnet20-digits"} <= set(drawn)
-    assert "compression-bits-resnet20-digits-2-workers-0-2-gbit-s" in drawn
-    assert "compression-gain-resnet20-digits-2-workers" in drawn
+    assert "compression-bits-resnet20-digits-2-workers-0-2-gbit-s-emulated" in drawn
+    assert "compression-gain-resnet20-digits-2-workers-emulated" in drawn
     assert all(drawing.record_ids and drawing.caption for drawing in drawn.values())
 
 

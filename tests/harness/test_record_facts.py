@@ -33,7 +33,21 @@ METHODS = [
     ("unfused+random-k(density=0.01, shared=False)", 0.32 + 0.0807931, 3.0),
     ("unfused+onebit+double-squeeze", 1.0, 1.5),
     ("unfused+sbc(density=0.01)+error-feedback", 0.081, 3.0),
-    ("unfused+gtopk(density=0.01)+tree", 0.32 + 0.0807931, None),
+    ("unfused+gtopk(density=0.01)+tree", 0.32 + 0.0807931, 2.0),
+]
+# By exchanges that send otherwise than an all-reduce; a dense warm-up's float32 behind the code.
+SHARES = [
+    ("half", 1.5, None),
+    ("half+all-gather", 3.0, None),
+    ("half+tree", 2.0, None),
+    ("half+parameter-server", 1.5, None),
+    ("half+parameter-server(servers=1)", 3.0, None),  # the server sends to three workers
+    ("half+parameter-server(servers=3)", 1.0, None),  # the worker to three servers
+    ("topk+warm-up(steps=4)", 3.0, 1.5),
+    ("topk+warm-up(steps=4)+all-gather", 3.0, 3.0),
+    ("qsgd(bits=8)+double-squeeze", 1.5, None),
+    ("qsgd(bits=8)+double-squeeze+parameter-server(servers=1)", 3.0, None),
+    ("half+hierarchical(ranks_per_host=3)", None, None),  # goes with 3, 6, … ranks
 ]
 
 
@@ -50,19 +64,26 @@ def old_code(text: str, system: str = "ours") -> CodeFacts:
 
 
 @pytest.mark.parametrize(("text", "bits", "share"), METHODS)
-def test_bits_and_how_often_they_are_sent_are_the_papers_and_the_same_for_old_and_new_records(
-    text: str, bits: float, share: float | None
+def test_bits_are_the_papers_and_the_same_for_old_and_new_records(text: str, bits: float, share: float) -> None:
+    code = code_of(job(text), SIZES, WORLD)
+    assert code.sent_share == pytest.approx(share)
+    for own in (code, old_code(text)):
+        assert own.bits_per_element == pytest.approx(bits, rel=1e-3)  # SBC's is rounded above
+
+
+@pytest.mark.parametrize(("text", "share", "dense_share"), SHARES)
+def test_how_often_a_rank_sends_its_code_follows_from_the_exchange(
+    text: str, share: float | None, dense_share: float | None
 ) -> None:
-    for code in (code_of(job(text), SIZES, WORLD), old_code(text)):
-        assert code.bits_per_element == pytest.approx(bits, rel=1e-3)  # SBC's is rounded above
-        assert code.sent_share(WORLD) == (None if share is None else pytest.approx(share))
+    code = code_of(job(f"unfused+{text}"), SIZES, WORLD)
+    assert (code.sent_share, code.dense_share) == (share, dense_share)
 
 
 def test_of_other_systems_nothing_is_said() -> None:
     ddp = job("", system="torch-ddp(hook='fp16')")
     for code in (code_of(ddp, SIZES, WORLD), old_code("torch-ddp(hook='fp16')", "torch-ddp")):
         assert code.bits_per_element is None
-        assert code.sent_share(2) is None
+        assert code.sent_share is None
     assert old_code("unfused+powersgd(rank=4)").bits_per_element is None
 
 

@@ -61,7 +61,7 @@ def step(network: str, predicted_s: float) -> StepRow:
     )
     method = Method(())
     return StepRow(
-        place=place, method="", strategy=method, name="", system="ours", evidence="simulated", fabric="simulated",
+        place=place, method="", strategy=method, name="", system="ours", evidence="simulated",
         phases=Phases(), predicted_s=predicted_s, ids=(network,),
     )  # fmt: skip
 
