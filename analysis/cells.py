@@ -1,12 +1,17 @@
-"""What a record is about: its group, its label, the conditions under which it may be compared, its step time."""
+"""What a record is about: its group, its label, the conditions under which it may be compared, its step time, its run.
+
+A run is what was done without doing a trial again. Sessions (`Environment.started_at`) that add repeats or cells go on
+with the run before, as `--resume` does; one that holds a trial again, here or on another machine, begins another run.
+Repeats are divided by each other within a run only.
+"""
 
 from __future__ import annotations
 
 import statistics
-from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
+from operator import itemgetter
 
 from analysis.wording import rate
 from results.record import FabricFacts, JobResult, Record, Status
@@ -170,33 +175,41 @@ def step_time_s(job: JobResult) -> float:
 
 
 def cells(records: Iterable[Record]) -> list[list[Record]]:
-    """Records that repeat one question, in order of repeat: same cell, jobs and place on a sweep, on the same fabric.
+    """Records that repeat one question, in order of repeat: same suite, cell, jobs and place on a sweep, on the same
+    fabric.
 
     A trial that did not end well may have no jobs; it counts to the cell of its name.
     """
     ordered = sorted(records, key=lambda r: (r.cell, r.repeat, r.environment.started_at, r.id))
-    works = {record.cell: work_of(record) for record in ordered if record.jobs}
+    works = {(record.suite, record.cell): work_of(record) for record in ordered if record.jobs}
     groups: dict[tuple[object, ...], list[Record]] = {}
     for record in ordered:
-        work = work_of(record) or works.get(record.cell)
-        key = (record.cell, fabric_key(record.fabric), work, record.link, record.axis, record.at)
+        work = work_of(record) or works.get((record.suite, record.cell))
+        key = (record.suite, record.cell, fabric_key(record.fabric), work, record.link, record.axis, record.at)
         groups.setdefault(key, []).append(record)
     return list(groups.values())
 
 
 def shared_repeats(a: Sequence[Record], b: Sequence[Record]) -> list[tuple[Record, Record]]:
-    """Pairs of records with the same repeat number: run near each other, so they may be divided.
-
-    Where several runs hold the same repeat, the first meets the first, the second the second.
-    """
-    others = _by_occurrence(b)
-    return [(record, others[key]) for key, record in _by_occurrence(a).items() if key in others]
+    """Pairs of records with the same repeat number: run near each other, so they may be divided."""
+    others = {record.repeat: record for record in b}
+    return [(record, others[record.repeat]) for record in a if record.repeat in others]
 
 
-def _by_occurrence(records: Sequence[Record]) -> dict[tuple[int, int], Record]:
-    seen: Counter[int] = Counter()
-    found = {}
+def numbered(records: Iterable[Record]) -> list[Record]:
+    """The records with numbers of repeats that no two runs share; those of the first run stay as they are."""
+    sessions: dict[tuple[str, str], list[Record]] = {}
     for record in records:
-        found[record.repeat, seen[record.repeat]] = record
-        seen[record.repeat] += 1
+        sessions.setdefault((record.environment.started_at, record.environment.machine), []).append(record)
+    span = 1 + max((record.repeat for session in sessions.values() for record in session), default=0)
+    runs: list[set[str]] = []
+    found: list[Record] = []
+    for _, session in sorted(sessions.items(), key=itemgetter(0)):
+        ids = {record.id for record in session}
+        # The latest run that it can belong to: what is interrupted is gone on with before anything is begun again.
+        place = next((n for n in reversed(range(len(runs))) if runs[n].isdisjoint(ids)), len(runs))
+        if place == len(runs):
+            runs.append(set())
+        runs[place] |= ids
+        found += [replace(record, repeat=place * span + record.repeat) for record in session]
     return found

@@ -8,12 +8,14 @@ from enum import StrEnum
 
 import numpy as np
 
-from analysis.cells import fabric_key, is_measured, step_time_s
-from analysis.stats import Interval, unpaired_ratio
+from analysis.cells import MEASURED, VIRTUAL, fabric_key, is_measured, step_time_s
+from analysis.stats import Interval, exactly, unpaired_ratio
 from analysis.steps.wire_bytes import counted_a_step
 from results.record import Record
 
 TOLERANCE = 0.02
+Cell = tuple[str, str]  # its suite and its name
+Machine = tuple[str, int, str]  # its name, cores and device
 
 
 class CompareError(ValueError):
@@ -39,6 +41,7 @@ class Comparison:
     lacks, or in which no trial ended well there, is a row of its own and never an error.
     """
 
+    suite: str
     cell: str
     change: Change
     time_ratio: Interval | None = None
@@ -52,39 +55,61 @@ def compare(
     allow_different: bool = False,
     tolerance: float = TOLERANCE,
 ) -> tuple[Comparison, ...]:
-    """Every cell of both sides, in order of name.
+    """Every cell of both sides, in order of suite and name.
 
     A cell is faster or slower where the 95 % interval of its time ratio lies wholly beyond
-    1 ± `tolerance`. Raises: CompareError if machines or a cell's fabrics differ and
-    `allow_different` is not set.
+    1 ± `tolerance`; fewer repeats than such an interval needs decide nothing, unless a virtual clock says the same
+    every time. Raises: CompareError if machines or a cell's fabrics differ and `allow_different` is not set.
     """
     old, new = list(before), list(after)
     if not allow_different:
         _check_same_machine(old, new)
         _check_same_fabrics(old, new)
-    first, second = _by_name(filter(is_measured, old)), _by_name(filter(is_measured, new))
+    first, second = _by_cell(filter(is_measured, old)), _by_cell(filter(is_measured, new))
     return tuple(
         _comparison(cell, first.get(cell, []), second.get(cell, []), tolerance)
         for cell in sorted(first.keys() | second.keys())
     )
 
 
-def _by_name(records: Iterable[Record]) -> dict[str, list[Record]]:
-    cells: dict[str, list[Record]] = {}
+def check_one_machine(records: Iterable[Record]) -> None:
+    """Raises: CompareError if repeats of one cell were timed on different machines."""
+    for (suite, cell), own in _by_cell(records).items():
+        machines = set(map(_machine, filter(_is_timed, own)))
+        if len(machines) > 1:
+            raise CompareError(
+                f"{suite}, {cell}: records of different machines, {_named(machines)}; "
+                "name folders of one machine, or allow different machines if that is the question (--allow-different)"
+            )
+
+
+def _by_cell(records: Iterable[Record]) -> dict[Cell, list[Record]]:
+    cells: dict[Cell, list[Record]] = {}
     for record in records:
-        cells.setdefault(record.cell, []).append(record)
+        cells.setdefault((record.suite, record.cell), []).append(record)
     return cells
 
 
-def _comparison(cell: str, old: Sequence[Record], new: Sequence[Record], tolerance: float) -> Comparison:
+def _comparison(of: Cell, old: Sequence[Record], new: Sequence[Record], tolerance: float) -> Comparison:
+    suite, cell = of
     if not old or not new:
-        return Comparison(cell=cell, change=Change.ONLY_BEFORE if old else Change.ONLY_AFTER)
-    ratio = unpaired_ratio(list(map(_time_s, new)), list(map(_time_s, old)))
-    return Comparison(cell=cell, change=_change(ratio, tolerance), time_ratio=ratio, bytes_ratio=_bytes_ratio(old, new))
+        return Comparison(suite=suite, cell=cell, change=Change.ONLY_BEFORE if old else Change.ONLY_AFTER)
+    before, after = list(map(_time_s, old)), list(map(_time_s, new))
+    ratio = unpaired_ratio(after, before)
+    is_virtual = all(job.clock == VIRTUAL for record in (*old, *new) for job in record.jobs)
+    if is_virtual and len(set(before)) == len(set(after)) == 1:
+        ratio = exactly(ratio.median, ratio.n)
+    return Comparison(
+        suite=suite,
+        cell=cell,
+        change=_change(ratio, tolerance),
+        time_ratio=ratio,
+        bytes_ratio=_bytes_ratio(old, new),
+    )
 
 
 def _change(ratio: Interval, tolerance: float) -> Change:
-    if not ratio.has_bounds:
+    if ratio.is_range:
         return Change.OPEN
     if ratio.low > 1.0 + tolerance:
         return Change.SLOWER
@@ -107,22 +132,35 @@ def _sent_bytes(record: Record) -> float:
 
 
 def _check_same_machine(old: Sequence[Record], new: Sequence[Record]) -> None:
-    machines = [{(r.environment.machine, r.environment.num_cores, r.environment.device) for r in s} for s in (old, new)]
+    machines = [set(map(_machine, side)) for side in (old, new)]
     if old and new and machines[0] != machines[1]:
-        names = [" and ".join(sorted(f"{m or 'unnamed'} ({c} cores, {d})" for m, c, d in side)) for side in machines]
         raise CompareError(
-            f"records of different machines: {names[0]} before, {names[1]} after; "
+            f"records of different machines: {_named(machines[0])} before, {_named(machines[1])} after; "
             "run both sides on one machine, or allow different machines if that is the question"
         )
 
 
+def _is_timed(record: Record) -> bool:
+    """Whether this machine's clock timed it: what a virtual one says is alike on every machine."""
+    return record.collective is not None or any(job.clock == MEASURED for job in record.jobs)
+
+
+def _machine(record: Record) -> Machine:
+    own = record.environment
+    return own.machine, own.num_cores, own.device
+
+
+def _named(machines: Iterable[Machine]) -> str:
+    return " and ".join(sorted(f"{name or 'unnamed'} ({cores} cores, {device})" for name, cores, device in machines))
+
+
 def _check_same_fabrics(old: Sequence[Record], new: Sequence[Record]) -> None:
-    before, after = _by_name(old), _by_name(new)
+    before, after = _by_cell(old), _by_cell(new)
     for cell in sorted(before.keys() & after.keys()):
         fabrics = [{fabric_key(record.fabric) for record in side[cell]} for side in (before, after)]
         if fabrics[0] != fabrics[1]:
             names = [" and ".join(sorted(f"{key.label}, {key.describe()}" for key in side)) for side in fabrics]
             raise CompareError(
-                f"{cell}: different fabrics, {names[0]} before, {names[1]} after; "
+                f"{cell[1]}: different fabrics, {names[0]} before, {names[1]} after; "
                 "run both sides on one fabric, or allow different fabrics if that is the question"
             )

@@ -1,7 +1,8 @@
 """What records cannot be taken at their word for, with the reason. Files are never edited: corrections live here.
 
-A trial whose gain lies above the hard limit is invalid. So are the times of a replayed job whose codec took longer than
-it is charged: its steps hold this machine's processor and not the device's. What it sent is exact all the same.
+A trial whose gain lies above the hard limit is invalid. So are the times of a replayed job that ran by
+itself and whose codec took longer than it is charged: its steps hold this machine's processor and not the device's.
+What it sent is exact all the same.
 Where an executor of pipelines does not say what it computes and sends, older records hold zeros for it: unknown.
 """
 
@@ -10,9 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from analysis.cells import OURS, is_measured, step_time_s
+from analysis.cells import OURS, is_measured
 from analysis.sharing.limits import without_impossible
 from analysis.wording import percent
+from results.charges import codec_overrun
 from results.record import JobResult, Record, Status
 
 OVERRUN = 0.03  # of a step, by which the engine's thread may exceed a codec's charge
@@ -25,17 +27,9 @@ def corrected(records: Iterable[Record]) -> list[Record]:
 
 def overrun(record: Record) -> str:
     """Why the times of a replayed record are not those of its charged codec; empty where they are."""
-    if not is_measured(record) or not any(_has_overrun(record, job) for job in record.jobs):
+    if not is_measured(record) or codec_overrun(record) <= OVERRUN:
         return ""
     return f"its codec took longer than it is charged, by more than {percent(OVERRUN)} of a step"
-
-
-def _has_overrun(record: Record, job: JobResult) -> bool:
-    charge, spent_s = job.charge, job.phases.compress_s
-    if charge is None or not charge.is_charged or spent_s is None:
-        return False
-    charged_s = sum(charge.stages_s) * job.num_parameters * record.fabric.size_scale
-    return spent_s - charged_s > OVERRUN * step_time_s(job)
 
 
 def _without_overrun(record: Record) -> Record:

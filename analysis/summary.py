@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
-from analysis.cells import SIMULATED, cells, is_shared
+from analysis.cells import SIMULATED, cells, is_shared, numbered
 from analysis.claims import ClaimRow
 from analysis.codes.findings import compression_study
 from analysis.collectives.rows import collective_rows
@@ -46,7 +46,7 @@ def summarise(records: Iterable[Record], *, studies: Sequence[Study] = (), basel
 
     Raises: NoRecordsError if there are none.
     """
-    given = list(records)
+    given = numbered(records)
     groups = cells(corrected(given))
     suites = frozenset(record.suite for record in given)
     asked = [study for study in studies if study.suite in suites]
@@ -108,7 +108,7 @@ def evidence_of(records: Sequence[Record], groups: Sequence[Sequence[Record]], s
 
 def every_claim(records: Iterable[Record], studies: Sequence[Study]) -> dict[str, tuple[ClaimRow, ...]]:
     """Every claim of every study by suite, also of those without records. Raises: NoRecordsError if there are none."""
-    given = list(records)
+    given = numbered(records)
     return claims_of(studies, evidence_of(given, cells(corrected(given)), studies))
 
 

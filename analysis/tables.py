@@ -193,10 +193,11 @@ _COMPARED: tuple[ColumnOf[Comparison], ...] = (
 
 def comparison_table(comparisons: Sequence[Comparison], width: int) -> Group:
     """Two sets of records, cell by cell; below 1 is faster, or fewer bytes."""
+    suites = {row.suite for row in comparisons}
     made = Listing(
         title="After over before",
         heading="cell",
-        labels=tuple(row.cell for row in comparisons),
+        labels=tuple(row.cell if len(suites) == 1 else f"{row.suite}: {row.cell}" for row in comparisons),
         columns=columns_of(_COMPARED, comparisons),
         notes=("Ratio of median times with 95 % interval: step time, or makespan where jobs share.",),
     )

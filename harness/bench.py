@@ -46,11 +46,11 @@ class Bench:
     """A context manager; leaving it ends what its runner holds (labs on this machine, or launched ranks).
 
     `num_local` is how many ranks are on this machine (default: all). Traces of trials that ask for
-    one go to `traces`. Costs of jobs measured in an exclusive trial serve as the prediction beside the trials of
-    other sharings with the same jobs and repeat. With `foresees`, what messages cost is measured on every fabric before
-    its first trial, on the paced one anew for each repeat, and the step time of each trial of one job predicted from
-    that. With `limits`, trials beyond them
-    are invalid.
+    one go to `traces`. Costs of jobs measured in an exclusive trial, at the last attempt, valid or not, set what other
+    sharings with the same jobs and repeat must know and serve as the prediction beside them; analysis takes T* from the
+    attempt that counts. With `foresees`, what messages cost is measured on every fabric before its first trial, on the
+    paced one anew for each repeat, and the step time of each trial of one job predicted from that. With `limits`,
+    trials beyond them are invalid.
     """
 
     def __init__(

@@ -66,7 +66,8 @@ def skipped(trial: Trial, reason: str, background: Background) -> Record:
 
 
 def record_of(trial: Trial, answer: Answer, background: Background) -> Record:
-    """The record of a finished trial; `background.costs` are the jobs' own, measured alone."""
+    """The record of a finished trial; `background.costs` are the jobs' own, measured alone, for one that
+    measures none."""
     # A server trains nothing: its weights, losses and times would be compared with the workers'.
     servers = [rank for rank in answer.ranks if rank.serves]
     answer = replace(answer, ranks=tuple(rank for rank in answer.ranks if not rank.serves))
@@ -82,7 +83,7 @@ def record_of(trial: Trial, answer: Answer, background: Background) -> Record:
         ),
         makespan_s=_makespan_s(trial, answer.ranks) if done and _has_makespan(trial) else None,
         prediction=background.prediction
-        or (_prediction(trial, background.costs or costs_of(answer.ranks), facts) if done else None),
+        or (_prediction(trial, costs_of(answer.ranks) or background.costs, facts) if done else None),
         sharing_facts=facts,
     )
 

@@ -87,9 +87,9 @@ class CodeFacts:
     `bits_per_element` is what it needs by its definition (32: as they are; None: nobody says): positions are included,
     and scales unless the method counts its bits without them, as 1-bit SGD, 1-bit Adam and SBC do, which in networks of
     many small tensors or rows send more. `combine` is how ranks combine it. The first `dense_steps` steps (with local
-    steps: exchanges) are sent in full, and in the first `ramp_steps` more is sent than later. `sent_share` is how many times its code the rank sends
-    that sends most, a server too, and `dense_share` how many times float32 in the dense steps, both by the exchange
-    that the job ran with (None: not known, as in older records and of other systems).
+    steps: exchanges) are sent in full, and in the first `ramp_steps` more is sent than later. `sent_share` is how many
+    times its code the rank sends that sends most, a server too, and `dense_share` how many times float32 in the dense
+    steps, both by the exchange that the job ran with (None: not known, as in older records and of other systems).
     """
 
     bits_per_element: float | None

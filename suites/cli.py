@@ -216,6 +216,7 @@ def _add_report(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         "fastest that sends all bytes)",
     )
     report.add_argument("--out", type=named_path, metavar="DIR", help="where to write (default: beside the records)")
+    report.add_argument("--allow-different", action="store_true", help="although a cell's machines differ")
     report.add_argument("--json", action="store_true", help="print the summary as JSON")
     report.add_argument("--csv", action="store_true", help="also every table as OUT/tables/*.csv")
     report.set_defaults(command=_report)

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from analysis.cells import VIRTUAL, fabric_key, is_measured, is_shared, shared_repeats, step_time_s
 from analysis.naming import Method, method_of, short_names
-from analysis.sharing.limits import Pair, fifo_share, limit_share, pair_key
+from analysis.sharing.limits import Pair, fifo_bound, fifo_share, limit_share, pair_key
 from analysis.sharing.metrics import (
     exposed_share,
     jain_index,
@@ -22,7 +22,7 @@ from analysis.sharing.rows import CROSSOVER, EXCLUSIVE, Paired, PairRow, SharedJ
 from analysis.sharing.steady import steady_step_time_s, steps_here_s, time_here_s
 from analysis.stats import Interval, computed, exactly, median_interval, paired_ratio
 from analysis.targets.training import median_phases
-from results.record import Prediction, Record, SharingFacts
+from results.record import Record, SharingFacts
 
 
 def pairs(cells: Sequence[Sequence[Record]]) -> tuple[PairRow, ...]:
@@ -47,8 +47,7 @@ def _pair_row(key: Pair, cells: list[list[Record]], short: Mapping[str, str]) ->
     fabric, group, work, axis, at = key
     first = cells[0][0]
     reference = next((records for records in cells if records[0].sharing == EXCLUSIVE), [])
-    bounds = {r.repeat: r.prediction for records in cells for r in records if r.sharing == CROSSOVER}
-    rows = [_row(records, reference, bounds) for records in cells]
+    rows = [_row(records, reference) for records in cells]
     rows.sort(key=lambda row: (not row.is_reference, row.policy == CROSSOVER, row.label))
     return PairRow(
         names=_names(first, short),
@@ -96,13 +95,11 @@ def _names(record: Record, short: Mapping[str, str]) -> str:
     )
 
 
-def _row(records: list[Record], reference: list[Record], bounds: Mapping[int, Prediction | None]) -> SharingRow:
+def _row(records: list[Record], reference: list[Record]) -> SharingRow:
     is_reference = records[0].sharing == EXCLUSIVE
     matched = shared_repeats(reference, records)
-    gains = {here.repeat: 1.0 if is_reference else _throughput(solo, here) for solo, here in matched}
-    predictions = {record.repeat: record.prediction or bounds.get(record.repeat) for record in records}
-    bound = {repeat: p.gain for repeat, p in predictions.items() if p is not None and p.gain}
-    periods = [p.period_s for p in predictions.values() if p is not None and p.period_s]
+    gains = [1.0 if is_reference else _throughput(solo, here) for solo, here in matched]
+    bounds = [bound for solo, here in matched if (bound := fifo_bound(solo, here)) is not None]
     spans = [(solo.makespan_s, here.makespan_s) for solo, here in matched if solo.makespan_s and here.makespan_s]
     row = SharingRow(
         cell=records[0].cell,
@@ -111,18 +108,18 @@ def _row(records: list[Record], reference: list[Record], bounds: Mapping[int, Pr
         num_repeats=len(matched) or len(records),
         jobs=_jobs(records, matched, is_reference),
         makespan_s=_over([record.makespan_s for record in records if record.makespan_s]),
-        throughput=exactly(1.0, len(records)) if is_reference else _over(list(gains.values())),
+        throughput=exactly(1.0, len(records)) if is_reference else _over(gains),
         makespan_ratio=exactly(1.0, len(records)) if is_reference else _ratio(spans),
-        bound=_over(list(bound.values())),
-        period_s=_over(periods),
-        prediction_source=next((p.source for p in predictions.values() if p is not None), ""),
+        bound=_over([bound.gain for bound in bounds]),
+        period_s=_over([bound.period_s for bound in bounds]),
+        prediction_source=next((solo.prediction.source for solo, _ in matched if solo.prediction is not None), ""),
         is_reference=is_reference,
         record_ids=tuple(record.id for record in records),
         link=records[0].link,
         axis=records[0].axis,
         at=records[0].at,
         systems=tuple(sorted({job.system for job in records[0].jobs})),
-        paired=tuple(_paired(solo, here, predictions[here.repeat]) for solo, here in matched),
+        paired=tuple(_paired(solo, here) for solo, here in matched),
     )
     row = _with_metrics(row, matched, [record.sharing_facts for record in records if record.sharing_facts])
     return _computed(row) if all(job.clock == VIRTUAL for job in records[0].jobs) else row
@@ -144,12 +141,13 @@ def _computed(row: SharingRow) -> SharingRow:
     )
 
 
-def _paired(solo: Record, here: Record, prediction: Prediction | None) -> Paired:
+def _paired(solo: Record, here: Record) -> Paired:
+    bound = fifo_bound(solo, here)
     return Paired(
         repeat=here.repeat,
         solo_s=tuple(map(step_time_s, solo.jobs)),
         here_s=tuple(time_here_s(here, job) for job in here.jobs),
-        bound=prediction.gain if prediction else None,
+        bound=None if bound is None else bound.gain,
         fifo_share=fifo_share(solo, here),
         limit_share=limit_share(solo, here),
     )

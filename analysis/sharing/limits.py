@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from analysis.cells import FabricKey, Work, fabric_key, is_measured, is_shared, work_of
 from analysis.sharing.rows import AT_ONCE, EXCLUSIVE, PHASE
@@ -30,6 +31,13 @@ from results.record import FabricFacts, JobCosts, JobResult, Record, Status
 PACED = "paced"
 OWN_HOSTS = "own hosts"  # how a record's placement ends where jobs share links alone
 Pair = tuple[FabricKey, str, Work, str, float | None]
+
+
+class FifoBound(NamedTuple):
+    """T*, and the gain Σt/T* that it allows."""
+
+    period_s: float
+    gain: float
 
 
 def pair_key(record: Record) -> Pair:
@@ -67,6 +75,18 @@ def fifo_share(solo: Record, here: Record) -> float | None:
     device = sum(own.compute_s / time_s for own, time_s in pairs)
     link = sum(own.communication_s / time_s for own, time_s in pairs)
     return max(device, link, *(own.solo_s / time_s for own, time_s in pairs))
+
+
+def fifo_bound(solo: Record, here: Record) -> FifoBound | None:
+    """T* and its gain from the costs measured in `solo`, which counts: what stands in the record of a sharing may be
+    from an attempt at the exclusive trial that was invalid."""
+    costs = _costs(solo)
+    if costs is None or here.fabric.placement.endswith(OWN_HOSTS):
+        return None
+    alone_s = [own.solo_s for own in costs]
+    device_s, link_s = sum(own.compute_s for own in costs), sum(own.communication_s for own in costs)
+    period_s = max(device_s, link_s, *alone_s)
+    return FifoBound(period_s, sum(alone_s) / period_s)
 
 
 def _costs(solo: Record) -> Sequence[JobCosts] | None:

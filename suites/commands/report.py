@@ -11,7 +11,7 @@ from pathlib import Path
 from rich.console import Console
 
 from analysis.cells import is_measured, is_shared
-from analysis.compare import Change, compare
+from analysis.compare import Change, CompareError, check_one_machine, compare
 from analysis.summary import NoRecordsError
 from analysis.tables import comparison_table, comparisons_as_json, render, rows_as_json, write_csv
 from analysis.targets.training import Baseline
@@ -56,11 +56,16 @@ def publish(
 
 
 def report_on(arguments: argparse.Namespace, runs: Path) -> int:
-    """Report on the records of the folders named, or of the last run of every suite."""
+    """Report on the records of the folders named, or of the last run of every suite.
+
+    Raises: RecordError; CompareError if a cell's records are of different machines, unless that is allowed.
+    """
     folders = list(arguments.folders) or sorted(runs.glob("*/latest"))
     if not folders:
         raise RecordError(f"no records in {runs}; run a suite first, e.g. make bench-quick, or name a folder")
     records = records_of(folders)
+    if not arguments.allow_different:
+        check_one_machine(records)
     baseline = BASELINE if arguments.baseline is None else _named(arguments.baseline, records)
     out = arguments.out or (folders[0] if len(folders) == 1 else runs)
     if arguments.figures:
@@ -84,7 +89,7 @@ def _named(system: str, records: Sequence[Record]) -> Baseline:
 
 
 def compare_folders(arguments: argparse.Namespace) -> int:
-    """0 if nothing got slower beyond noise, else 1."""
+    """0 if nothing got slower beyond noise, else 1. Raises: CompareError if no cell can be compared."""
     before, after = records_of([arguments.before]), records_of([arguments.after])
     for folder, records in ((arguments.before, before), (arguments.after, after)):
         if not records:
@@ -96,4 +101,9 @@ def compare_folders(arguments: argparse.Namespace) -> int:
     else:
         output = output_console()
         output.print(comparison_table(comparisons, output.width))
+    if all(comparison.time_ratio is None for comparison in comparisons):
+        raise CompareError(
+            f"nothing in {arguments.before} and {arguments.after} can be compared: no cell has trials with step times "
+            "that ended well in both; name two runs of one suite that times steps"
+        )
     return 1 if any(comparison.change is Change.SLOWER for comparison in comparisons) else 0

@@ -6,9 +6,9 @@ import pytest
 from rich.console import Console
 from synthetic_records import EMULATED, shared, single
 
-from analysis.compare import Change, CompareError, compare
+from analysis.compare import Change, CompareError, check_one_machine, compare
 from analysis.tables import comparison_table, comparisons_as_json
-from results.record import FabricFacts, Record
+from results.record import FabricFacts, RankTimes, Record
 
 
 def side(slower: float = 1.0, fabric: FabricFacts = EMULATED, num_repeats: int = 6, seed: int = 1) -> list[Record]:
@@ -38,9 +38,26 @@ def test_a_large_change_is_named(factor: float, change: Change) -> None:
     assert found.time_ratio.high > factor * 0.95
 
 
-def test_one_repeat_is_too_few() -> None:
-    (found,) = compare(side(), side(2.0, num_repeats=1))
+@pytest.mark.parametrize("num_repeats", [1, 2, 5])
+def test_fewer_than_six_repeats_on_a_side_are_too_few(num_repeats: int) -> None:
+    (found,) = compare(side(), side(2.0, num_repeats=num_repeats))
     assert found.change is Change.OPEN
+
+
+def test_a_virtual_clock_needs_no_repeats() -> None:
+    def exactly(step_s: float) -> list[Record]:
+        (record,) = side(num_repeats=1)
+        ranks = (RankTimes(rank=0, warmup_s=(), steps_s=(step_s,) * 3),)
+        return [replace(record, jobs=(replace(record.jobs[0], ranks=ranks, clock="virtual"),))]
+
+    assert [found.change for found in compare(exactly(0.1), exactly(0.2))] == [Change.SLOWER]
+
+
+def test_cells_of_one_name_in_two_suites_are_two() -> None:
+    other = [replace(record, suite="parity") for record in side(1.5, seed=2)]
+    before = [*side(), *(replace(record, suite="parity") for record in side())]
+    found = {one.suite: one.change for one in compare(before, [*side(), *other])}
+    assert found == {"quick": Change.SAME, "parity": Change.SLOWER}
 
 
 def test_a_cell_that_one_side_lacks_is_a_row_and_no_error() -> None:
@@ -54,6 +71,14 @@ def test_different_machines_are_refused_unless_allowed() -> None:
     with pytest.raises(CompareError, match="another machine"):
         compare(side(), other)
     assert compare(side(), other, allow_different=True)
+
+
+def test_repeats_of_one_cell_on_two_machines_are_refused_where_a_clock_timed_them() -> None:
+    other = [replace(r, environment=replace(r.environment, machine="another machine")) for r in side()]
+    check_one_machine([*side(), *(replace(record, cell="real/another/cell") for record in other)])
+    with pytest.raises(CompareError, match="another machine"):
+        check_one_machine([*side(), *other])
+    check_one_machine([replace(r, jobs=(replace(r.jobs[0], clock="virtual"),)) for r in (*side(), *other)])
 
 
 def test_different_fabrics_are_refused_unless_allowed() -> None:

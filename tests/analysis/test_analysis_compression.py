@@ -19,12 +19,13 @@ from analysis.codes.figures import compression_drawings
 from analysis.codes.findings import compression_study, pays_of
 from analysis.codes.rows import CompressionStudy, MethodRow, PaysBelow, SoonerRow
 from analysis.codes.sent import facts_of
+from analysis.corrections import overrun
 from analysis.report import render_page
 from analysis.rows import Summary
 from analysis.stats import median_interval
 from analysis.steps.rows import Setting
 from analysis.tables import render, rows_as_json
-from results.facts import CodeFacts, Role
+from results.facts import ChargeFacts, CodeFacts, Role
 from results.record import Phases, Record, Status
 from suites.reports import summary_of
 
@@ -369,3 +370,16 @@ def test_a_replayed_codec_that_took_longer_than_its_charge_keeps_its_bits_and_lo
     assert any("longer than it is charged" in one.reason for one in found.outcomes)
     assert [(one.status, one.num_repeats) for one in found.outcomes] == [(Status.INVALID, 8)]
     assert claim(found, "The sceptics (Agarwal").outcome is Outcome.MET  # told by the clock, which charges it in full
+
+
+def test_one_rule_for_the_work_of_codecs_merges_are_charged_and_of_jobs_that_share_nothing_can_be_told() -> None:
+    one = next(r for r in compression_suite() if "DGC" in r.cell and r.fabric.label == "replay")
+    job = one.jobs[0]
+    charge = ChargeFacts(method="gtopk", stages_s=(1e-9,), merge_s=2e-9, num_ranks=8)
+    num_elements = job.num_parameters * one.fabric.size_scale
+    # Eight ranks merge in three rounds.
+    merging = replace(job, charge=charge, phases=replace(job.phases, compress_s=7e-9 * num_elements))
+    assert overrun(replace(one, jobs=(merging,))) == ""
+    longer = replace(merging, phases=replace(job.phases, compress_s=7e-9 * num_elements + 0.1))
+    assert "longer than it is charged" in overrun(replace(one, jobs=(longer,)))
+    assert overrun(replace(one, jobs=(longer, longer), sharing="exclusive")) == ""

@@ -13,7 +13,7 @@ from synthetic_sharing import Group, Work, record
 from analysis.sharing.limits import fifo_share, limit_share, without_impossible
 from analysis.sharing.rows import AT_ONCE, CROSSOVER
 from crossover import Sharing
-from results.record import JobCosts, RankTimes, Record, Status
+from results.record import JobCosts, Prediction, RankTimes, Record, Status
 from suites.reports import summary_of
 
 RATE_BPS = 200e6
@@ -105,6 +105,29 @@ def test_a_gain_above_the_limit_is_invalid_is_listed_and_does_not_count() -> Non
     found = summary_of([SOLO, fast])
     assert found.pairs[0].row(CROSSOVER) is None
     assert [(row.status, "hard limit" in row.reason) for row in found.outcomes] == [(Status.INVALID, True)]
+
+
+def test_a_run_is_held_against_its_own_costs_and_not_those_of_another_read_beside_it() -> None:
+    later = replace(SOLO.environment, started_at="2027-07-21T08:00:00")
+    twice = tuple(JobCosts(compute_s=2 * c.compute_s, communication_s=0.05, solo_s=2 * c.solo_s) for c in COSTS)
+    slow = [one("exclusive", (0.12, 0.18), costs=twice), one(CROSSOVER, (0.2, 0.2))]
+    found = summary_of([SOLO, one(CROSSOVER, (0.1, 0.1)), *(replace(record, environment=later) for record in slow)])
+    assert found.outcomes == ()
+    (pair,) = found.pairs
+    row = pair.row(CROSSOVER)
+    assert row is not None
+    assert [paired.limit_share for paired in row.paired] == pytest.approx([0.9, 0.9])
+
+
+def test_t_star_is_of_the_exclusive_trial_that_counts_and_not_of_an_attempt_before_it() -> None:
+    before = Prediction(source="of an invalid attempt", period_s=9.0, gain=9.0)
+    (pair,) = summary_of([SOLO, replace(one(CROSSOVER, (0.1, 0.1)), prediction=before)]).pairs
+    row = pair.row(CROSSOVER)
+    assert row is not None
+    assert row.bound is not None
+    assert row.period_s is not None
+    assert (row.bound.median, row.period_s.median) == pytest.approx((0.15 / 0.09, 0.09))
+    assert row.prediction_source != before.source
 
 
 @pytest.mark.parametrize("policy", ["naive", "cassini", "tick-tock"])

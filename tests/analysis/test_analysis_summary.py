@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from synthetic_records import EMULATED, REPLAY, absent, quick_suite, shared, single
 
-from analysis.cells import samples_per_step
+from analysis.cells import numbered, samples_per_step
 from analysis.rows import CellRow, SettingRow, SharingRow, Tone
 from analysis.sharing.steady import steady_step_time_s
 from analysis.summary import NoRecordsError
@@ -119,6 +119,35 @@ def test_speed_up_divides_repeats_of_the_same_number() -> None:
     speedup = row(setting(base + own), "unfused").speedup
     assert speedup is not None
     assert speedup.low == speedup.median == speedup.high == pytest.approx(2.0)
+
+
+def again(records: list[Record], factor: float, machine: str = "") -> list[Record]:
+    """The same trials in another run, a year later, that takes `factor` times as long."""
+    return [
+        replace(
+            with_steps(record, *(tuple(factor * step for step in rank.steps_s) for rank in record.jobs[0].ranks)),
+            environment=replace(record.environment, started_at="2027-07-21T08:00:00", machine=machine),
+        )
+        for record in records
+    ]
+
+
+def test_runs_read_together_divide_repeats_of_one_run_though_one_of_them_lacks_some() -> None:
+    one = cells("torch-ddp", "unfused", num_repeats=4)
+    slow = again(one, 1.5)
+    dropped = [record for record in one if record.repeat > 0 or record.jobs[0].strategy != "torch-ddp"]
+    alone, both = row(setting(one), "unfused").speedup, row(setting([*dropped, *slow]), "unfused").speedup
+    assert alone is not None
+    assert both is not None
+    assert both.n == 7
+    assert set(np.round(both.sample, 9)) == set(np.round(alone.sample, 9))
+
+
+def test_a_session_that_adds_repeats_or_cells_goes_on_with_its_run_and_one_that_does_a_trial_again_does_not() -> None:
+    first, more = cells("torch-ddp", num_repeats=3), again(cells("unfused", num_repeats=5), 1.0)
+    assert [record.repeat for record in numbered([*first, *more])] == [0, 1, 2, 0, 1, 2, 3, 4]
+    second = again(cells("torch-ddp", "unfused", num_repeats=3), 1.0, "another machine")
+    assert [record.repeat for record in numbered([*second, *first])] == [0, 1, 2, 3, 3, 4, 4, 5, 5]
 
 
 def test_without_the_baseline_the_fastest_uncompressed_cell_takes_its_place() -> None:

@@ -19,11 +19,11 @@ from harness.validity import (
     SLOWER,
     STOLEN,
     EvidenceKind,
-    charged_s,
     evidence_of,
     is_worth_again,
     judged,
 )
+from results.charges import charged_s
 from results.codec import from_jsonable, to_jsonable
 from results.facts import ChargeFacts, MachineFacts, ProbeFacts
 from results.record import FabricFacts, JobResult, Phases, RankTimes, Record, Status

@@ -17,6 +17,7 @@ from own_data import make_images
 import harness.memory
 import suites.commands.run
 from baselines import outside
+from results.record import Environment, FabricFacts, JobResult, RankTimes, Record, Status, write_record
 
 ROOT = Path(__file__).resolve().parents[2]
 QUICK = ("run", "quick")
@@ -223,6 +224,32 @@ def test_folders_without_records_are_not_compared(command: Command, tmp_path: Pa
     (tmp_path / "empty").mkdir()
     ended = command("compare", tmp_path / "empty", tmp_path / "empty")
     assert (ended.code, "no records in" in ended.words) == (2, True)
+
+
+def _record(name: str, machine: str, jobs: tuple[JobResult, ...]) -> Record:
+    return Record(
+        id=name, suite="quick", cell="real/resnet20-digits/unfused", repeat=0, seed=1, status=Status.OK, jobs=jobs,
+        fabric=FabricFacts(kind="native", label="measured", num_hosts=1), environment=Environment(machine=machine),
+    )  # fmt: skip
+
+
+def test_records_without_step_times_are_not_said_to_be_no_slower(command: Command, tmp_path: Path) -> None:
+    write_record(_record("one", "here", ()), tmp_path)
+    ended = command("compare", tmp_path, tmp_path)
+    assert (ended.code, "can be compared: no cell has trials with step times" in ended.words) == (2, True)
+
+
+@pytest.mark.parametrize("name", ["report", "claims"])
+def test_one_cell_of_two_machines_is_shown_only_on_request(command: Command, tmp_path: Path, name: str) -> None:
+    timed = JobResult(
+        name="job", workload="resnet20-digits", system="ours", strategy="unfused", device="cpu", batch_size=1,
+        num_steps=1, ranks=(RankTimes(rank=0, warmup_s=(), steps_s=(1.0,)),),
+    )  # fmt: skip
+    write_record(_record("one", "here", (timed,)), tmp_path / "records")
+    write_record(_record("two", "there", (timed,)), tmp_path / "records")
+    ended = command(name, tmp_path / "records", "--out", tmp_path / "out")
+    assert (ended.code, "(--allow-different)" in ended.words) == (2, True)
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("text", ["raise RuntimeError('boom')", "def (", "raise SystemExit(3)"])
