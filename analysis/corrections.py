@@ -1,8 +1,8 @@
 """What records cannot be taken at their word for, with the reason. Files are never edited: corrections live here.
 
-A trial whose gain lies above the hard limit is invalid. So are the times of a replayed job that ran by
-itself and whose codec took longer than it is charged: its steps hold this machine's processor and not the device's.
-What it sent is exact all the same.
+A trial whose gain lies above the hard limit is invalid. So are the times of replayed jobs that ran by themselves, one
+of whose codecs took longer than it is charged: its steps hold this machine's processor and not the device's. What they
+sent is exact all the same.
 Where an executor of pipelines does not say what it computes and sends, older records hold zeros for it: unknown.
 """
 

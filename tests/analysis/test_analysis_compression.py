@@ -382,4 +382,5 @@ def test_one_rule_for_the_work_of_codecs_merges_are_charged_and_of_jobs_that_sha
     assert overrun(replace(one, jobs=(merging,))) == ""
     longer = replace(merging, phases=replace(job.phases, compress_s=7e-9 * num_elements + 0.1))
     assert "longer than it is charged" in overrun(replace(one, jobs=(longer,)))
-    assert overrun(replace(one, jobs=(longer, longer), sharing="exclusive")) == ""
+    assert overrun(replace(one, jobs=(longer, longer), sharing="crossover")) == ""
+    assert overrun(replace(one, jobs=(merging, longer), sharing="exclusive")) != ""
