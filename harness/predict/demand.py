@@ -42,7 +42,7 @@ from harness.predict.costs import LinkCosts, PredictError
 PROBE_ELEMENTS = 4  # a rank, so that nothing is padded
 PROBE_NUMEL = 256  # of a message, to see what a compressor asks for
 PROBE_STEP = 1_000_000  # behind any warm-up
-PROBE_WORLD = 2  # a compressor asks for the same whatever the number of ranks
+PROBE_WORLD = 2  # a compressor asks for the same whatever the number of ranks, but for what a server sends back
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +105,7 @@ class Demands:
     _by_size: dict[tuple[int, int], Demand] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._asks = tuple(_asks_of(self.strategy))
+        self._asks = tuple(_asks_of(self.strategy, self.costs.world))
         innermost = layers_of(self.strategy.compression)[-1]  # wrappers add no bytes but those that servers send back
         self._by_shape = innermost if isinstance(innermost, SizedByShape) else None
 
@@ -148,7 +148,10 @@ class Demands:
         """Bytes of each aggregate of `message`; a compressor that knows shapes may ask for other than a probe."""
         if self._by_shape is not None:
             return self._by_shape.aggregate_bytes(message, self.costs.world)
-        total = self.strategy.compression.wire_bytes(message.numel, self.costs.world)
+        world = self.costs.world
+        if any(ask.how is How.SCATTER for ask in self._asks):
+            world = _num_servers(self.strategy, world)
+        total = self.strategy.compression.wire_bytes(message.numel, world)
         return tuple(ask.share * total for ask in self._asks)
 
     def _exchange(self, how: How, equal_sizes: bool) -> tuple[Demand, Demand]:
@@ -251,12 +254,19 @@ def _answer(primitive: Primitive, rank: int, world: int) -> Payload:
             return (grad,)
 
 
-def _asks_of(strategy: Strategy) -> Iterator[_Ask]:
+def _asks_of(strategy: Strategy, world: int) -> Iterator[_Ask]:
     """What the compressor asks for in a message, by the bytes that it really yields for a small one."""
     payloads = list(_probed(strategy))
-    total = sum(num_bytes for *_, num_bytes in payloads)
-    for how, equal_sizes, num_bytes in payloads:
-        yield _Ask(how, equal_sizes, num_bytes / total)
+    # Behind a scatter come codes of a server's part, which are the smaller the more servers there are.
+    scattered = next((place for place, (how, *_) in enumerate(payloads) if how is How.SCATTER), len(payloads))
+    part = PROBE_WORLD / _num_servers(strategy, world)
+    sizes = [num_bytes * (part if place > scattered else 1.0) for place, (*_, num_bytes) in enumerate(payloads)]
+    for (how, equal_sizes, _), num_bytes in zip(payloads, sizes, strict=True):
+        yield _Ask(how, equal_sizes, num_bytes / sum(sizes))
+
+
+def _num_servers(strategy: Strategy, world: int) -> int:
+    return len(servers_of(world, strategy.num_workers(world)))
 
 
 def _probed(strategy: Strategy) -> Iterator[tuple[How, bool, int]]:

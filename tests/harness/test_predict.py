@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from baselines.api import Card, Message, Primitive, Slot
+from baselines.api import Card, Message, Primitive, Segment, Slot
 from baselines.strategy import parse_strategy
 from crossover.simulator.fluid import Agenda, Fluid
 from harness.engine.traffic import Planned
@@ -26,7 +26,7 @@ from harness.predict.costs import (
     ring_theory,
     serialised,
 )
-from harness.predict.demand import Demand
+from harness.predict.demand import Demand, Demands
 from harness.predict.layers import Layers, layers_of, plain_layers
 from harness.predict.step import predict_exchange_s, predict_step, predict_workers
 from harness.predict.worker import Medium, Worker, run_workers
@@ -47,6 +47,20 @@ def small(*numels: int) -> Layers:
 
 
 # ---- closed forms
+
+
+@pytest.mark.parametrize(
+    ("exchange", "world", "expected_bits"),
+    [("", 8, 2 * 7 / 8), ("", 64, 2 * 63 / 64), ("+parameter-server(servers=1)", 9, 1.0)],
+)
+def test_a_reply_of_servers_is_as_small_as_their_parts(exchange: str, world: int, expected_bits: float) -> None:
+    """A bit per element goes to the servers but for the own part, and each part goes to all others; of a server of its
+    own rank 0, a worker, sends the first alone."""
+    numel, link = 64 * 15 * 9 * 1000, given_costs(world, alpha_s=1e-5, beta_s_per_byte=1e-9)
+    message = Message(0, (Segment("w", (numel,), 0, numel, 0),))
+    for code in ("onebit(per='tensor')+double-squeeze", "onebit-adam(warmup_steps=1)+frozen-adam(freeze_after=1)"):
+        demand = Demands(parse_strategy(f"single-bucket+{code}{exchange}"), link).of(message)
+        assert 8 * demand.sent_bytes / numel == pytest.approx(expected_bits, rel=0.01)
 
 
 def test_without_overlap_a_step_is_computation_and_one_message() -> None:
