@@ -66,14 +66,16 @@ def skipped(trial: Trial, reason: str, background: Background) -> Record:
 
 
 def record_of(trial: Trial, answer: Answer, background: Background) -> Record:
-    """The record of a finished trial; `background.costs` are the jobs' own, measured alone, for one that
-    measures none."""
+    """The record of a finished trial; `background.costs` are the jobs' own, measured alone. A trial in which each runs
+    alone has measured them itself."""
     # A server trains nothing: its weights, losses and times would be compared with the workers'.
     servers = [rank for rank in answer.ranks if rank.serves]
     answer = replace(answer, ranks=tuple(rank for rank in answer.ranks if not rank.serves))
     status, reason = _verdict(trial, answer)
     done = answer.ending is Ending.DONE
     facts = sharing_facts(trial, answer.ranks) if done and trial.sharing is not None else None
+    measured = costs_of(answer.ranks)
+    alone = measured if trial.sharing is Sharing.EXCLUSIVE else background.costs
     return replace(
         bare_record(trial, status, fabric_facts(trial, background.link), background.environment),
         reason=reason,
@@ -83,7 +85,7 @@ def record_of(trial: Trial, answer: Answer, background: Background) -> Record:
         ),
         makespan_s=_makespan_s(trial, answer.ranks) if done and _has_makespan(trial) else None,
         prediction=background.prediction
-        or (_prediction(trial, costs_of(answer.ranks) or background.costs, facts) if done else None),
+        or (_prediction(trial, alone or background.costs or measured, facts) if done else None),
         sharing_facts=facts,
     )
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import closing
 
 import psutil
 import pytest
@@ -40,6 +41,13 @@ def trial_of(strategy: str, on_loss: OnLoss = OnLoss.STOP) -> Trial:
     )
     check(trial)
     return trial
+
+
+@pytest.fixture(scope="module")
+def labs() -> Iterator[Labs]:
+    """Of this process's own, whose ranks are its descendants."""
+    with closing(Labs()) as own:
+        yield own
 
 
 def disturbed(labs: Labs, trial: Trial, act: Callable[[int], None]) -> Answer:

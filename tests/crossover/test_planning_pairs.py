@@ -9,10 +9,11 @@ from planning_jobs import job, times_s
 
 from crossover import Refused
 from crossover.planning import Terms, best_pairs, groups_of, interleave, muri_groups, pair, place, stages_of
+from crossover.simulator import LinkSharing
 from crossover.theory import JobCost
 
 Pairs = tuple[tuple[int, int], ...]
-FREE = Terms(handover_s=0)
+FREE = Terms(link=LinkSharing.FIFO, handover_s=0)
 
 
 def matchings(jobs: tuple[int, ...]) -> Iterator[Pairs]:
