@@ -52,10 +52,12 @@ def setting_verdict(setting: SettingRow) -> VerdictRow:
         why = _thin(best.speedup) or _shared(best.speedup, [row.speedup for row in learning if row.speedup])
     # One that is faster and trains no sooner neither pays nor lets it be said that nothing does.
     tone = Tone.PAYS if sure else Tone.NOTHING_PAYS if _none_is_faster(learning) else Tone.OPEN
+    # Others may be faster per step, and are left out.
+    of_able = "" if len(able) == len(rivals) else " that trains as soon"
     headlines = {
         Tone.PAYS: f"Pays: {claim}{_accuracy_cost(best, base)} ({_basis(best.speedup)}).",
-        Tone.NOTHING_PAYS: f"Nothing beats {base.name} beyond the noise. Fastest of the others: {claim}.",
-        Tone.OPEN: f"Undecided{why}. Fastest: {claim}.",
+        Tone.NOTHING_PAYS: f"Nothing beats {base.name} beyond the noise. Fastest of the others{of_able}: {claim}.",
+        Tone.OPEN: f"Undecided{why}. Fastest{of_able}: {claim}.",
     }
     return _verdict(setting, tone, headlines[tone], tuple(_details(setting, best, base, rivals)))
 

@@ -59,7 +59,8 @@ class StageWorker:
         self._passes = 0
         self._parameters: Weights = dict(stage.module.named_parameters())
         self._optimizer = make_optimizer((stage.names[own], value) for own, value in self._parameters.items())
-        self._base_rates = [group["lr"] for group in self._optimizer.param_groups]
+        self._optimizer.register_step_pre_hook(self._scale_rates)
+        self._rate_scale, self._rates = 1.0, list[float]()
         # A flush leaves no pass under way when weights are updated, so that nobody needs the old ones.
         self._kept: Callable[[Weights], Weights] = _copy if not schedule.synchronous else _same
         self._versions: dict[int, Weights] = {0: self._kept(self._parameters)}
@@ -138,17 +139,22 @@ class StageWorker:
         """An optimizer step; its weights become the newest version."""
         step = self._first_step + action.version - 1
         before = _copy(self._parameters) if self._correction(0) else {}
-        for group, rate in zip(self._optimizer.param_groups, self._base_rates, strict=True):
-            scale = 1.0
-            if self._corrects is not None:
-                scale = self._corrects.learning_rate_scale(self.stage.stage, self.num_stages, step)
-            group["lr"] = rate * scale
+        if self._corrects is not None:
+            self._rate_scale = self._corrects.learning_rate_scale(self.stage.stage, self.num_stages, step)
         self._optimizer.step()
+        for group, rate in zip(self._optimizer.param_groups, self._rates, strict=True):
+            group["lr"] = rate
         self._optimizer.zero_grad(set_to_none=True)
         self._newest = action.version
         self._versions[action.version] = self._kept(self._parameters)
         self._follow_drift(before)
         self._forget()
+
+    def _scale_rates(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
+        """For one step, behind what the optimizer's own rule makes of its rates."""
+        self._rates = [group["lr"] for group in optimizer.param_groups]
+        for group in optimizer.param_groups:
+            group["lr"] *= self._rate_scale
 
     def next_step(self) -> None:
         """A synchronous schedule begins again: versions count from 0."""

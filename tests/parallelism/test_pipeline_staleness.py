@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from torch.func import functional_call
 from baselines.parallelism.api import Action, Backward, Forward, Update
 from baselines.parallelism.pipedream import PipeDream
 from baselines.parallelism.pipemare import PipeMare
+from baselines.strategy import parse_strategy
 from harness.parallel.pipeline import PipelineJob, open_ranks, run_lockstep
 from harness.parallel.stage_worker import StageWorker
 from harness.parallel.stages import MicroBatch, StageModule, cross_entropy_part
@@ -149,6 +151,16 @@ def test_pipemare_equals_a_simulation_of_its_staleness(network: str, num_stages:
     wanted = simulate_pipemare(network, copy.deepcopy(model), steps, num_stages, schedule)
     found, _ = train_lockstep(job_of(network, num_stages, schedule), model, steps)
     assert distance(found, wanted) < CLOSE
+
+
+def test_pipemare_scales_the_rates_of_a_rule_that_sets_them() -> None:
+    """Eight times a rate by linear scaling is the rate eight times as large, and both are scaled by the delay."""
+    model, steps = model_and_steps("lstm_lm", num_steps=NUM_STEPS, num_micro_batches=1, batch_size=4)
+    found = []
+    for text in ("sgd(lr=0.01)+linear-scaling(times=8)", "sgd(lr=0.08)"):
+        job = replace(job_of("lstm_lm", 4, PipeMare(1)), make_optimizer=parse_strategy(text).optimizer.build)
+        found.append(train_lockstep(job, copy.deepcopy(model), steps)[0])
+    assert distance(*found) == 0.0
 
 
 def test_weights_exchanged_before_backward_give_the_products_of_the_new_ones() -> None:
