@@ -75,7 +75,7 @@ def record_of(trial: Trial, answer: Answer, background: Background) -> Record:
     done = answer.ending is Ending.DONE
     facts = sharing_facts(trial, answer.ranks) if done and trial.sharing is not None else None
     measured = costs_of(answer.ranks)
-    alone = measured if trial.sharing is Sharing.EXCLUSIVE else background.costs
+    known = (measured, background.costs) if trial.sharing is Sharing.EXCLUSIVE else (background.costs, measured)
     return replace(
         bare_record(trial, status, fabric_facts(trial, background.link), background.environment),
         reason=reason,
@@ -84,8 +84,7 @@ def record_of(trial: Trial, answer: Answer, background: Background) -> Record:
             for index in range(len(trial.jobs))
         ),
         makespan_s=_makespan_s(trial, answer.ranks) if done and _has_makespan(trial) else None,
-        prediction=background.prediction
-        or (_prediction(trial, alone or background.costs or measured, facts) if done else None),
+        prediction=background.prediction or (_prediction(trial, known[0] or known[1], facts) if done else None),
         sharing_facts=facts,
     )
 

@@ -177,10 +177,10 @@ def _row(records: Cell, name: str, goal: _Goal, *, is_dense: bool) -> TargetRow:
         role=job.role,
         ends=(
             *(
-                HeldOutEnd(seed=record.seed, accuracy=end.accuracy or 0.0, loss=end.loss)
+                HeldOutEnd(repeat=record.repeat, accuracy=end.accuracy or 0.0, loss=end.loss)
                 for record, end in zip(ended, ends, strict=True)
             ),
-            *(HeldOutEnd(seed=record.seed, accuracy=CHANCE, loss=math.inf) for record in diverged),
+            *(HeldOutEnd(repeat=record.repeat, accuracy=CHANCE, loss=math.inf) for record in diverged),
         ),
         record_ids=tuple(record.id for record in (*ended, *diverged)),
     )

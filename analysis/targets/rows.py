@@ -56,9 +56,9 @@ class Price:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldOutEnd:
-    """Where a repeat stood at its last evaluation; repeats of several methods pair by `seed`."""
+    """Where a repeat stood at its last evaluation; those of several methods pair by `repeat`."""
 
-    seed: int
+    repeat: int
     accuracy: float
     loss: float
 
@@ -95,14 +95,14 @@ class TargetRow:
         return {price.repeat: price.time_s for price in self.prices if price.time_s is not None}
 
     @property
-    def accuracies_by_seed(self) -> dict[int, float]:
+    def accuracies_by_repeat(self) -> dict[int, float]:
         """Held-out accuracy at the end of every repeat."""
-        return {end.seed: end.accuracy for end in self.ends}
+        return {end.repeat: end.accuracy for end in self.ends}
 
     @property
-    def losses_by_seed(self) -> dict[int, float]:
+    def losses_by_repeat(self) -> dict[int, float]:
         """Held-out loss at the end of every repeat."""
-        return {end.seed: end.loss for end in self.ends}
+        return {end.repeat: end.loss for end in self.ends}
 
     @property
     def num_reached(self) -> int:

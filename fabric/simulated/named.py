@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Mapping
 from dataclasses import fields
-from math import isfinite
+from sys import float_info
 from types import UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
@@ -50,7 +50,7 @@ def _is_of(value: object, wanted: Any) -> bool:
     if get_origin(wanted) is UnionType:
         return any(_is_of(value, own) for own in get_args(wanted))
     if wanted is float:
-        return type(value) in (int, float) and isfinite(value)  # type: ignore[arg-type]
+        return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= float_info.max
     return type(value) is wanted
 
 

@@ -150,7 +150,7 @@ class Demands:
             return self._by_shape.aggregate_bytes(message, self.costs.world)
         world = self.costs.world
         if any(ask.how is How.SCATTER for ask in self._asks):
-            world = _num_servers(self.strategy, world)
+            world = num_servers(self.strategy, world)
         total = self.strategy.compression.wire_bytes(message.numel, world)
         return tuple(ask.share * total for ask in self._asks)
 
@@ -259,13 +259,14 @@ def _asks_of(strategy: Strategy, world: int) -> Iterator[_Ask]:
     payloads = list(_probed(strategy))
     # Behind a scatter come codes of a server's part, which are the smaller the more servers there are.
     scattered = next((place for place, (how, *_) in enumerate(payloads) if how is How.SCATTER), len(payloads))
-    part = PROBE_WORLD / _num_servers(strategy, world)
+    part = PROBE_WORLD / num_servers(strategy, world)
     sizes = [num_bytes * (part if place > scattered else 1.0) for place, (*_, num_bytes) in enumerate(payloads)]
     for (how, equal_sizes, _), num_bytes in zip(payloads, sizes, strict=True):
         yield _Ask(how, equal_sizes, num_bytes / sum(sizes))
 
 
-def _num_servers(strategy: Strategy, world: int) -> int:
+def num_servers(strategy: Strategy, world: int) -> int:
+    """How many ranks combine what is scattered."""
     return len(servers_of(world, strategy.num_workers(world)))
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 
-from baselines.api import Aggregate, How, NeedsWorld, servers_of
+from baselines.api import Aggregate, How, NeedsWorld
 from baselines.strategy import Strategy
 from harness.engine.traffic import sent_by
-from harness.predict.demand import PROBE_ELEMENTS, payload_of, primitives_of, unlike_ranks
+from harness.predict.demand import PROBE_ELEMENTS, num_servers, payload_of, primitives_of, unlike_ranks
 
 
 def sent_share(strategy: Strategy, how: How, world: int) -> float | None:
@@ -19,7 +19,7 @@ def sent_share(strategy: Strategy, how: How, world: int) -> float | None:
     if isinstance(strategy.exchange, NeedsWorld) and strategy.exchange.why_unfit(world):
         return None
     # Every rank's and every server's part is whole, and headers of a fixed size fall out of the difference.
-    small = PROBE_ELEMENTS * math.lcm(world, len(servers_of(world, strategy.num_workers(world))))
+    small = PROBE_ELEMENTS * math.lcm(world, num_servers(strategy, world))
     ranks = unlike_ranks(world)
     once, twice = ([_sent_bytes(strategy, how, numel, rank, world) for rank in ranks] for numel in (small, 2 * small))
     return max(more - less for less, more in zip(once, twice, strict=True)) / (4 * small)

@@ -195,7 +195,7 @@ def _shortfalls(start: str) -> Select:
     def select(_: CompressionStudy, targets: Sequence[TargetStudy]) -> Iterator[CellValue]:
         for target in targets:
             for row in target.rows:
-                gap = gap_by_repeat(target.dense.accuracies_by_seed, row.accuracies_by_seed)
+                gap = gap_by_repeat(target.dense.accuracies_by_repeat, row.accuracies_by_repeat)
                 if row.name.startswith(start) and target.metric == ACCURACY and gap is not None:
                     yield CellValue(f"{row.name} ({target.title})", gap, (target.dense.record_ids, row.record_ids))
 

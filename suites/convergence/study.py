@@ -38,8 +38,8 @@ def claims(evidence: Evidence) -> Iterable[ClaimRow]:
 def _same_losses(studies: Studies) -> Iterator[CellValue]:
     """The share of dense's seeds that end with the same held-out loss; an interval would forgive single ones."""
     for study, row in _rows(studies, EXACT_ONES):
-        theirs, own = study.dense.losses_by_seed, row.losses_by_seed
-        same = [own.get(seed) == loss for seed, loss in theirs.items()]
+        theirs, own = study.dense.losses_by_repeat, row.losses_by_repeat
+        same = [own.get(repeat) == loss for repeat, loss in theirs.items()]
         value = exactly(sum(same) / len(same), len(same))
         yield CellValue(f"{row.name} ({study.title})", value, (study.dense.record_ids, row.record_ids))
 
@@ -47,14 +47,14 @@ def _same_losses(studies: Studies) -> Iterator[CellValue]:
 def _losses(studies: Studies) -> Iterator[CellValue]:
     """Dense's last held-out loss over half's, where that is what a task is judged by."""
     for study, row in _rows(studies, HALVES):
-        ratio = ratio_by_repeat(study.dense.losses_by_seed, row.losses_by_seed)
+        ratio = ratio_by_repeat(study.dense.losses_by_repeat, row.losses_by_repeat)
         if ratio is not None and study.metric != ACCURACY:
             yield CellValue(f"{row.name} ({study.title})", ratio, (study.dense.record_ids, row.record_ids))
 
 
 def _shortfalls(studies: Studies) -> Iterator[CellValue]:
     for study, row in _rows(studies, HALVES):
-        gap = gap_by_repeat(study.dense.accuracies_by_seed, row.accuracies_by_seed)
+        gap = gap_by_repeat(study.dense.accuracies_by_repeat, row.accuracies_by_repeat)
         if gap is not None and study.metric == ACCURACY:
             yield CellValue(f"{row.name} ({study.title})", gap, (study.dense.record_ids, row.record_ids))
 

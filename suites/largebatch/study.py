@@ -90,9 +90,9 @@ def _measured(evidence: Evidence, claim: BatchClaim) -> Iterator[CellValue]:
             continue
         cell = f"{claim.rule}, batch {batch}, {claim.task.workload.label}"
         if claim.task is DIGITS:
-            value = gap_by_repeat(other.accuracies_by_seed, row.accuracies_by_seed)
+            value = gap_by_repeat(other.accuracies_by_repeat, row.accuracies_by_repeat)
         else:
-            value = ratio_by_repeat(other.losses_by_seed, row.losses_by_seed)
+            value = ratio_by_repeat(other.losses_by_repeat, row.losses_by_repeat)
         if value is not None:
             yield CellValue(cell, value, (other.record_ids, row.record_ids))
 

@@ -111,9 +111,16 @@ def test_a_method_whose_seeds_all_diverged_is_judged_and_guesses_at_infinite_los
 
     broken = [diverged(record("broken", (0.1, 0.1, 0.1, 0.1), repeat=n)) for n in range(3)]
     found = study([*dense(), *broken])
-    assert found.rows[1].accuracies_by_seed == dict.fromkeys((1, 2, 3), CHANCE)
-    assert found.rows[1].losses_by_seed == dict.fromkeys((1, 2, 3), math.inf)
+    assert found.rows[1].accuracies_by_repeat == dict.fromkeys((0, 1, 2), CHANCE)
+    assert found.rows[1].losses_by_repeat == dict.fromkeys((0, 1, 2), math.inf)
     assert judged(found, found.rows[1]) == "not reached (0 of 3 repeats, 3 diverged)"
+
+
+def test_ends_of_two_runs_with_the_same_seeds_all_count() -> None:
+    first = [*dense(), *(record("half", (0.9, 0.9, 0.9, 0.9), repeat=n) for n in range(3))]
+    again = [replace(one, environment=replace(one.environment, started_at="later")) for one in first]
+    rows = study([*first, *again]).rows
+    assert [len(row.accuracies_by_repeat) for row in rows] == [2 * len(dense()), 6]
 
 
 def test_without_a_clock_there_are_no_times_but_steps_and_bytes() -> None:

@@ -83,7 +83,7 @@ def test_a_folder_without_the_searchs_records_is_told_with_the_remedy(
 
 
 def row(optimizer: str, accuracies: list[float], *, dense: bool = False) -> TargetRow:
-    ends = tuple(HeldOutEnd(seed=seed, accuracy=value, loss=1.0) for seed, value in enumerate(accuracies))
+    ends = tuple(HeldOutEnd(repeat=repeat, accuracy=value, loss=1.0) for repeat, value in enumerate(accuracies))
     return TargetRow(
         name=optimizer, strategy="single-bucket", optimizer=optimizer, final=None, final_accuracy=None,
         final_loss=None, prices=(), course=None, clock="none", is_dense=dense, ends=ends,

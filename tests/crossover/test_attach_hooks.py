@@ -192,12 +192,15 @@ def test_tensors_are_found_in_objects_that_name_each_other_but_not_in_networks()
 
 
 def test_backward_is_inside_the_turn_when_the_output_is_a_plain_object() -> None:
-    class Policy(nn.Linear):
-        def forward(self, inputs: Tensor) -> torch.distributions.Distribution:  # type: ignore[override]
-            normal = torch.distributions.Normal(super().forward(inputs), 1.0)
-            return torch.distributions.Independent(normal, 1)
+    class Policy(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.mean = nn.Linear(3, 2)
 
-    diary, model = Diary(), Policy(3, 2)
+        def forward(self, inputs: Tensor) -> torch.distributions.Distribution:
+            return torch.distributions.Independent(torch.distributions.Normal(self.mean(inputs), 1.0), 1)
+
+    diary, model = Diary(), Policy()
     plain.bind((model,), (), diary, Manner())
     loss = model(BATCH).log_prob(torch.ones(4, 2)).sum()
     assert diary.events == ["acquire"]

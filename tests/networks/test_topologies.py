@@ -208,6 +208,7 @@ def test_rates_per_tier_make_a_tree_oversubscribed() -> None:
         (lambda: parse_topology("fat-tree(k=4.0)"), "k is a whole number, not 4.0"),
         (lambda: parse_topology("fat-tree(k='8')"), "k is a whole number, not '8'"),
         (lambda: parse_topology("fat-tree(k=4, gbit=1e400)"), "gbit is a number, not inf"),
+        (lambda: parse_topology(f"fat-tree(k=4, gbit=1{'0' * 400})"), "gbit is a number, not 1000"),
         (lambda: parse_topology("torus(sides=4)"), "each a whole number, not 4"),
     ],
 )

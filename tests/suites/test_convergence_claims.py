@@ -31,7 +31,7 @@ def row(
         name=name, strategy=TEXTS.get(name, "fixed-buckets"), optimizer="sgd(lr=0.1)", final=None, final_accuracy=None,
         final_loss=None, course=None, clock="predicted", is_dense=name == "dense", role=ROLES.get(name, Role.METHOD),
         prices=tuple(Price(repeat=r, steps=n, num_bytes=None, time_s=n * step_s) for r, n in enumerate(steps)),
-        ends=tuple(HeldOutEnd(seed=r + 1, accuracy=1 - loss, loss=loss) for r, loss in enumerate(ends)),
+        ends=tuple(HeldOutEnd(repeat=r, accuracy=1 - loss, loss=loss) for r, loss in enumerate(ends)),
         record_ids=(f"convergence.{name}.r00",),
     )  # fmt: skip
 
