@@ -92,7 +92,7 @@ def over_workers(study: StudyRow, rows: Sequence[StepRow]) -> Figure | None:
 def where_it_pays(studies: Sequence[StudyRow]) -> Figure | None:
     """For each method, network and number of workers the rates at which it beats the reference. None without any."""
     cells = {
-        (pays.name, (study.workload, pays.num_workers)): pays
+        (pays.name, (study.workload, pays.column)): pays
         for study in studies
         for pays in study.pays
         if pays.num_workers in _measured_or_first(study)
@@ -108,7 +108,7 @@ def where_it_pays(studies: Sequence[StudyRow]) -> Figure | None:
     sns.heatmap(
         shares, ax=axes, cmap="crest", vmin=0, vmax=1, cbar=False, linewidths=1, linecolor="none", annot=texts, fmt="",
         annot_kws={"fontsize": 6.5}, yticklabels=theme.with_room(axes, names),
-        xticklabels=[f"{workload.removesuffix('-replay')}\n{workers} workers" for workload, workers in columns],
+        xticklabels=[f"{workload.removesuffix('-replay')}\n{' '.join(column)}" for workload, column in columns],
     )  # fmt: skip
     axes.grid(visible=False)
     axes.tick_params(axis="x", rotation=0, labelsize=6.5)

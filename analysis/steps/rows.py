@@ -104,7 +104,8 @@ class StepRow:
 class PaysRow:
     """Where a method is faster than the reference: ranges of Gbit/s, a bound None where it goes on beyond the ends.
 
-    `basis` says whether the curves are predicted or measured, `rates` what they span.
+    `basis` says whether the curves are predicted or measured, `rates` what they span, `where` the kind of link
+    (see `Setting`) of a study that has several.
     """
 
     name: str
@@ -112,6 +113,12 @@ class PaysRow:
     ranges: tuple[tuple[float | None, float | None], ...]
     rates: tuple[float, float]
     basis: str
+    where: str
+
+    @property
+    def column(self) -> tuple[str, ...]:
+        """Where it stands in a table, line by line."""
+        return str(self.num_workers), "workers", *filter(None, [self.where])
 
     @property
     def text(self) -> str:

@@ -95,13 +95,12 @@ def step_tables(
 
 
 def pays_table(study: StudyRow) -> Listing:
-    """Methods down, numbers of workers across: the Gbit/s at which each beats the reference."""
+    """Methods down, numbers of workers and kinds of links across: the Gbit/s at which each beats the reference."""
     names = tuple(dict.fromkeys(pays.name for pays in study.pays))
-    workers = sorted({pays.num_workers for pays in study.pays})
-    texts = {(pays.name, pays.num_workers): pays.text for pays in study.pays}
+    texts = {(pays.name, pays.column): pays.text for pays in study.pays}
     columns = (
-        Column(f"{count}\nworkers", tuple(texts.get((name, count), NOT_KNOWN) for name in names), place)
-        for place, count in enumerate(workers)
+        Column("\n".join(column), tuple(texts.get((name, column), NOT_KNOWN) for name in names), place)
+        for place, column in enumerate(dict.fromkeys(column for _, column in texts))
     )
     basis = " and ".join(sorted({pays.basis for pays in study.pays}))
     title = f"{study.suite}: {study.title}, Gbit/s at which a method beats {study.reference} ({basis})"

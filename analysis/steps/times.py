@@ -211,20 +211,30 @@ def _name_of(method: str, rows: Sequence[StepRow]) -> str:
 
 
 def pays(rows: Sequence[StepRow], reference: str) -> tuple[PaysRow, ...]:
-    """For each method and number of workers the rates at which it beats the reference, between rates interpolated."""
-    found = []
-    for workers in sorted({row.place.num_workers for row in rows}):
-        here = [row for row in rows if row.place.num_workers == workers and row.place.gbit is not None]
+    """For each method, number of workers and kind of link the rates at which it beats the reference, between rates
+    interpolated."""
+    found: list[PaysRow] = []
+    by_network: dict[Setting, list[StepRow]] = {}
+    for row in rows:
+        if row.place.gbit is not None:
+            by_network.setdefault(row.place.without_rate, []).append(row)
+    for network, here in sorted(by_network.items(), key=lambda one: one[0].num_workers):
         for method in dict.fromkeys(row.method for row in here if row.method != reference):
             curves = (("measured", _median), ("predicted", _predicted))
             gains = {basis: _gains(here, reference, method, value) for basis, value in curves}
             basis = max(gains, key=lambda one: len(gains[one]))  # of equally many rates those that were measured
             if len(gains[basis]) > 1:
-                span = gains[basis][0][0], gains[basis][-1][0]
-                ranges = paying_ranges(gains[basis])
-                name = _name_of(method, here)
-                found.append(PaysRow(name=name, num_workers=workers, ranges=ranges, rates=span, basis=basis))
-    return tuple(found)
+                one = PaysRow(
+                    name=_name_of(method, here),
+                    num_workers=network.num_workers,
+                    ranges=paying_ranges(gains[basis]),
+                    rates=(gains[basis][0][0], gains[basis][-1][0]),
+                    basis=basis,
+                    where=network.where,
+                )
+                found.append(one)
+    several = len({one.where for one in found}) > 1
+    return tuple(one if several else replace(one, where="") for one in found)
 
 
 def _gains(
@@ -244,7 +254,7 @@ def _median(row: StepRow) -> float | None:
 
 
 def _curve(rows: Sequence[StepRow], method: str, value: Callable[[StepRow], float | None]) -> Mapping[float, float]:
-    # Of two fabrics at one rate the first counts.
+    # Of two rows at one rate the first counts.
     known = [(row.place.gbit, value(row)) for row in reversed(rows) if row.method == method]
     return {gbit: step_s for gbit, step_s in known if gbit is not None and step_s is not None}
 

@@ -17,9 +17,10 @@ from analysis import theme
 from analysis.claims import Outcome
 from analysis.report import render_page
 from analysis.rows import Summary
+from analysis.stats import median_interval
 from analysis.steps.figures import step_drawings
 from analysis.steps.rows import StepRow
-from analysis.steps.times import NOISE, paying_ranges, step_rows
+from analysis.steps.times import NOISE, paying_ranges, pays, step_rows
 from analysis.tables import render, rows_as_json
 from results.codec import from_jsonable
 from results.facts import PluginFacts, in_real_sizes, text_of
@@ -114,6 +115,30 @@ def test_one_place_with_a_crossing_between_two_rates_is_interpolated() -> None:
     ((low, high),) = paying_ranges([(1.0, even / 2), (100.0, even * 2), (10000.0, even / 2)])
     assert low == pytest.approx(10.0)
     assert high == pytest.approx(1000.0)
+
+
+def test_a_curve_is_of_one_kind_of_link_and_a_table_says_of_which(summary: Summary) -> None:
+    """Rates of a paced link and of an emulated one had stood on one curve."""
+    unfused, buckets = (
+        next(row for row in rows(summary) if row.method.startswith(name) and row.place.num_workers == 4)
+        for name in ("unfused", "fixed-buckets")
+    )
+
+    def at(gbit: float, fabric: str, gain: float) -> list[StepRow]:
+        place = replace(unfused.place, gbit=gbit, fabric=fabric)
+        return [
+            replace(row, place=place, step_time_s=median_interval([step_s]))
+            for row, step_s in ((unfused, 1.0), (buckets, 1.0 / gain))
+        ]
+
+    paced, emulated = [*at(1.0, "paced", 2.0), *at(100.0, "paced", 2.0)], at(10.0, "emulated", 0.5)
+    (alone,) = pays(paced + emulated, unfused.method)
+    assert (alone.ranges, alone.where) == (((None, None),), "")
+    both = pays([*paced, *emulated, *at(1.0, "emulated", 0.5)], unfused.method)
+    assert [(one.text, one.column) for one in both] == [
+        ("always", ("4", "workers", "paced")),
+        ("never", ("4", "workers", "emulated")),
+    ]
 
 
 @given(st.lists(st.floats(0.2, 5.0), min_size=2, max_size=8))
