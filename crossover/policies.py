@@ -13,7 +13,7 @@ make all jobs slower, or wait for each other for ever.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 from math import inf, isfinite
 
@@ -132,10 +132,10 @@ class Grouped(Timeless):
         # the rest, jobs of no group, are a group of their own at the end
         present = next((group for group in self.groups if staying.intersection(group)), tuple(staying))
         inside = tuple(
-            seat if seat.job in present or seat.phase is Phase.HOLDING else replace(seat, phase=Phase.LEFT)
+            seat if seat.job in present or seat.phase is Phase.HOLDING else seat._replace(phase=Phase.LEFT)
             for seat in token.seats
         )
-        return self.inner.choose(replace(token, seats=inside), now_s)
+        return self.inner.choose(token._replace(seats=inside), now_s)
 
 
 @dataclass(frozen=True, slots=True)

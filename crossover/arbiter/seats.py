@@ -1,7 +1,7 @@
 """Who sits where: the arbiter's connections and its tokens."""
 
 import socket
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import inf
 from typing import NamedTuple
 
@@ -108,9 +108,9 @@ class Table:
         """Take a seat over from an arbiter that is gone; leases are numbered from `generation` on."""
         phase, token = Phase.ABSENT if entry.is_here else Phase.LEFT, self.token
         seats = tuple(
-            replace(seat, phase=phase, stint=entry.stint) if seat.job == entry.job else seat for seat in token.seats
+            seat._replace(phase=phase, stint=entry.stint) if seat.job == entry.job else seat for seat in token.seats
         )
-        self.cache.put(replace(token, seats=seats, generation=generation))
+        self.cache.put(token._replace(seats=seats, generation=generation))
 
     def _entry(self, seat: Seat) -> RosterEntry:
         # its process is that of the arbiter before, and may yet be in its turn

@@ -9,7 +9,7 @@ directly.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import lcm
 
 from crossover import tokens
@@ -157,14 +157,13 @@ def _moved(token: Token, passes: int, generations: int) -> Token:
     if not (passes or generations):
         return token
     seats = tuple(
-        replace(
-            seat,
+        seat._replace(
             next_round=seat.next_round + (passes // seat.stride if seat.counts else 0),
             generation=seat.generation and seat.generation + generations,
         )
         for seat in token.seats
     )
-    return replace(token, seats=seats, generation=token.generation + generations)
+    return token._replace(seats=seats, generation=token.generation + generations)
 
 
 def _released(token: Token, job: str) -> Token:
