@@ -231,10 +231,10 @@ def test_the_contract_tests_find_the_example(checkout: Path, preloaded: list[str
 
 
 @pytest.mark.timeout(180)
-def test_the_example_trains_in_real_processes(checkout: Path) -> None:
+def test_the_example_trains_in_real_processes(checkout: Path, preloaded: list[str]) -> None:
     command = shlex.split("suites run quick --fabric native --only real/resnet20-digits/k-levels --strategy k-levels")
     options = shlex.split("--steps 2 --repeats 1 --any-machine --out records")
-    done = run_in(checkout, [sys.executable], *command, *options)
+    done = run_in(checkout, preloaded, *command, *options)
     assert done.returncode == 0, done.stderr[-3000:]
     (record,) = read_records([checkout / "records"])
     assert record.status is Status.OK

@@ -272,12 +272,12 @@ def test_torchrun_runs_a_suite_and_rank_0_alone_records_it(tmp_path: Path, scrat
     assert not list(scratch.glob("crossover-bench-*"))
 
 
-def test_a_killed_rank_ends_all_and_leaves_no_record(tmp_path: Path, scratch: Path) -> None:
+def test_a_killed_rank_ends_all_and_leaves_no_record(tmp_path: Path, scratch: Path, preloaded: list[str]) -> None:
     folder = tmp_path / "records"
     words = ("run", "quick", "--fabric", "native", "--strategy", "fixed-buckets", "--steps", "2000", "--repeats", "1")
-    suite = ("-m", "suites", *words, "--only", "real/resnet20-digits/fixed-buckets", "--out", str(folder))
-    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
-    started = Started((*torchrun, *suite), {"TMPDIR": str(scratch)})
+    cell = ("--only", "real/resnet20-digits/fixed-buckets", "--out", str(folder))
+    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--no-python")
+    started = Started((*preloaded[1:], *torchrun, *preloaded, "-m", "suites", *words, *cell), {"TMPDIR": str(scratch)})
     kill_one_rank(started)
     ended = started.ended()
     assert ended.code == 1
@@ -290,7 +290,7 @@ def kill_one_rank(started: Started) -> None:
     deadline_s = monotonic() + patience_s(100)  # five processes import torch first
     while monotonic() < deadline_s and started.process.poll() is None:
         with suppress(psutil.NoSuchProcess):  # one that ended while it was looked at: look again
-            labs = [process for process in started.alive() if "harness.lab" in process.cmdline()]
+            labs = [process for process in started.alive() if process.cmdline()[1:3] == ["-m", "harness.lab"]]
             if len(labs) >= 4:  # two labs and the ranks they forked
                 (victim,) = [
                     p for p in started.alive() if p.environ().get("RANK") == "1" and "harness.lab" not in p.cmdline()
@@ -298,3 +298,4 @@ def kill_one_rank(started: Started) -> None:
                 victim.kill()
                 return
         sleep(0.05)
+    pytest.fail(f"there was no rank to kill: {started.ended()}")
