@@ -102,6 +102,8 @@ def test_both_train(records: dict[str, Record]) -> None:
         ),
         (trial_of("bsp+signsgd"), "combines what all workers send at once"),
         (trial_of("bsp+p3"), "none can go before another; leave the ordering out"),
+        (trial_of("bsp+local-steps(n=4)"), "leave local-steps and at-pre-hook out"),
+        (trial_of("bsp+at-pre-hook"), "leave local-steps and at-pre-hook out"),
         (trial_of("hogwild"), "shares the memory of one host"),
         (on_hosts("bsp", on_loss=OnLoss.CONTINUE), "on_loss=continue under bsp, whose steps need every worker"),
         (on_hosts("ssp+half"), "push uncompressed updates here"),
