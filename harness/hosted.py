@@ -27,6 +27,7 @@ VARIABLE = "CROSSOVER_BENCH_HOSTS"
 ADDRESSES = "CROSSOVER_BENCH_ADDRESSES"
 GRACE_S = 2.0  # for ranks to end after a signal, or once another one has ended badly
 INTERRUPTED = 130
+CANNOT_START = 127  # a shell's code for a command that it does not find
 MASTER_PORT = "29500"  # free: the namespaces are the cluster's own
 _INSIDE = "CROSSOVER_BENCH_INSIDE"
 _READY = b"\0"  # what a keeper says when it lives on its host
@@ -34,18 +35,21 @@ _READY = b"\0"  # what a keeper says when it lives on its host
 
 def keepers(environment: Mapping[str, str] = os.environ) -> dict[str, int]:
     """Host name → pid of the process that lives there. Raises FabricError outside of an emulated cluster."""
-    entries = [entry.partition("=") for entry in environment.get(VARIABLE, "").split(",") if entry]
+    return {name: int(pid) for name, _, pid in _by_host(VARIABLE, environment)}
+
+
+def addresses(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Host name → its address on the cluster's network. Raises FabricError outside of an emulated cluster."""
+    return {name: address for name, _, address in _by_host(ADDRESSES, environment)}
+
+
+def _by_host(variable: str, environment: Mapping[str, str]) -> list[tuple[str, str, str]]:
+    entries = [entry.partition("=") for entry in environment.get(variable, "").split(",") if entry]
     if not entries:
         raise FabricError(
             "no emulated cluster around: start this under `python -m harness.hosted --hosts 2 -- COMMAND`"
         )
-    return {name: int(pid) for name, _, pid in entries}
-
-
-def addresses(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Host name → its address on the cluster's network."""
-    entries = [entry.partition("=") for entry in environment.get(ADDRESSES, "").split(",") if entry]
-    return {name: address for name, _, address in entries}
+    return entries
 
 
 def on_host(name: str, command: Sequence[str]) -> list[str]:
@@ -102,7 +106,7 @@ def _start_rank(cluster: Cluster, rank: int, command: Sequence[str]) -> int:
     except (OSError, FabricError) as error:
         print(f"error: {own.name} cannot start {command[0]}: {error}", file=sys.stderr, flush=True)
     finally:
-        os._exit(127)
+        os._exit(CANNOT_START)
 
 
 def run(spec: FabricSpec, command: Sequence[str]) -> int:
@@ -126,7 +130,11 @@ def run(spec: FabricSpec, command: Sequence[str]) -> int:
 
 def _run_as_first_process(command: Sequence[str], environment: Mapping[str, str]) -> int:
     """Run the command and collect what it orphans, as process 1 must; its exit code as a shell would give it."""
-    child = subprocess.Popen(command, env=environment)
+    try:
+        child = subprocess.Popen(command, env=environment)
+    except OSError as error:
+        print(f"error: cannot start {command[0]}: {error.strerror}", file=sys.stderr)
+        return CANNOT_START
     signal.signal(signal.SIGINT, lambda *_: None)  # a terminal sends it to the command as well, which may tidy up
     while (ended := os.wait())[0] != child.pid:
         continue
@@ -166,10 +174,10 @@ def _keeper(cluster: Cluster, host: int) -> int:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Command line."""
     given = _parser().parse_args(arguments)
-    if not given.command:
+    command = given.command[1:] if given.command[:1] == ["--"] else given.command
+    if not command:
         print("error: name a command after --", file=sys.stderr)
         return 2
-    command = given.command[1:] if given.command[0] == "--" else given.command
     try:
         if given.enter:
             line = on_host(given.enter, command)

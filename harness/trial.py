@@ -64,6 +64,8 @@ class Job:
     def __post_init__(self) -> None:
         if self.accumulate < 1:
             raise TrialError(f"job {self.name}: accumulate is {self.accumulate}; a step has at least 1 micro-batch")
+        if self.num_steps is not None and self.num_steps < 1:
+            raise TrialError(f"job {self.name}: num_steps is {self.num_steps}; give at least 1, or leave it out")
         if self.clip_norm is not None and not 0 < self.clip_norm < math.inf:
             raise TrialError(f"job {self.name}: clip_norm is {self.clip_norm}; give a positive norm, or leave it out")
         if self.precision not in set(Precision):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 from crossover import Sharing
@@ -75,6 +76,13 @@ def trial(
         seed=options.seed,
         trace=options.trace,
     )
+
+
+def evaluated_every(job: Job, num_steps: int, num_evaluations: int) -> int:
+    """Steps from one evaluation to the next, for about so many in `num_steps`: whole periods of local steps, which an
+    evaluation would cut short."""
+    period = job.resolve().local_steps
+    return max(1, math.ceil(num_steps // num_evaluations / period)) * period
 
 
 def settling(job: Job) -> int:

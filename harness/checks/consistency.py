@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from baselines.api import SharesMemory
+from baselines.api import SharesMemory, UpdatePoint
 from baselines.strategy import why_not_pushed
 from crossover import Sharing
 from fabric.api import FabricKind
@@ -21,6 +21,11 @@ def check_consistency(trial: Trial, job: Job) -> None:
         )
     if cluster is None:
         return
+    if strategy.local_steps > 1 or strategy.update_point is not UpdatePoint.AFTER_ALL:
+        raise TrialError(
+            f"{trial.cell}: {job.strategy}: workers of a cluster push after each step and read all parameters before "
+            "the next; leave local-steps and at-pre-hook out, or train without a cluster"
+        )
     if isinstance(strategy.consistency, SharesMemory) and trial.world > 1:
         raise TrialError(
             f"{trial.cell}: {strategy.consistency.card.name} shares the memory of one host, and the trial has "
@@ -33,10 +38,10 @@ def check_consistency(trial: Trial, job: Job) -> None:
             f"{trial.cell}: a cluster of {cluster.num_workers} workers{servers} on {trial.world} ranks of the fabric "
             f"{trial.fabric.kind}; use a host for each"
         )
-    if job.accumulate > 1 or job.precision is not Precision.FLOAT32:
+    if job.accumulate > 1 or job.clip_norm is not None or job.precision is not Precision.FLOAT32:
         raise TrialError(
-            f"{trial.cell}: workers that push to servers neither accumulate nor train in {job.precision}; leave that "
-            "out"
+            f"{trial.cell}: workers that push to servers neither accumulate nor clip, and train in float32; leave "
+            "accumulate, clip_norm and precision out"
         )
     if reason := why_not_pushed(strategy):
         raise TrialError(f"{trial.cell}: {job.strategy}: {reason}")

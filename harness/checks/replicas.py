@@ -42,6 +42,7 @@ def check_replicas(trial: Trial) -> None:
             _check_update_point(trial, job)
             _check_exchange(trial, job)
             check_consistency(trial, job)
+            _check_local_steps(trial, job)
         else:
             # Other systems have no strategy, but the optimizer is a plug-in of ours.
             optimizer = parse_strategy(job.optimizer).optimizer
@@ -64,6 +65,16 @@ def _check_update_point(trial: Trial, job: Job) -> None:
         )
 
 
+def _check_local_steps(trial: Trial, job: Job) -> None:
+    """Weights are exchanged before they are looked at, and each exchange begins a period of local steps."""
+    period = job.resolve().local_steps
+    if trial.evaluate_every % period:
+        raise TrialError(
+            f"{trial.cell}: evaluate_every={trial.evaluate_every} would cut the periods of local-steps(n={period}) "
+            f"short; evaluate every {period} steps, or a multiple of it"
+        )
+
+
 def _check_skipping(trial: Trial, job: Job) -> None:
     """A step is skipped as a whole, so nothing of it may be applied before all of it is known."""
     strategy = job.resolve()
@@ -74,6 +85,8 @@ def _check_skipping(trial: Trial, job: Job) -> None:
         )
     if strategy.updates_on_servers:
         raise TrialError(f"{asked} each server updates its part at once; use update='worker', or bfloat16")
+    if strategy.local_steps > 1:
+        raise TrialError(f"{asked} ranks take local steps alone; leave local-steps out, or use bfloat16")
 
 
 def _check_exchange(trial: Trial, job: Job) -> None:

@@ -14,9 +14,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from fabric.api import FabricError
 from fabric.links import UPLINK
 from harness.hosted import addresses, on_host
-from harness.mpi.library import mpiexec
+from harness.mpi.library import MpiError, mpiexec
 
 SHELL = Path(__file__).with_name("remote_shell.sh")
 OVER_TCP = {
@@ -35,13 +36,20 @@ def command_line(names: Sequence[str], command: Sequence[str]) -> list[str]:
     return on_host(names[0], [*start, *settings, *command])
 
 
-def main(arguments: Sequence[str]) -> None:
-    """Become mpiexec."""
+def main(arguments: Sequence[str]) -> int:
+    """Become mpiexec; the code of a refusal, with its reason on stderr, where that cannot be."""
     command = arguments[1:] if arguments[:1] == ["--"] else arguments
-    line = command_line(list(addresses()), command)
-    # In place of this process: signals reach mpiexec itself, and its exit code is ours.
-    os.execvpe(line[0], line, {**os.environ, "CROSSOVER_BENCH_PYTHON": sys.executable})
+    if not command:
+        print("error: name a command after --", file=sys.stderr)
+        return 2
+    try:
+        line = command_line(list(addresses()), command)
+        # In place of this process: signals reach mpiexec itself, and its exit code is ours.
+        os.execvpe(line[0], line, {**os.environ, "CROSSOVER_BENCH_PYTHON": sys.executable})
+    except (FabricError, MpiError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    sys.exit(main(sys.argv[1:]))

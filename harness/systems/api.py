@@ -62,8 +62,8 @@ class Session(Protocol):
     Losses come divided by the number of micro-batches, so gradients add up to those of one large batch."""
 
     model: nn.Module
-    separates_waiting: ClassVar[bool]
-    """Whether `wait` is where the loop waits for messages; false if backward itself waits."""
+    separates_waiting: bool
+    """Whether `wait` is where the loop waits for messages; false if forward, backward or the update waits too."""
 
     def wait(self) -> None:
         """Block until the gradients of the previous step are reduced (nothing at first)."""
@@ -176,7 +176,7 @@ class PlainSession:
     With `scaler` it scales the loss; its decision to skip a step is common where gradients are.
     """
 
-    separates_waiting: ClassVar[bool] = True
+    separates_waiting = True
 
     def __init__(
         self,

@@ -78,6 +78,8 @@ class ByteSchedulerOriginal:
 class ByteSchedulerSession(PlainSession):
     """Nothing to wait for or to update between steps: forward waits, layer by layer."""
 
+    separates_waiting = False
+
     def __init__(self, model: nn.Module, optimizer: Any, hvd: Any, server: Any) -> None:
         super().__init__(model, optimizer)
         self._scheduled, self._hvd, self._server = optimizer, hvd, server

@@ -58,6 +58,8 @@ class TorchDdp:
             raise TextError(f"torch-ddp: hook is {self.hook!r}; use one of {', '.join(HOOKS)}, or none")
         if self.hook == POWERSGD and self.bucket_mb:
             raise TextError(f"torch-ddp: bucket_mb is {self.bucket_mb} with powersgd, which takes one; leave it out")
+        if self.bucket_mb < 0:
+            raise TextError(f"torch-ddp: bucket_mb is {self.bucket_mb:g}; give 0 for torch's own default, or a size")
         if self.powersgd_rank < 1 or self.start_iter < 2:
             raise TextError(
                 f"torch-ddp: powersgd_rank is {self.powersgd_rank} and start_iter {self.start_iter}; use 1 or more and "
@@ -109,7 +111,7 @@ class DdpSession(PlainSession):
     All but the last micro-batch, forward and backward, run under `no_sync`.
     """
 
-    separates_waiting: ClassVar[bool] = False
+    separates_waiting = False
 
     def __init__(
         self,

@@ -12,7 +12,8 @@ own default, 500 million elements: one bucket for most models.
 `engine.backward` reduces when backward has ended, in the same call. Here that part is called by
 itself, as DeepSpeed's own pipeline engine does, so that the loop can tell waiting from computing
 and a turn ends before it. The all-gather of stage 1 stays inside the update. On the CPU nothing
-overlaps: gloo is called synchronously, and `overlap_comm` only moves the calls into backward.
+overlaps: gloo is called synchronously, and `overlap_comm` only moves the calls into backward, where
+waiting is not told from computing.
 DeepSpeed's all-reduce through shared memory is off: hosts have a link between them.
 """
 
@@ -97,7 +98,7 @@ class DeepSpeed:
             optimizer=seat.strategy.optimizer.build(model.named_parameters()),
             config=self.config(seat.accumulate, seat.clip_norm),
         )
-        return DeepSpeedSession(engine, self.bucket_elements)
+        return DeepSpeedSession(engine, self.bucket_elements, separates_waiting=not self.overlap_comm)
 
     @property
     def bucket_elements(self) -> int:
@@ -121,8 +122,9 @@ class DeepSpeed:
 class DeepSpeedSession(PlainSession):
     """`allreduce_gradients` is the wait, `engine.step()` the update; clipping is the engine's own."""
 
-    def __init__(self, engine: Any, bucket_elements: int) -> None:
+    def __init__(self, engine: Any, bucket_elements: int, *, separates_waiting: bool) -> None:
         super().__init__(engine, engine.optimizer)
+        self.separates_waiting = separates_waiting
         engine.enable_backward_allreduce = False
         self._engine, self._bucket_elements = engine, bucket_elements
         self._reduced = False

@@ -63,6 +63,11 @@ class Horovod:
     autotune_samples: int = 20
 
     def __post_init__(self) -> None:
+        if self.fusion_threshold_bytes < 0 or self.cycle_s < 0:
+            raise TextError(
+                f"horovod: fusion_threshold_bytes is {self.fusion_threshold_bytes} and cycle_s {self.cycle_s:g}; both "
+                "must be 0 or more"
+            )
         for name in ("autotune_warmup", "autotune_steps", "autotune_samples"):
             if getattr(self, name) < 1:
                 raise TextError(f"horovod: {name} is {getattr(self, name)}; it must be at least 1")

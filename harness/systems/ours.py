@@ -190,8 +190,10 @@ class EagerSession(EngineSession):
     """Update at the next forward's pre-hooks: a module waits for its own parameters only.
 
     One optimizer per module, which for rules that look at one parameter at a time gives the same weights. A parameter
-    shared by modules is updated, with those of the first that has it, before the first of them runs; what no module's
-    forward touched is updated before backward. `paused` is called wherever a forward really had to wait.
+    shared by modules is updated, with those of the first that has it, before the first of them runs. A module may be
+    used without its forward, as torch's attention uses its output projection: what belongs to one whose forward was
+    not called yet is updated before the model's forward, and what no forward touched this time before backward.
+    `paused` is called wherever a forward really had to wait.
     """
 
     def __init__(
@@ -202,6 +204,8 @@ class EagerSession(EngineSession):
         self._group_of: dict[str, _Group] = {}
         self._pending: dict[_Group, None] = {}  # in order of forward
         self._first = True
+        self._uncalled: dict[nn.Module, list[_Group]] = {}
+        model.register_forward_pre_hook(self._apply_uncalled)
         names = {id(parameter): name for name, parameter in engine.parameters.items()}
         for module in model.modules():
             # A module's own parameters: a container would wait for those of all its children at once.
@@ -211,14 +215,21 @@ class EagerSession(EngineSession):
                 group = _Group(fresh, optimizer.build([(name, engine.parameters[name]) for name in fresh]))
                 self._group_of.update(dict.fromkeys(fresh, group))
             if own:
-                module.register_forward_pre_hook(self._pre_hook(dict.fromkeys(map(self._group_of.__getitem__, own))))
+                groups = self._uncalled[module] = list(dict.fromkeys(map(self._group_of.__getitem__, own)))
+                module.register_forward_pre_hook(self._pre_hook(groups))
 
     def _pre_hook(self, groups: Iterable[_Group]) -> Callable[[nn.Module, object], None]:
-        def apply(_: nn.Module, __: object) -> None:
+        def apply(module: nn.Module, _: object) -> None:
+            self._uncalled.pop(module, None)
             for group in groups:
                 self._apply(group)
 
         return apply
+
+    def _apply_uncalled(self, _: nn.Module, __: object) -> None:
+        for groups in self._uncalled.values():
+            for group in groups:
+                self._apply(group)
 
     def _apply(self, group: _Group) -> None:
         if group not in self._pending:

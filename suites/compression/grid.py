@@ -24,7 +24,7 @@ from suites.convergence.grid import BERT_TINY, DIGITS, LSTM, METHODS, WARM_UP, T
 from suites.convergence.grid import skipped_methods as skipped_methods
 from suites.convergence.methods import TrainingMethod, added_methods
 from suites.data import with_data
-from suites.recipes import CYCLE, RATE_BPS, trial
+from suites.recipes import CYCLE, RATE_BPS, evaluated_every, trial
 from suites.scaling import LINKS, NUM_WARMUP, PACED_SCALE, Wire, distinct, replay_place, shortened
 
 NAME = "compression"
@@ -263,7 +263,7 @@ def _real(
         label=name,
         num_steps=num_steps - num_warmup,
         num_warmup=num_warmup,
-        evaluate_every=max(1, num_steps // NUM_EVALUATIONS) if evaluated else 0,
+        evaluate_every=evaluated_every(job, num_steps, NUM_EVALUATIONS) if evaluated else 0,
         axis="" if gbit is None else "Gbit/s",
         at=gbit,
     )

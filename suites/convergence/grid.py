@@ -25,7 +25,7 @@ from results.facts import Role
 from suites.api import Options, Suite, interleave
 from suites.convergence.methods import TrainingMethod, added_methods
 from suites.data import with_data
-from suites.recipes import CYCLE
+from suites.recipes import CYCLE, evaluated_every
 
 RATE_BPS, ALPHA_S = 200e6, 6e-4  # α as on the emulated hosts of the reference machine
 REPEATS = 10  # seeds: what takes no time of its own is exact, and cheap
@@ -259,7 +259,7 @@ def _trial(cell: str, job: Job, world: int, num_steps: int, options: Options) ->
         fabric=FabricSpec(kind=FabricKind.LOCKSTEP, num_hosts=world, rate_bps=rate_bps, alpha_s=ALPHA_S),
         num_warmup=1,
         num_steps=num_steps - 1 if num_steps > 1 else 1,
-        evaluate_every=max(1, num_steps // NUM_EVALUATIONS),
+        evaluate_every=evaluated_every(job, num_steps, NUM_EVALUATIONS),
         seed=options.seed,
         timeout_s=TIMEOUT_S,
     )

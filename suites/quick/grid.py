@@ -19,7 +19,7 @@ from harness.trial import Job, Trial
 from models.workload import Device, WorkloadSpec
 from suites.api import Options, Suite, interleave
 from suites.data import jobs_with_data, with_data
-from suites.recipes import BERT_TINY, CYCLE, RATE_BPS, RESNET20, RESNET20_LARGE, Recipe, trial
+from suites.recipes import BERT_TINY, CYCLE, RATE_BPS, RESNET20, RESNET20_LARGE, Recipe, evaluated_every, trial
 from suites.scaling import Scene, Wire, buckets, replay_place
 
 DDP_MIB = 25.0  # torch DDP's default
@@ -81,7 +81,7 @@ def _real(options: Options) -> Iterator[Trial]:
             options,
             num_steps=NUM_STEPS,
             num_warmup=WARMUP,
-            evaluate_every=(NUM_STEPS + WARMUP) // 2,
+            evaluate_every=evaluated_every(job, NUM_STEPS + WARMUP, 2),
         )
 
 

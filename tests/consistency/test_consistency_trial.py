@@ -43,6 +43,10 @@ def on_hosts(strategy: str, **more: object) -> Trial:
     return trial_of(strategy, fabric=FabricSpec(kind=FabricKind.NATIVE, num_hosts=5, rate_bps=None), **more)
 
 
+def clipped(trial: Trial) -> Trial:
+    return replace(trial, jobs=tuple(replace(job, clip_norm=1.0) for job in trial.jobs))
+
+
 @pytest.fixture(scope="module")
 def records() -> dict[str, Record]:
     found = {}
@@ -102,8 +106,11 @@ def test_both_train(records: dict[str, Record]) -> None:
         ),
         (trial_of("bsp+signsgd"), "combines what all workers send at once"),
         (trial_of("bsp+p3"), "none can go before another; leave the ordering out"),
+        (trial_of("bsp+local-steps(n=4)"), "leave local-steps and at-pre-hook out"),
+        (trial_of("bsp+at-pre-hook"), "leave local-steps and at-pre-hook out"),
         (trial_of("hogwild"), "shares the memory of one host"),
         (on_hosts("bsp", on_loss=OnLoss.CONTINUE), "on_loss=continue under bsp, whose steps need every worker"),
+        (clipped(on_hosts("bsp")), "neither accumulate nor clip"),
         (on_hosts("ssp+half"), "push uncompressed updates here"),
     ],
 )

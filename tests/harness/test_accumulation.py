@@ -198,6 +198,7 @@ def test_clipping_at_pre_hook_is_refused_with_the_reason() -> None:
     ("wrong", "message"),
     [
         ({"accumulate": 0}, "job a: accumulate is 0; a step has at least 1 micro-batch"),
+        ({"num_steps": 0}, "job a: num_steps is 0; give at least 1"),
         ({"clip_norm": 0.0}, "job a: clip_norm is 0.0; give a positive norm"),
         ({"clip_norm": math.inf}, "job a: clip_norm is inf; give a positive norm"),
     ],

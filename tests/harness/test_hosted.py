@@ -76,13 +76,23 @@ def test_a_host_that_is_not_there_is_named_with_those_that_are(
 
 
 def test_without_a_cluster_around_it_says_how_to_get_one() -> None:
-    with pytest.raises(FabricError, match="start this under"):
-        hosted.keepers({})
+    for ask in (hosted.keepers, hosted.addresses):
+        with pytest.raises(FabricError, match="start this under"):
+            ask({})
+
+
+def test_a_command_that_is_not_there_is_named_with_a_shells_code(capsys: pytest.CaptureFixture[str]) -> None:
+    assert hosted._run_as_first_process(["no-such-command"], os.environ) == 127
+    assert capsys.readouterr().err == "error: cannot start no-such-command: No such file or directory\n"
 
 
 @pytest.mark.parametrize(
     ("arguments", "reason"),
-    [(["--hosts", "2"], "name a command after --"), (["--rate", "fast", "--", "true"], "'fast'")],
+    [
+        (["--hosts", "2"], "name a command after --"),
+        (["--hosts", "2", "--"], "name a command after --"),
+        (["--rate", "fast", "--", "true"], "'fast'"),
+    ],
 )
 def test_a_bad_request_is_refused_before_anything_starts(
     arguments: list[str], reason: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

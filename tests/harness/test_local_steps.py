@@ -11,11 +11,15 @@ from engine_threads import SharedRoom
 from torch import Tensor, nn
 
 from baselines.strategy import StrategyError, parse_strategy
+from fabric.api import FabricKind, FabricSpec
+from harness.checks.trial import check
 from harness.engine.engine import Engine
 from harness.lockstep.ranks import Lockstep, replicas
 from harness.precision import LossScale
 from harness.systems.ours import EngineSession
 from harness.trace import Recorder
+from harness.trial import Job, Trial, TrialError
+from models.workload import WorkloadSpec
 
 WORLD, LR = 3, 0.1
 PRESETS = ("sbc+error-feedback", "sbc(density=0.01)+error-feedback+local-steps(n=10)")
@@ -137,6 +141,19 @@ def test_what_cannot_go_with_local_steps_is_refused_with_the_remedy(text: str, m
 def test_a_scaled_loss_is_refused() -> None:
     with pytest.raises(ValueError, match="use bfloat16 or float32"):
         Lockstep(replicas(model(), 2), parse_strategy("local-steps(n=2)"), loss_scale=LossScale())
+
+
+def trial(strategy: str, evaluate_every: int) -> Trial:
+    job = Job(name="a", workload=WorkloadSpec(network="resnet20"), strategy=strategy)
+    fabric = FabricSpec(kind=FabricKind.LOCKSTEP, num_hosts=2)
+    return Trial(suite="t", cell="c", jobs=(job,), fabric=fabric, evaluate_every=evaluate_every)
+
+
+def test_an_evaluation_that_would_cut_a_period_short_is_refused() -> None:
+    with pytest.raises(TrialError, match=r"evaluate_every=4 would cut .* short; evaluate every 6 steps"):
+        check(trial("unfused+local-steps(n=6)", 4))
+    for fitting in (0, 6, 12):
+        check(trial("unfused+local-steps(n=6)", fitting))
 
 
 def run_session(rank: int, own: nn.Module, room: SharedRoom, text: str, num_steps: int) -> EngineSession:

@@ -16,6 +16,7 @@ from forked_ranks import forked
 from patience import patience_s
 
 from baselines.api import AllReduce, Payload
+from harness.mpi import launch
 from harness.mpi.library import MpiError, load_mpi, mpiexec, why_no_mpi
 from harness.mpi.remote_shell import command_on_host
 from harness.mpi.transport import MpiTransport
@@ -129,6 +130,16 @@ def test_without_an_mpi_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch, tmp
     monkeypatch.setattr(sys, "prefix", str(tmp_path))
     with pytest.raises(MpiError, match="pip install mpi4py mpich"):
         mpiexec()
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"), [(["--"], "name a command after --"), (["--", "true"], "no emulated cluster around")]
+)
+def test_what_mpiexec_cannot_start_is_refused_with_the_reason(
+    words: list[str], reason: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert launch.main(words) == 2
+    assert reason in capsys.readouterr().err
 
 
 def test_in_place_of_ssh_a_command_line_becomes_words_on_a_host(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,8 +17,11 @@ from forked_ranks import forked
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from micro_batch_ranks import weights_of
+from rooms_of_one import engine_alone
 from simulated_ranks import TimedStep, negotiate, segments
 from tiny_models import Awkward, awkward, loss_at, random_arrivals
+from torch import Tensor, nn
+from torch.nn import functional
 
 from baselines.api import Costs, Message, NeedsCosts, Segment
 from baselines.strategy import Strategy, parse_strategy
@@ -227,6 +230,38 @@ def test_engines_with_threads_train_as_lockstep_does(ordering: str, update: str)
         for name, parameter in model.named_parameters():
             assert torch.equal(parameter, exact.models[0].get_parameter(name)), name
     assert rounds[0] == rounds[1] > 0
+
+
+class PartsUsedByFunctions(nn.Module):
+    """Of its modules only the last one's forward is called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(3)
+        self.table, self.inner, self.last = nn.Embedding(5, 4), nn.Linear(4, 4), nn.Linear(4, 2)
+
+    def forward(self, places: Tensor) -> Tensor:
+        found = torch.tanh(functional.embedding(places, self.table.weight))
+        out: Tensor = self.last(functional.linear(found, self.inner.weight, self.inner.bias))
+        return out
+
+
+def test_a_module_whose_forward_is_not_called_is_updated_before_the_models() -> None:
+    model, plain = PartsUsedByFunctions(), PartsUsedByFunctions()
+    engine = engine_alone(model, "unfused+at-pre-hook+sgd(lr=0.5)")
+    session = EagerSession(model, engine.strategy.optimizer, engine)
+    optimizer = engine.strategy.optimizer.build(plain.named_parameters())
+    for _ in range(4):
+        session.wait()
+        session.update()
+        session.backward(model(torch.arange(5)).square().mean())
+        plain(torch.arange(5)).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    session.finish()
+    session.close()
+    for one, other in zip(model.parameters(), plain.parameters(), strict=True):
+        assert torch.equal(one, other)
 
 
 def test_processes_that_see_gradients_at_different_times_end_with_the_same_weights(tmp_path: Path) -> None:

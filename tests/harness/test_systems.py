@@ -71,14 +71,22 @@ def test_replayed_micro_batches_give_the_weights_of_torch_ddp(labs: Labs, replay
 @pytest.mark.slow
 @pytest.mark.timeout(120)
 @pytest.mark.skipif(find_spec("deepspeed") is None, reason="DeepSpeed is not installed: run 'make doctor'")
-@pytest.mark.parametrize("system", ["deepspeed", "deepspeed(zero=1, bucket_mb=0.01)"])
-def test_deepspeed_replays_too(labs: Labs, unclipped_digest: str, system: str) -> None:
-    """Without clipping, whose factor it rounds in another way than torch does."""
+@pytest.mark.parametrize(
+    ("system", "tells"),
+    [
+        ("deepspeed", True),
+        ("deepspeed(zero=1, bucket_mb=0.01)", True),
+        ("deepspeed(zero=1, bucket_mb=0.01, overlap_comm=True)", False),
+    ],
+)
+def test_deepspeed_replays_too(labs: Labs, unclipped_digest: str, system: str, tells: bool) -> None:
+    """Without clipping, whose factor it rounds in another way than torch does. Calls inside backward tell no waiting
+    apart."""
     answer = ask(labs, system=system, accumulate=2)
     assert digest(answer) == unclipped_digest
     for rank in done(answer):
-        assert rank.phases.exposed_s is not None
-        assert rank.phases.exposed_s > 0
+        assert (rank.phases.compute_s is not None) == (rank.phases.exposed_s is not None) == tells
+        assert not tells or rank.phases.exposed_s
 
 
 @pytest.mark.horovod
@@ -157,6 +165,9 @@ def test_deepspeed_is_told_what_the_job_says() -> None:
         ("deepspeed(zero=3)", "zero is 3; stages 0 and 1"),
         ("deepspeed(bucket_mb=-1)", "bucket_mb is -1; give 0"),
         ("deepspeed(overlap_comm=True)", "overlap_comm is of ZeRO; add zero=1"),
+        ("torch-ddp(bucket_mb=-1)", "bucket_mb is -1; give 0"),
+        ("horovod(cycle_s=-0.001)", "cycle_s -0.001; both must be 0 or more"),
+        ("horovod(fusion_threshold_bytes=-1)", "fusion_threshold_bytes is -1 .* both must be 0 or more"),
         ("horovod(autotune_steps=0)", "autotune_steps is 0; it must be at least 1"),
     ],
 )

@@ -37,6 +37,12 @@ def test_every_method_of_the_table_can_be_read_and_every_cell_be_run() -> None:
     assert {trial.cell.rpartition("/")[2] for trial in trials} == {method.name for method in METHODS}
 
 
+def test_local_steps_are_evaluated_after_whole_periods() -> None:
+    for trial in SUITE.grid(Options(strategies=("sbc(density=0.01)+error-feedback+local-steps(n=10)",))):
+        assert trial.evaluate_every % 10 == 0
+        check(trial)
+
+
 def test_a_method_that_is_not_there_is_left_out_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     unknown = TrainingMethod("to come", "fixed-buckets+yet-to-be-written", "nowhere")
     monkeypatch.setattr(convergence, "METHODS", (*METHODS, unknown))
