@@ -33,10 +33,10 @@ def check_consistency(trial: Trial, job: Job) -> None:
             f"{trial.cell}: a cluster of {cluster.num_workers} workers{servers} on {trial.world} ranks of the fabric "
             f"{trial.fabric.kind}; use a host for each"
         )
-    if job.accumulate > 1 or job.precision is not Precision.FLOAT32:
+    if job.accumulate > 1 or job.clip_norm is not None or job.precision is not Precision.FLOAT32:
         raise TrialError(
-            f"{trial.cell}: workers that push to servers neither accumulate nor train in {job.precision}; leave that "
-            "out"
+            f"{trial.cell}: workers that push to servers neither accumulate, nor clip gradients, nor train in 16 bits; "
+            "leave that out"
         )
     if reason := why_not_pushed(strategy):
         raise TrialError(f"{trial.cell}: {job.strategy}: {reason}")
