@@ -94,6 +94,8 @@ def test_without_staleness_processes_end_as_the_virtual_clock_does(policy: Consi
     list(virtual)
     assert torch.equal(server.parameters.read(), virtual.parameters.read())
     assert report.tally.ahead == {0: NUM_WORKERS * NUM_CLOCKS}
+    pushed = 4 * NUMEL * NUM_WORKERS * NUM_CLOCKS  # and as many answers, the last ones after the training included
+    assert (report.num_sent_bytes, report.num_bytes) == (pushed, 2 * pushed)
 
 
 @pytest.mark.parametrize("policy", [Asp(), Ssp(1), DynSsp(2)], ids=str)
