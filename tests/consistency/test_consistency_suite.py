@@ -24,6 +24,19 @@ def test_other_workers_and_policies_can_be_asked_for() -> None:
     assert len(trials) == 2 * len(CLUSTERS)
 
 
+def test_another_rate_is_that_of_the_servers_link() -> None:
+    trials = [trial for trial in SUITE.grid(Options(rate_bps=1e8, rate_given=True)) if trial.cluster]
+    assert {trial.cluster.beta_s_per_byte for trial in trials if trial.cluster} == {8 / 1e8}
+    assert {trial.fabric.rate_bps for trial in trials} == {1e8}
+    unshaped = SUITE.grid(Options(rate_bps=None, rate_given=True))[0]
+    assert unshaped.cluster is not None
+    assert unshaped.cluster.beta_s_per_byte == 0.0
+
+
+def test_one_step_can_be_asked_for() -> None:
+    check(SUITE.grid(Options(num_steps=1))[0])
+
+
 def row(strategy: str, times_s: list[float], *, dense: bool = False) -> TargetRow:
     assert parse_strategy(strategy)
     return TargetRow(
