@@ -322,6 +322,10 @@ def push_of(clock: int) -> Frame:
     return Frame(FrameKind.PUSH, 0, clock, torch.ones(NUMEL).view(torch.uint8))
 
 
+def test_a_bound_that_nobody_reaches_fits_into_a_pull() -> None:
+    assert header_of(FrameKind.PULL, 0, Ssp(10**10).must_include(1)) == header_of(FrameKind.PULL, 0, -1)
+
+
 def test_a_server_to_which_nothing_came_has_no_cost_per_byte() -> None:
     assert ServerReport(StalenessTally.of(1), cpu_s=1.0).cpu_s_per_mb is None
     assert ServerReport(StalenessTally.of(1), cpu_s=1.0, num_bytes=2_000_000).cpu_s_per_mb == 0.5

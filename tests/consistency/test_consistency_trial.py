@@ -14,12 +14,12 @@ from harness.asynchrony.foretold import foretold_steps_s
 from harness.asynchrony.trial import run_virtual
 from harness.checks.trial import check
 from harness.lab.messages import Answer, Ending
-from harness.lab.rank import Signals
+from harness.lab.rank import RankResult, Signals
 from harness.outcome import Background, record_of
 from harness.trial import Job, Trial, TrialError
 from models.workload import WorkloadSpec
 from results.codec import from_jsonable, to_jsonable
-from results.record import Environment, Record, Status
+from results.record import Environment, Phases, Record, Status
 
 STRAGGLER = VirtualCluster(num_workers=4, compute_s=1.0, disturbances=Disturbances(slowdowns=(1.0, 1.0, 1.0, 3.0)))
 
@@ -42,6 +42,18 @@ def trial_of(strategy: str, cluster: VirtualCluster | None = STRAGGLER, **more: 
 def on_hosts(strategy: str, **more: object) -> Trial:
     """Four workers and a server as processes."""
     return trial_of(strategy, fabric=FabricSpec(kind=FabricKind.NATIVE, num_hosts=5, rate_bps=None), **more)
+
+
+def test_a_run_of_which_no_worker_is_left_has_a_record_that_says_so() -> None:
+    trial = on_hosts("asp", on_loss=OnLoss.CONTINUE)
+    server = RankResult(
+        job=0, rank=4, step_times_s=(), losses=(), evaluated=(), phases=Phases(), num_messages=2.0, wire_bytes={},
+        weights_digest="", num_parameters=1, peak_memory_bytes=1, start_s=0.0, end_s=1.0, serves=True,
+    )  # fmt: skip
+    answer = Answer(ending=Ending.DONE, ranks=(server,))
+    record = record_of(trial, answer, Background(environment=Environment()))
+    assert record.status is Status.ERROR
+    assert "every worker was lost" in record.reason
 
 
 def clipping(trial: Trial) -> Trial:
