@@ -33,8 +33,8 @@ class BoundedStaleness(ABC):
         return self.staleness is None or clocks[own] - min(clocks) <= self.staleness
 
     def must_include(self, clock: int) -> int:
-        """All updates more than `staleness` clocks old; without a bound none."""
-        return -1 if self.staleness is None else clock - self.staleness - 1
+        """All updates more than `staleness` clocks old; without a bound, or before there are any, none (−1)."""
+        return -1 if self.staleness is None else max(-1, clock - self.staleness - 1)
 
     def share(self, num_arrived: int, num_workers: int) -> float:
         """1/P of each update, however many have come."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from operator import attrgetter
 from typing import Any, TypeVar
 
@@ -225,34 +226,46 @@ def _needs_the_others(compression: Compressor) -> bool:
     return votes or compression.how in (How.MERGE, How.SCATTER)
 
 
-NEEDS_THE_OTHERS = (
-    "a worker pushes when it is ready, and the compressor combines what all workers send at once; use one whose code "
-    "stands for the worker's own update, e.g. topk+error-feedback"
-)
-PART_OF_STEPS = (
-    "workers push differences of parameters, which are no gradients to apply momentum to; use a compressor without, "
-    "e.g. topk+error-feedback"
-)
-NOTHING_TO_ORDER = (
-    "a worker pushes its update when the step is done and reads all parameters before the next, one message each, so "
-    "none can go before another; leave the ordering out"
-)
-
-
 def _orders(strategy: Strategy) -> bool:
     return bool(strategy.ordering.card.name != DEFAULTS[Slot.ORDERING])
 
 
+def _does_not_wait_and(applies: Callable[[Strategy], bool], strategy: Strategy) -> bool:
+    return not strategy.consistency.is_synchronous and applies(strategy)
+
+
 def why_not_pushed(strategy: Strategy) -> str | None:
-    """The reason why workers cannot push to servers as the strategy compresses and orders, one by one, or None."""
-    if _orders(strategy):
-        return NOTHING_TO_ORDER
-    if _needs_the_others(strategy.compression):
-        return NEEDS_THE_OTHERS
-    return PART_OF_STEPS if _does_a_part_of_steps(_innermost(strategy.compression)) else None
+    """The reason why workers cannot push to servers as the strategy says, one by one, or None."""
+    return next((reason for applies, reason in NOT_PUSHED if applies(strategy)), None)
 
 
 Rule = tuple[Callable[[Strategy], bool], str]
+NOT_PUSHED: tuple[Rule, ...] = (
+    (lambda s: s.local_steps > 1, "a worker pushes to servers after each step; leave local steps out"),
+    (
+        lambda s: _needs_the_others(s.compression),
+        "a worker pushes when it is ready, and the compressor combines what all workers send at once; use one whose "
+        "code stands for the worker's own update, e.g. topk+error-feedback",
+    ),
+    (
+        lambda s: _does_a_part_of_steps(_innermost(s.compression)),
+        "workers push differences of parameters, which are no gradients to apply momentum to; use a compressor "
+        "without, e.g. topk+error-feedback",
+    ),
+    (
+        lambda s: bool(s.exchange.card.name != DEFAULTS[Slot.EXCHANGE]),
+        "workers push to servers of the consistency method; leave the exchange out",
+    ),
+    (
+        _orders,
+        "a worker pushes its update when the step is done and reads all parameters before the next, one message each, "
+        "so none can go before another; leave the ordering out",
+    ),
+    (
+        lambda s: s.update_point is UpdatePoint.AT_PRE_HOOK,
+        "a worker reads all parameters at once; update after-all",
+    ),
+)
 RULES: tuple[Rule, ...] = (
     (
         lambda s: s.local_steps > 1 and s.update_point is UpdatePoint.AT_PRE_HOOK,
@@ -339,22 +352,6 @@ RULES: tuple[Rule, ...] = (
         "a server keeps the optimizer's state of its part of each message, and the packing changes messages from step "
         "to step; use update='worker' or a packing that does not",
     ),
-    (
-        lambda s: not s.consistency.is_synchronous and s.local_steps > 1,
-        "a worker that does not wait pushes after each step; leave local steps out, or use bsp",
-    ),
-    (lambda s: not s.consistency.is_synchronous and _needs_the_others(s.compression), NEEDS_THE_OTHERS),
-    (
-        lambda s: not s.consistency.is_synchronous and _does_a_part_of_steps(_innermost(s.compression)),
-        PART_OF_STEPS,
-    ),
-    (
-        lambda s: not s.consistency.is_synchronous and isinstance(s.exchange, HasServers),
-        "the consistency method has servers of its own; leave the exchange out",
-    ),
-    (lambda s: not s.consistency.is_synchronous and _orders(s), NOTHING_TO_ORDER),
-    (
-        lambda s: not s.consistency.is_synchronous and s.update_point is UpdatePoint.AT_PRE_HOOK,
-        "a worker that does not wait reads all parameters at once; update after-all",
-    ),
+    # Workers that wait for each other push to servers only where a trial has a cluster, which its check knows.
+    *((partial(_does_not_wait_and, applies), reason) for applies, reason in NOT_PUSHED),
 )

@@ -72,7 +72,7 @@ def record_of(trial: Trial, answer: Answer, background: Background) -> Record:
     servers = [rank for rank in answer.ranks if rank.serves]
     answer = replace(answer, ranks=tuple(rank for rank in answer.ranks if not rank.serves))
     status, reason = _verdict(trial, answer)
-    done = answer.ending is Ending.DONE
+    done = answer.ending is Ending.DONE and status is not Status.ERROR
     facts = sharing_facts(trial, answer.ranks) if done and trial.sharing is not None else None
     measured = costs_of(answer.ranks)
     known = (measured, background.costs) if trial.sharing is Sharing.EXCLUSIVE else (background.costs, measured)
@@ -198,6 +198,11 @@ def _verdict(trial: Trial, answer: Answer) -> tuple[Status, str]:
         return STATUS[answer.ending], answer.reason
     for index, job in enumerate(trial.jobs):
         ranks = [rank for rank in answer.ranks if rank.job == index]
+        if not ranks:  # the others go on without one that is lost, until nobody is left
+            return (
+                Status.ERROR,
+                f"job {job.name}: every worker was lost; look for what ended them, e.g. too little memory",
+            )
         if any(not math.isfinite(loss) for rank in ranks for loss in rank.losses):
             return Status.DIVERGED, f"job {job.name}: the loss is not finite; use a smaller learning rate"
         # Buffers are not in the digest; parameters of synchronous training are equal on all ranks, bit for bit.

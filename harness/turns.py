@@ -24,6 +24,11 @@ class Turn:
     released_s: float
 
 
+def spans_of(turns: Iterable[Turn]) -> tuple[Interval, ...]:
+    """When the device was held, turn by turn."""
+    return tuple((turn.granted_s, turn.released_s) for turn in turns)
+
+
 class LoggedTurns(TurnTaking):
     """Turns as they are, with a log. `turns` grows with every release."""
 
@@ -84,11 +89,11 @@ def common_window(jobs: Sequence[Sequence[Turn]]) -> Interval:
 
 
 def busy_share(intervals: Iterable[Interval], window: Interval) -> float | None:
-    """The part of `window` that the union of `intervals` covers."""
-    begin_s, end_s = window
-    if end_s <= begin_s:
+    """The part of `window` that the union of `intervals` covers; None without a window, or where nobody noted any."""
+    (begin_s, end_s), union = window, merged(intervals)
+    if end_s <= begin_s or not union:
         return None
-    covered_s = sum(max(0.0, min(end, end_s) - max(start, begin_s)) for start, end in merged(intervals))
+    covered_s = sum(max(0.0, min(end, end_s) - max(start, begin_s)) for start, end in union)
     return covered_s / (end_s - begin_s)
 
 

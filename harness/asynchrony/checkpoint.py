@@ -18,7 +18,7 @@ from harness.asynchrony.training import Training
 from harness.asynchrony.virtual import VirtualRun
 from harness.engine.checkpoint import CheckpointError
 
-FORMAT = 2
+FORMAT = 3
 
 
 def write_checkpoint(path: Path, run: VirtualRun, training: Training, codes: WorkerCodes | None = None) -> None:
@@ -33,7 +33,10 @@ def write_checkpoint(path: Path, run: VirtualRun, training: Training, codes: Wor
 
 
 def read_checkpoint(path: Path, run: VirtualRun, training: Training, codes: WorkerCodes | None = None) -> None:
-    """Bring new objects to where the file's were. Raises: CheckpointError if it is of another run."""
+    """Bring new objects to where the file's were; the optimizer has to be the same.
+
+    Raises: CheckpointError if it is of another cluster, policy, seed, model or compression.
+    """
     saved = torch.load(path, weights_only=True)
     if saved["format"] != FORMAT or (saved["codes"] is None) != (codes is None):
         raise CheckpointError(f"{path} is of another format or compression; go on with what wrote it")

@@ -58,7 +58,7 @@ class ServersLink:
         self._sockets = [self._connect(server) for server in servers]
         self._readers = [FrameReader(4 * (server.stop - server.start)) for server in servers]
         self._recorded: list[int] = []  # how many of this worker's updates each server has, once that is heard
-        self.num_bytes = 0
+        self.num_pushed_bytes = 0
         self.was_lost = False
 
     @property
@@ -83,7 +83,7 @@ class ServersLink:
             part = raw(update[server.start : server.stop])
             self._send(number, header_of(FrameKind.PUSH, self._worker, clock, len(part)))
             self._send(number, part)
-            self.num_bytes += len(part)
+            self.num_pushed_bytes += len(part)
 
     def pull(self, at_least: int, *, is_last: bool = False) -> Tensor:
         """Parameters [numel] that hold every worker's updates up to clock `at_least`; waits for them.
@@ -102,7 +102,6 @@ class ServersLink:
                 f"server {stale[0]} answers worker {self._worker} with clock {frames[stale[0]].clock}, where all "
                 f"updates up to clock {at_least} are asked for"
             )
-        self.num_bytes += sum(frame.payload.numel() for frame in frames)
         parts = [frame.payload.view(torch.float32) for frame in frames]
         return torch.cat(parts) if len(parts) > 1 else parts[0]
 

@@ -28,6 +28,12 @@ class Halt:
     at_s: float
     for_s: float
 
+    def __post_init__(self) -> None:
+        if not (0 <= self.at_s < math.inf and 0 <= self.for_s < math.inf):
+            raise VirtualClusterError(
+                f"worker {self.worker} halts at {self.at_s} s for {self.for_s} s; use seconds of 0 or more"
+            )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Disturbances:
@@ -66,8 +72,8 @@ class Disturbances:
 class VirtualCluster:
     """`num_workers` that compute `compute_s` per step, and servers behind one link of `alpha_s` + bytes × `beta_s`.
 
-    Among processes the `num_servers` ranks behind the workers hold equal parts of the parameters, and a step lasts
-    `compute_s` as disturbed, or as long as it really takes.
+    Among processes the `num_servers` ranks behind the workers hold equal parts of the parameters, each behind such a
+    link of its own, and a step lasts `compute_s` as disturbed, or as long as it really takes.
     """
 
     num_workers: int
@@ -84,6 +90,10 @@ class VirtualCluster:
             raise VirtualClusterError(f"num_workers is {self.num_workers}; there is at least 1")
         if not 0 < self.compute_s < math.inf:
             raise VirtualClusterError(f"compute_s is {self.compute_s}; a step takes some time")
+        if not (0 <= self.alpha_s < math.inf and 0 <= self.beta_s_per_byte < math.inf):
+            raise VirtualClusterError(
+                f"alpha_s is {self.alpha_s} and beta_s_per_byte {self.beta_s_per_byte}; use 0 (no time) or more"
+            )
         own = self.disturbances
         for name, values in (("slowdowns", own.slowdowns), ("slow_links", own.slow_links)):
             if values and len(values) != self.num_workers:
@@ -106,11 +116,13 @@ class VirtualCluster:
             duration_s *= math.exp(rng.gauss(0.0, own.jitter) - own.jitter**2 / 2)
         if rng.random() < own.pause_probability:
             duration_s += rng.expovariate(1.0) * own.pause_s
-        # In order of time: a step that one halt lengthens may run into the next.
+        # In order of time: a step that one halt lengthens may run into the next, and halts may overlap.
+        going_s = start_s
         for halt in sorted((halt for halt in own.halts if halt.worker == worker), key=lambda halt: halt.at_s):
             until_s = halt.at_s + halt.for_s
-            if start_s < until_s and start_s + duration_s > halt.at_s:
-                duration_s += until_s - max(start_s, halt.at_s)
+            if going_s < until_s and start_s + duration_s > halt.at_s:
+                duration_s += until_s - max(going_s, halt.at_s)
+                going_s = until_s
         return start_s + duration_s
 
     def transfer_s(self, worker: int, num_bytes: float) -> float:

@@ -26,7 +26,8 @@ def virtual_prediction(trial: Trial) -> Prediction:
 
 
 def foretold_steps_s(trial: Trial, num_bytes: Sequence[float]) -> list[list[list[float]]]:
-    """Every worker's step times [jobs][workers][steps]; job n has `num_bytes[n]` per push and answer."""
+    """Every worker's step times [jobs][workers][steps]; job n has `num_bytes[n]` per push and answer, of which each
+    server's link carries its part."""
     assert trial.cluster is not None, "a trial without a cluster has no virtual clock"
     nothing, runs = torch.zeros(1), dict[str, VirtualRun]()
     for index, job in enumerate(trial.jobs):
@@ -37,7 +38,7 @@ def foretold_steps_s(trial: Trial, num_bytes: Sequence[float]) -> list[list[list
             nothing,
             lambda *_: nothing,
             trial.num_warmup + trial.num_steps_of(index),
-            num_bytes[index],
+            num_bytes[index] / trial.cluster.num_servers,
             trial.seed,
         )
     pushed_s = {name: [[0.0] for _ in range(trial.cluster.num_workers)] for name in runs}

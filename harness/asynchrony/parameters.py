@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from harness.engine.checkpoint import Saved
+from harness.engine.checkpoint import CheckpointError, Saved
 
 
 class ClockError(RuntimeError):
@@ -104,7 +104,13 @@ class Parameters:
         }
 
     def load_state_dict(self, saved: Saved) -> None:
-        """Go on from what `state_dict` gave."""
+        """Go on from what `state_dict` gave. Raises: CheckpointError if it is of other workers or another model."""
+        kept = len(saved["clocks"]), saved["values"].numel()
+        if kept != (self.num_workers, self.values.numel()):
+            raise CheckpointError(
+                f"the checkpoint is of {kept[0]} workers and {kept[1]} parameters; here are {self.num_workers} and "
+                f"{self.values.numel()}"
+            )
         self.values, self.clocks, self.gone = saved["values"].clone(), list(saved["clocks"]), set(saved["gone"])
         self._open = {clock: dict(version) for clock, version in saved["open"].items()}
         self.num_pushed, self._num_complete = saved["num_pushed"], saved["num_complete"]

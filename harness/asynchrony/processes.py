@@ -33,6 +33,7 @@ from harness.lab.gpu import logged_turns, own_times
 from harness.lab.rank import Place, RankResult, Signals, weights_digest
 from harness.loop import Evaluated
 from harness.trial import Trial
+from harness.turns import spans_of
 from models.workload import Device, Workload, open_workload
 from results.record import Phases
 
@@ -79,7 +80,8 @@ def run_on_host(trial: Trial, place: Place, signals: Signals) -> RankResult:
     if place.rank == 0 and trial.evaluate_every and (found := workload.evaluate(model)) is not None:
         last = Evaluated(len(result.step_times_s), sum(result.step_times_s), found.loss, found.accuracy)
         result = replace(result, evaluated=(last,))
-    return replace(result, turns=own_times(turns) if place.arbiter_socket else ())
+    taken = own_times(turns) if place.arbiter_socket else ()
+    return replace(result, turns=taken, compute_times=spans_of(taken))
 
 
 def _meet(
@@ -133,7 +135,7 @@ def _trained(
         _result(trial, place, training.model, start_s, perf_counter()),
         step_times_s=tuple(later - earlier for earlier, later in pairwise(ends_s)),
         losses=tuple(training.losses[worker]),
-        wire_bytes={"push and pull": link.num_bytes / num_clocks},
+        wire_bytes={"push": link.num_pushed_bytes / num_clocks},
     )
 
 
@@ -144,7 +146,7 @@ def _served(server: ParameterServerProcess, trial: Trial, place: Place, model: n
     facts = report.tally.facts(server.parameters.clocks, report.lost)
     facts = replace(facts, server_cpu_s_per_mb=report.cpu_s_per_mb)
     result = _result(trial, place, model, start_s, perf_counter())
-    wire_bytes = {"serve": report.num_bytes / (trial.num_warmup + trial.num_steps_of(place.job))}
+    wire_bytes = {"answer": report.num_sent_bytes / (trial.num_warmup + trial.num_steps_of(place.job))}
     return replace(result, serves=True, wire_bytes=wire_bytes, consistency=facts if tells else None)
 
 

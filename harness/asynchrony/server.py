@@ -59,11 +59,12 @@ class _Wanted:
 
 @dataclass(slots=True)
 class ServerReport:
-    """What a server did: who was lost, bytes both ways, its processor time."""
+    """What a server did: who was lost, bytes both ways and those that it sent, its processor time."""
 
     tally: StalenessTally
     lost: list[int] = field(default_factory=list)
     num_bytes: int = 0
+    num_sent_bytes: int = 0
     cpu_s: float = 0.0
 
     @property
@@ -126,6 +127,7 @@ class ParameterServerProcess:
         self.parameters.load_state_dict(saved["parameters"])
         self.report.tally.load_state_dict(saved["tally"])
         self.report.lost, self.report.num_bytes = list(saved["lost"]), saved["num_bytes"]
+        self.report.num_sent_bytes = saved["num_sent_bytes"]
         self._back = self.parameters.readmit()
 
     def serve(self) -> ServerReport:
@@ -229,6 +231,7 @@ class ParameterServerProcess:
             "tally": self.report.tally.state_dict(),
             "lost": list(self.report.lost),
             "num_bytes": self.report.num_bytes,
+            "num_sent_bytes": self.report.num_sent_bytes,
         }
         self._states.save(self.parameters.slowest, saved)
 
@@ -256,6 +259,7 @@ class ParameterServerProcess:
         values = own.read(wanted.at_least if self._exact_reads else None)
         payload = raw(values)
         self.report.num_bytes += len(payload)
+        self.report.num_sent_bytes += len(payload)
         header = header_of(FrameKind.PARAMETERS, worker, slowest, len(payload))
         self._link.carry_answer(worker, len(payload), partial(self._queue, worker, header, payload))
 

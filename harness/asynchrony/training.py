@@ -34,14 +34,13 @@ class _Own:
 class Training:
     """`model` trained by `num_workers` workers; `loss(worker, model)` is called once per update.
 
-    `build` makes an optimizer of named parameters. Each worker takes `num_local` steps between two pushes.
+    `build` makes an optimizer of named parameters. A worker takes one step between two pushes.
     """
 
     model: nn.Module
     build: Callable[[Iterable[tuple[str, Tensor]]], torch.optim.Optimizer]
     loss: Loss
     num_workers: int
-    num_local: int = 1
     seed: int = 0
     losses: list[list[float]] = field(init=False)  # [workers][updates]
     _parameters: list[nn.Parameter] = field(init=False)
@@ -77,16 +76,15 @@ class Training:
                 buffer.copy_(self._workers[worker].buffers[name])
 
     def update(self, worker: int, clock: int, values: Tensor) -> Tensor:
-        """What a worker's steps from `values` [numel] change [numel]."""
+        """What a worker's step from `values` [numel] changes [numel]."""
         # Each worker draws from a generator of its own: dropout must not depend on who computed before.
         own, outer = self._workers[worker], torch.get_rng_state()
         torch.set_rng_state(own.generator)
         self.load(values, worker)
-        for _ in range(self.num_local):
-            own.optimizer.zero_grad()
-            loss = self.loss(worker, self.model)
-            loss.backward()
-            own.optimizer.step()
+        own.optimizer.zero_grad()
+        loss = self.loss(worker, self.model)
+        loss.backward()
+        own.optimizer.step()
         # Running statistics are a worker's own, as they are in a process of its own.
         own.buffers = {name: buffer.clone() for name, buffer in self.model.named_buffers()}
         own.generator = torch.get_rng_state()
@@ -96,7 +94,7 @@ class Training:
 
     def num_drawn(self, worker: int) -> int:
         """How many batches `loss` has taken for a worker."""
-        return self.num_local * len(self.losses[worker])
+        return len(self.losses[worker])
 
     def state_dict(self) -> Saved:
         """What the workers have to themselves, for `torch.save`; the data's own place is `num_drawn`."""

@@ -21,6 +21,7 @@ from harness.engine.layout import trainable_parameters
 from harness.lab.rank import RankResult, Signals, weights_digest
 from harness.loop import Evaluated
 from harness.trial import Trial
+from harness.turns import spans_of
 from models.workload import Device, Workload, open_workload
 from results.record import Phases
 
@@ -91,6 +92,10 @@ def _results(job: _VirtualJob) -> Iterator[RankResult]:
     training.load(run.parameters.read())
     facts = run.tally.facts(run.parameters.clocks)
     turns = run.devices.turns if isinstance(run.devices, DeviceSeats) else [[] for _ in job.pushed_s]
+    pushed_bytes = run.num_pushed_bytes / run.parameters.num_pushed
+    # No rank serves here, yet the servers send too: every worker an answer per step, as among processes.
+    answered_bytes = float(training.num_bytes * run.cluster.num_workers)
+    wire_bytes = {"push": pushed_bytes} if pushed_bytes > answered_bytes else {"answer": answered_bytes}
     for worker, times_s in enumerate(job.pushed_s):
         yield RankResult(
             job=job.index,
@@ -101,16 +106,14 @@ def _results(job: _VirtualJob) -> Iterator[RankResult]:
             evaluated=tuple(job.evaluated) if worker == 0 else (),
             phases=Phases(),
             num_messages=2.0,
-            wire_bytes={
-                "push": run.num_pushed_bytes / run.parameters.num_pushed,
-                "pull": float(training.num_bytes),
-            },
+            wire_bytes=wire_bytes,
             weights_digest=weights_digest(training.model),
             num_parameters=sum(parameter.numel() for parameter in training.model.parameters()),
             peak_memory_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
             start_s=0.0,
             end_s=times_s[-1],
             turns=tuple(turns[worker]),
+            compute_times=spans_of(turns[worker]),
             consistency=facts if worker == 0 else None,
         )
 

@@ -206,6 +206,11 @@ class VirtualRun:
         self._num_entries += 1  # equal times go in the order in which they were noted
         heapq.heappush(self._agenda, (time_s, self._num_entries, happening, worker))
 
+    @property
+    def _asked(self) -> str:
+        """What sets who computes when."""
+        return f"{self.policy} on {self.cluster} with seed {self.seed} and {self.num_bytes:g} bytes"
+
     def state_dict(self) -> Saved:
         """Where the run is, between two pushes: tensors, numbers and texts, for `torch.save`.
 
@@ -214,6 +219,7 @@ class VirtualRun:
         if self.devices is not None:
             raise CheckpointError("a job that computes in turns has no checkpoint on the virtual clock; run it alone")
         return {
+            "asked": self._asked,
             "parameters": self.parameters.state_dict(),
             "tally": self.tally.state_dict(),
             "agenda": [(time_s, number, what.value, worker) for time_s, number, what, worker in self._agenda],
@@ -226,9 +232,12 @@ class VirtualRun:
         }
 
     def load_state_dict(self, saved: Saved) -> None:
-        """Go on from what `state_dict` gave, bit for bit. Raises: CheckpointError if it is of other workers."""
-        if (num := len(saved["parameters"]["clocks"])) != self.cluster.num_workers:
-            raise CheckpointError(f"the checkpoint is of {num} workers; here are {self.cluster.num_workers}")
+        """Go on from what `state_dict` gave, bit for bit; to another `num_clocks` too.
+
+        Raises: CheckpointError if it is of another cluster, policy, seed or model.
+        """
+        if (kept := saved["asked"]) != self._asked:
+            raise CheckpointError(f"the checkpoint is of {kept}; here is {self._asked}")
         self.parameters.load_state_dict(saved["parameters"])
         self.tally.load_state_dict(saved["tally"])
         self._agenda = [(time_s, number, Happening(what), worker) for time_s, number, what, worker in saved["agenda"]]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from baselines.api import SharesMemory, UpdatePoint
+from baselines.api import SharesMemory
 from baselines.strategy import why_not_pushed
 from crossover import Sharing
 from fabric.api import FabricKind
@@ -21,11 +21,6 @@ def check_consistency(trial: Trial, job: Job) -> None:
         )
     if cluster is None:
         return
-    if strategy.local_steps > 1 or strategy.update_point is not UpdatePoint.AFTER_ALL:
-        raise TrialError(
-            f"{trial.cell}: {job.strategy}: workers of a cluster push after each step and read all parameters before "
-            "the next; leave local-steps and at-pre-hook out, or train without a cluster"
-        )
     if isinstance(strategy.consistency, SharesMemory) and trial.world > 1:
         raise TrialError(
             f"{trial.cell}: {strategy.consistency.card.name} shares the memory of one host, and the trial has "

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from baselines.consistency.hogwild import Hogwild
@@ -61,3 +63,20 @@ def check_problem(problem: Problem) -> None:
         raise ProblemError(f"num_workers is {problem.num_workers}; use 1 to {most}, of which each has something to do")
     if problem.num_rounds < 1:
         raise ProblemError(f"num_rounds is {problem.num_rounds}; use 1 or more")
+    for name, value, holds, remedy in _bounds(problem):
+        if not holds:
+            raise ProblemError(f"{name} is {value:g}; use {remedy}")
+
+
+def _bounds(problem: Problem) -> Iterator[tuple[str, float, bool, str]]:
+    """What is drawn: name, value, whether it can be, and what can."""
+    if isinstance(problem, SparseLogistic):
+        yield "rate", problem.rate, 0 < problem.rate < math.inf, "a learning rate above 0, e.g. 0.5"
+        num, most = problem.num_nonzeros, problem.num_features
+        yield "num_nonzeros", num, 1 <= num <= most, f"1 to {most}, of which each sample has as many"
+        return
+    num, most = problem.num_used, problem.num_parameters
+    yield "num_used", num, 0 <= num <= most, f"0 to {most} of the parameters"
+    yield "num_samples", problem.num_samples, problem.num_samples >= 1, "1 or more"
+    yield "mixing", problem.mixing, 0 <= problem.mixing <= 1, "a share from 0 to 1"
+    yield "num_alike", problem.num_alike, problem.num_alike >= 1, "1 (none alike) or more"

@@ -2,7 +2,7 @@
 
 Workers train on a virtual clock with real gradients (`harness/asynchrony`), so a run is exact, repeats by its seed on
 one machine, and no other process disturbs its times. A step takes a fast worker 0.1 s; servers are behind one link
-of 1 Gbit/s.
+of 1 Gbit/s (`--rate` names another).
 """
 
 from __future__ import annotations
@@ -27,8 +27,9 @@ CLUSTERS = ("equal", "straggler", "jitter")
 RECIPE = replace(RESNET20, workload=replace(RESNET20.workload, batch_size=16, num_evaluation=180))
 
 
-def cluster_of(name: str, num_workers: int) -> VirtualCluster:
-    """The cluster called `name`: all alike, the last worker three times as slow, or steps of varying length."""
+def cluster_of(name: str, num_workers: int, rate_bps: float | None = RATE_BPS) -> VirtualCluster:
+    """The cluster called `name`: all alike, the last worker three times as slow, or steps of varying length. Without
+    `rate_bps` bytes take no time."""
     disturbances = {
         "equal": Disturbances(),
         "straggler": Disturbances(slowdowns=(*(1.0 for _ in range(num_workers - 1)), SLOWDOWN)),
@@ -38,7 +39,7 @@ def cluster_of(name: str, num_workers: int) -> VirtualCluster:
         num_workers=num_workers,
         compute_s=COMPUTE_S,
         alpha_s=ALPHA_S,
-        beta_s_per_byte=8 / RATE_BPS,
+        beta_s_per_byte=8 / rate_bps if rate_bps else 0.0,
         disturbances=disturbances,
     )
 
@@ -63,14 +64,15 @@ def grid(options: Options) -> Sequence[Trial]:
 def _trial(name: str, policy: str, num_workers: int, options: Options) -> Trial:
     job = replace(RECIPE.job(strategy=policy), role=Role.DENSE if policy == "bsp" else Role.METHOD)
     num_steps = options.num_steps or (8 if options.smoke else NUM_STEPS)
+    rate_bps = options.rate_bps if options.rate_given else RATE_BPS
     return Trial(
         suite=NAME,
         cell=f"{name}/{job.workload.label}/{policy}",
         jobs=(job,),
-        fabric=FabricSpec(kind=FabricKind.LOCKSTEP, num_hosts=num_workers, rate_bps=RATE_BPS, alpha_s=ALPHA_S),
-        cluster=cluster_of(name, num_workers),
+        fabric=FabricSpec(kind=FabricKind.LOCKSTEP, num_hosts=num_workers, rate_bps=rate_bps, alpha_s=ALPHA_S),
+        cluster=cluster_of(name, num_workers, rate_bps),
         num_warmup=1,
-        num_steps=num_steps - 1,
+        num_steps=max(1, num_steps - 1),
         evaluate_every=2 if options.smoke else EVERY,
         seed=options.seed,
         timeout_s=600.0,

@@ -27,8 +27,8 @@ def _sooner(evidence: Evidence, policy: str, cluster: str) -> Iterator[CellValue
 
 
 def _is(strategy: str, policy: str) -> bool:
-    """A whole text, or a method by its name whatever its parameters are."""
-    return strategy == policy or strategy.partition("(")[0] == policy
+    """A whole text, or a method by its name whatever its parameters are, with nothing beside it."""
+    return strategy == policy or ("+" not in strategy and strategy.partition("(")[0] == policy)
 
 
 CLAIMS = (

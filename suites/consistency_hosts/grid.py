@@ -36,10 +36,7 @@ def _trial(name: str, policy: str, options: Options) -> Trial:
     spec = options.fabric_spec(num_hosts=WORKERS + 1, rate_bps=RATE_BPS)
     if spec.kind is FabricKind.PACED:
         spec = replace(spec, alpha_s=ALPHA_S)
-    rate_bps = spec.rate_bps or RATE_BPS
-    cluster = replace(
-        cluster_of(name, spec.num_hosts - 1), compute_s=COMPUTE_S, beta_s_per_byte=8 / rate_bps, num_servers=1
-    )
+    cluster = replace(cluster_of(name, spec.num_hosts - 1, spec.rate_bps or RATE_BPS), compute_s=COMPUTE_S)
     job = replace(RECIPE.job(strategy=policy), role=Role.DENSE if policy == "bsp" else Role.METHOD)
     return Trial(
         suite=NAME,

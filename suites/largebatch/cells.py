@@ -79,6 +79,11 @@ TEXT = LargeBatchTask(
 TASKS = (DIGITS, TEXT)
 
 
+def steps_of(task: LargeBatchTask, batch: int, options: Options) -> int:
+    """Steps of a trial at `batch`: as many as are asked for, or those of the task."""
+    return options.num_steps or task.num_steps(batch)
+
+
 def warm_up(num_steps: int) -> int:
     """Steps of warm-up in a run of `num_steps`."""
     return max(1, round(WARM_UP * num_steps))
@@ -88,7 +93,7 @@ def cell(
     suite: str, task: LargeBatchTask, batch: int, name: str, optimizer: str, options: Options, *, role: Role
 ) -> Trial:
     """One trial of `optimizer` at `batch` samples per step."""
-    num_steps = options.num_steps or task.num_steps(batch)
+    num_steps = steps_of(task, batch, options)
     job = Job(
         name="job",
         workload=task.workload,

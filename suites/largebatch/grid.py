@@ -13,7 +13,7 @@ from fabric.api import FabricKind
 from harness.trial import Trial
 from results.facts import Role
 from suites.api import Options, Suite, interleave
-from suites.largebatch.cells import BASE_BATCH, TASKS, LargeBatchTask, cell
+from suites.largebatch.cells import BASE_BATCH, TASKS, LargeBatchTask, cell, steps_of
 from suites.largebatch.rates import rate_of
 
 NAME = "largebatch"
@@ -33,9 +33,9 @@ def grid(options: Options) -> Sequence[Trial]:
 
 
 def _cells(task: LargeBatchTask, batch: int, options: Options) -> Iterator[Trial]:
-    times, num_steps = batch / BASE_BATCH, task.num_steps(batch)
     if options.smoke:
         options = _shortened(options)
+    times, num_steps = batch / BASE_BATCH, steps_of(task, batch, options)
     for rule in task.rules:
         optimizer = rule.optimizer(rate_of(task, rule, batch), times, num_steps)
         role = Role.DENSE if rule.name == "sgd" else Role.METHOD

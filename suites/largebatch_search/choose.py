@@ -34,7 +34,11 @@ def main(arguments: Sequence[str]) -> int:
 
 def choices(records: Sequence[Record]) -> Iterator[ChosenRate]:
     """The best rate of every rule at every batch. Raises: SuiteError."""
-    by_cell = {record.cell: record for record in records}
+    by_cell: dict[str, Record] = {}
+    for record in records:
+        if record.cell in by_cell:
+            raise SuiteError(f"two records of {record.cell}; a rate is chosen by one: give the folder of one search")
+        by_cell[record.cell] = record
     for task in TASKS:
         for batch in task.batches:
             for rule in task.rules:

@@ -12,7 +12,7 @@ from fabric.api import FabricKind
 from harness.trial import Trial
 from results.facts import Role
 from suites.api import Options, Suite, interleave
-from suites.largebatch.cells import BASE_BATCH, TASKS, cell
+from suites.largebatch.cells import BASE_BATCH, TASKS, cell, steps_of
 
 NAME = "largebatch-search"
 SEARCH_SEED = 1000  # apart from the seeds of the suite itself, which count from 1
@@ -29,7 +29,7 @@ def grid(options: Options) -> Sequence[Trial]:
             task,
             batch,
             f"{rule.name} at {rate:g}",
-            rule.optimizer(rate, batch / BASE_BATCH, task.num_steps(batch)),
+            rule.optimizer(rate, batch / BASE_BATCH, steps_of(task, batch, seeded)),
             seeded,
             role=Role.METHOD,
         )

@@ -237,6 +237,14 @@ def test_a_halted_worker_keeps_the_others_no_longer_than_the_bound() -> None:
         assert len(during) == most, policy
 
 
+@pytest.mark.parametrize("second", [Halt(worker=0, at_s=5.0, for_s=10.0), Halt(worker=0, at_s=12.0, for_s=3.0)])
+def test_halts_that_overlap_or_follow_count_no_second_twice(second: Halt) -> None:
+    """A second of work that may begin at 15 s, or between 10 and 12 s."""
+    halts = (second, Halt(worker=0, at_s=0.0, for_s=10.0), Halt(worker=0, at_s=2.0, for_s=1.0))
+    cluster = VirtualCluster(num_workers=1, compute_s=1.0, disturbances=Disturbances(halts=halts))
+    assert cluster.computed_at_s(0, 0, 0.0, seed=1) == (16.0 if second.at_s == 5.0 else 11.0)
+
+
 def test_transfers_take_the_servers_link_one_after_the_other() -> None:
     """Four workers that push 1 s each through one link: no faster than the link."""
     cluster = VirtualCluster(num_workers=4, compute_s=0.001, beta_s_per_byte=1.0)
@@ -262,6 +270,8 @@ def test_transfers_take_the_servers_link_one_after_the_other() -> None:
             "worker 2 halts and there are 2",
         ),
         (lambda: Disturbances(slowdowns=(0.5,)), "slowdowns are"),
+        (lambda: Halt(worker=0, at_s=1.0, for_s=-5.0), "worker 0 halts at 1.0 s for -5.0 s; use seconds of 0"),
+        (lambda: VirtualCluster(num_workers=2, compute_s=1.0, beta_s_per_byte=-1.0), "beta_s_per_byte -1.0; use 0"),
         (lambda: Disturbances(jitter=float("nan")), "jitter is nan"),
         (lambda: Disturbances(pause_probability=2.0), "probability 2.0"),
     ],

@@ -104,6 +104,15 @@ def test_a_checkpoint_of_another_run_is_refused(tmp_path: Path) -> None:
         read_checkpoint(tmp_path / "run.pt", dense, dense_training)
 
 
+def test_a_checkpoint_of_another_policy_is_refused(tmp_path: Path) -> None:
+    run, training, _ = start("ssp(staleness=2)")
+    next(iter(run))
+    write_checkpoint(tmp_path / "run.pt", run, training)
+    other, other_training, _ = start("bsp")
+    with pytest.raises(CheckpointError, match="is of Ssp"):
+        read_checkpoint(tmp_path / "run.pt", other, other_training)
+
+
 @pytest.mark.parametrize(
     "text", ["topk(density=0.1)+error-feedback", "onebit+error-feedback", "fixed-buckets+half+error-feedback"]
 )

@@ -94,6 +94,8 @@ def test_without_staleness_processes_end_as_the_virtual_clock_does(policy: Consi
     list(virtual)
     assert torch.equal(server.parameters.read(), virtual.parameters.read())
     assert report.tally.ahead == {0: NUM_WORKERS * NUM_CLOCKS}
+    pushed = 4 * NUMEL * NUM_WORKERS * NUM_CLOCKS  # and as many answers, the last ones after the training included
+    assert (report.num_sent_bytes, report.num_bytes) == (pushed, 2 * pushed)
 
 
 @pytest.mark.parametrize("policy", [Asp(), Ssp(1), DynSsp(2)], ids=str)
@@ -318,6 +320,10 @@ def test_what_lands_after_its_worker_was_lost_counts_no_more() -> None:
 
 def push_of(clock: int) -> Frame:
     return Frame(FrameKind.PUSH, 0, clock, torch.ones(NUMEL).view(torch.uint8))
+
+
+def test_a_bound_that_nobody_reaches_fits_into_a_pull() -> None:
+    assert header_of(FrameKind.PULL, 0, Ssp(10**10).must_include(1)) == header_of(FrameKind.PULL, 0, -1)
 
 
 def test_a_server_to_which_nothing_came_has_no_cost_per_byte() -> None:

@@ -201,6 +201,13 @@ def test_files_that_nobody_can_ask_for_are_removed(tmp_path: Path) -> None:
     assert len(list(tmp_path.glob("worker-0.*"))) <= EVERY + 1
 
 
+def test_states_of_another_model_are_refused() -> None:
+    """Such as the part that one of two servers held, where there is one server now."""
+    half, whole = (Parameters(torch.zeros(num), NUM_WORKERS, Asp().share) for num in (NUMEL // 2, NUMEL))
+    with pytest.raises(CheckpointError, match=rf"{NUMEL // 2} parameters; here are {NUM_WORKERS} and {NUMEL}"):
+        whole.load_state_dict(half.state_dict())
+
+
 def test_states_of_another_run_are_refused(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"server 0 has written versions \[\] and not 4"):
         ServerStates(tmp_path, 0).load(4)

@@ -164,6 +164,9 @@ def test_a_trial_of_both_on_the_virtual_clock_has_one_record(on_the_clock: tuple
     assert free.consistency is not None
     assert free.consistency.clocks == (3, 3)
     assert record.sharing_facts is not None
+    # On the first host a second of either job in turn, from 1 s to 8 s; nobody noted what its link did.
+    assert record.sharing_facts.device_busy == pytest.approx(4 / 7)
+    assert record.sharing_facts.link_busy is None
     # The slow worker computes 3 s of either job in turn, so both step every 6 s.
     assert bound.ranks[1].steps_s == free.ranks[1].steps_s == (6.0, 6.0)
 

@@ -13,7 +13,9 @@ from analysis.study import Evidence
 from analysis.targets.reached import CHANCE
 from analysis.targets.rows import HeldOutEnd, TargetRow, TargetStudy
 from harness.checks.trial import check
+from harness.outcome import bare_record, fabric_facts
 from results.codec import to_jsonable
+from results.record import Environment, Status
 from suites.api import Options
 from suites.catalogue import SuiteError
 from suites.largebatch.cells import BASE_BATCH, DIGITS, TASKS
@@ -63,6 +65,12 @@ def test_the_recipe_scales_the_rate_of_the_base_batch_and_warms_up() -> None:
     assert text == f"sgd(lr={rate_of(DIGITS, DIGITS.rules[0]):.6g})+linear-scaling(times=4.0, warmup_steps=4)"
 
 
+def test_the_warm_up_is_a_tenth_of_the_steps_that_are_asked_for() -> None:
+    cells = [trial for trial in SUITE.grid(Options(num_steps=10, repeats=1)) if trial.at == 256]
+    assert cells
+    assert all("warmup_steps=1)" in trial.jobs[0].optimizer for trial in cells)
+
+
 def test_a_rate_that_nobody_searched_is_refused_with_the_remedy() -> None:
     with pytest.raises(SuiteError, match="run the suite largebatch-search"):
         rate_of(DIGITS, replace(DIGITS.rules[0], name="adagrad"))
@@ -71,6 +79,13 @@ def test_a_rate_that_nobody_searched_is_refused_with_the_remedy() -> None:
 def test_half_a_search_is_no_search() -> None:
     with pytest.raises(SuiteError, match="no record of batch-64"):
         list(choices([]))
+
+
+def test_two_searches_in_one_folder_are_no_search() -> None:
+    trial = SEARCH.grid(Options())[0]
+    twice = [bare_record(trial, Status.OK, fabric_facts(trial, None), Environment())] * 2
+    with pytest.raises(SuiteError, match="two records of batch-64"):
+        list(choices(twice))
 
 
 def test_a_folder_without_the_searchs_records_is_told_with_the_remedy(

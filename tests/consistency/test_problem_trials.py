@@ -86,6 +86,11 @@ def test_a_record_survives_being_written(problem: Problem) -> None:
         (replace(SMALL, num_workers=61), "use 1 to 60"),
         (replace(FEW, num_workers=0), "num_workers is 0"),
         (replace(SMALL, num_rounds=0), "num_rounds is 0"),
+        (replace(SMALL, num_alike=0), "num_alike is 0; use 1"),
+        (replace(SMALL, num_used=61), "num_used is 61; use 0 to 60 of the parameters"),
+        (replace(SMALL, mixing=1.5), "mixing is 1.5; use a share from 0 to 1"),
+        (replace(FEW, num_nonzeros=FEW.num_features + 1), "num_nonzeros is .*; use 1 to"),
+        (replace(FEW, rate=0.0), "rate is 0; use a learning rate above 0"),
     ],
 )
 def test_a_problem_that_cannot_be_is_refused_with_the_remedy(problem: Problem, message: str) -> None:

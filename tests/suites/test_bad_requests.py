@@ -40,7 +40,7 @@ WRONG = {
     "a seed that no generator takes": ((*QUICK, "--seed", "9" * 23), r"--seed is 9{23}; choose one from 0 to"),
     "a budget that is no time": ((*QUICK, "--dry-run", "--budget", "nan"), r"--budget 'nan' is no time"),
     "no steps": ((*QUICK, "--steps", "-3"), r"--steps is -3; it must be at least 1"),
-    "no hosts": ((*QUICK, "--hosts", "0"), r"num_hosts=0 is out of range; choose 1 to 64"),
+    "no hosts": ((*QUICK, "--hosts", "0"), r"--hosts is 0; it must be at least 1"),
     "too many hosts": ((*QUICK, "--hosts", "65"), r"num_hosts=65 is out of range; choose 1 to 64"),
     "more ranks than samples": (
         (*QUICK, "--only", "real/resnet20", "--hosts", "40"),
