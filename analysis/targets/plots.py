@@ -22,6 +22,7 @@ from analysis.wording import number
 
 Value = Callable[[TargetRow], float | None]
 LEGEND_COLUMNS = 4
+COLUMN_CHARACTER_IN = 0.052  # of what stands below a column
 NOT_REACHED = "not\nreached"
 
 
@@ -101,11 +102,16 @@ def prices(studies: Sequence[TargetStudy], value: Value, title: str) -> Figure |
             spot = names.index(name), place
             shares[spot] = np.log2(share) if math.isfinite(share) else 3.0
             texts[spot] = f"{number(share, 2)}×" if math.isfinite(share) else NOT_REACHED
-    figure, axes = theme.canvas(1.0 + 0.26 * len(names), width_in=1.9 + 0.62 * len(studies))
+    columns = [[study.workload, *study.where.split(", ")] for study in studies]
+    longest = max(len(line) for lines in columns for line in lines)
+    figure, axes = theme.canvas(
+        0.8 + 0.1 * max(map(len, columns)) + 0.26 * len(names),
+        width_in=1.9 + max(0.62, COLUMN_CHARACTER_IN * (longest + 1)) * len(studies),
+    )
     sns.heatmap(
         shares, ax=axes, cmap="vlag", vmin=-3, vmax=3, cbar=False, linewidths=1, linecolor="none", annot=texts, fmt="",
         annot_kws={"fontsize": 6}, yticklabels=theme.with_room(axes, names),
-        xticklabels=[f"{study.workload}\n{study.num_workers} ranks" for study in studies],
+        xticklabels=["\n".join(lines) for lines in columns],
     )  # fmt: skip
     axes.grid(visible=False)
     axes.tick_params(axis="x", rotation=0, labelsize=6)

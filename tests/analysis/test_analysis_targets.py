@@ -5,14 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 from described import described
 from rich.console import Console
 
+from analysis import theme
 from analysis.figures import drawings
 from analysis.report import render_page
 from analysis.tables import render
+from analysis.targets.plots import prices
 from analysis.targets.reached import CHANCE, judged, ratio
 from analysis.targets.rows import Spread, TargetStudy
 from results.facts import CodeFacts
@@ -159,6 +162,20 @@ def test_a_setting_without_a_dense_run_of_that_name_takes_the_best_of_those_that
     plain = record("fixed-buckets", (0.5, 0.7, 0.9, 0.9))
     better = record("topk", (0.5, 0.7, 0.95, 0.99), step_bytes=1e4)
     assert study([plain, better]).dense.name == "fixed-buckets"
+
+
+def test_the_columns_of_prices_are_told_apart_and_do_not_run_into_each_other() -> None:
+    found = study([*dense(), record("top-k", (0.2, 0.5, 0.8, 0.96), step_bytes=1e4)])
+    places = ("4 ranks, 1 Gbit/s, equal", "4 ranks, 1 Gbit/s, straggler", "4 ranks, 1 Gbit/s, jitter")
+    with theme.style():
+        figure = prices([replace(found, where=where, workload="resnet20-shifted-digits") for where in places],
+                        lambda row: row.steps, "Steps")  # fmt: skip
+        assert figure is not None
+        figure.canvas.draw()
+    labels = figure.axes[0].get_xticklabels()
+    assert [label.get_text().rpartition("\n")[2] for label in labels] == ["equal", "straggler", "jitter"]
+    boxes = [label.get_window_extent() for label in labels]
+    assert all(left.x1 < right.x0 for left, right in pairwise(boxes))
 
 
 def test_figures_report_and_terminal_show_every_method() -> None:
