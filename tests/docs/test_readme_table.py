@@ -98,7 +98,10 @@ def test_what_t_star_predicts_is_of_the_repeats_that_are_held_against_it() -> No
     slow = [replace(solo, id=f"slow-{repeat}", repeat=repeat, jobs=jobs) for repeat in range(7, 20)]
     pair = next(pair for pair in summary_of([*made, *slow]).pairs if "bert" not in pair.title)
     own, exclusive = pair.row("crossover"), pair.row("exclusive")
-    assert own and exclusive and own.bound and exclusive.bound
+    assert own is not None
+    assert exclusive is not None
+    assert own.bound is not None
+    assert exclusive.bound is not None
     assert own.bound.median != exclusive.bound.median
     assert f"of the {number(own.bound.median)}× that T* predicts" in sharing_line(pair)
     assert f"{number(exclusive.bound.median)}×" not in sharing_line(pair)
