@@ -22,7 +22,7 @@ BENCH  := $(BIN)/crossover-bench
 .PHONY: help setup doctor test faults test-gpu check paper report figures regress fuzz benchmark oracle-networks profile clean
 
 help:            ## this list
-	@awk -F ':.*## ' '/^[a-z%-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z%-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' Makefile
 	@echo "  Variables: TORCH=pinned|system  PYTHON=python3  ARGS='…' (passed on)  SUITE=quick  NET=resnet50  DEVICE=cpu|cuda"
 
 setup: $(READY)  ## virtual environment with torch, the project and Horovod

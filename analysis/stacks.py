@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence, Set
 from enum import StrEnum
 from typing import Any
 
@@ -14,9 +14,11 @@ from matplotlib.patches import Patch
 from analysis import theme
 from analysis.rows import PairRow, SettingRow, SharingRow
 from analysis.sharing.rows import CROSSOVER, PHASE
+from analysis.steps.wire_bytes import CONTROL, FRAMING, PROBE
 from results.record import Phases
 
-SMALLEST_SHARE = 0.005  # of a step; a narrower part cannot be seen
+GRADIENT = "gradient"
+SMALLEST_SHARE = 0.005  # of a step, or of its bytes; a narrower part cannot be seen
 
 
 class TimePart(StrEnum):
@@ -54,19 +56,33 @@ def sent_bytes(setting: SettingRow) -> Figure | None:
     rows = setting.competitors
     if all(row.sent_bytes is None for row in rows):
         return None
-    tags = sorted({tag for row in rows for tag in row.wire_bytes})
-    colours = {tag: theme.palette()[place % len(theme.palette())] for place, tag in enumerate(reversed(tags))}
+    colours = _tag_colours({tag for row in rows for tag in row.wire_bytes})
+    tags = [tag for tag in colours if any(_is_seen(row.wire_bytes, tag) for row in rows)]
     figure, axes = theme.bars(len(rows), extra_in=0.13 * (len(tags) // 2 + 1))
     _stack(axes, [[(row.wire_bytes.get(tag, 0.0) / 1e6, {"color": colours[tag]}) for tag in tags] for row in rows])
     for place, row in enumerate(rows):
         if row.interface_bytes is not None:
             axes.plot(row.interface_bytes / 1e6, place, **theme.diamond())
     handles: list[Patch | Line2D] = [Patch(color=colours[tag], label=f"{tag}, by the engine") for tag in tags]
-    theme.legend(figure, [*handles, Line2D([], [], **theme.diamond(), label="interface, with headers")], columns=2)
+    if any(row.interface_bytes is not None for row in rows):
+        handles.append(Line2D([], [], **theme.diamond(), label="interface, with headers"))
+    theme.legend(figure, handles, columns=2)
     theme.names(axes, [row.name for row in rows])
     axes.set_xlim(left=0)
     theme.label(axes, setting.title, f"MB sent per step and host ({setting.evidence}, {theme.repeats(rows)})")
     return figure
+
+
+def _tag_colours(tags: Set[str]) -> dict[str, str]:
+    """A colour for each tag that occurs, the same in every figure, in the order in which bars stack them."""
+    known = (CONTROL, PROBE, FRAMING, GRADIENT)
+    order = [*sorted(tags - {*known}), *(tag for tag in known if tag in tags)]
+    places = {tag: place for place, tag in enumerate([*reversed(known), *sorted(tags - {*known})])}
+    return {tag: theme.palette()[places[tag] % len(theme.palette())] for tag in order}
+
+
+def _is_seen(wire_bytes: Mapping[str, float], tag: str) -> bool:
+    return wire_bytes.get(tag, 0.0) > SMALLEST_SHARE * sum(wire_bytes.values())
 
 
 def sharing(pairs: Sequence[PairRow]) -> Figure | None:

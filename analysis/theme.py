@@ -32,6 +32,7 @@ GRID = "#8a919c"
 WIDTH_IN = 3.5
 NAME_COLUMNS = 26
 BAR_IN, LINE_IN = 0.23, 0.115  # heights of a bar with its gap, and of a line of its name
+NAME_GAP_LINES = 0.6  # between names of several lines
 ENTRY_GAP_IN = 0.045  # between entries of a legend
 HEADING_COLUMNS = 48
 IDEAL = "no communication (ideal)"
@@ -137,7 +138,9 @@ def with_room(axes: Axes, texts: Sequence[str]) -> list[str]:
     """`texts` in lines, one beside each bar; the figure grows where neighbours would run into each other."""
     written = [folded(text) for text in texts]
     num_lines = [text.count("\n") + 1 for text in written]
-    needed_in = LINE_IN * max((sum(pair) / 2 for pair in pairwise(num_lines)), default=0.0)
+    # A line between neighbours, where one of them has several, shows where each ends.
+    pairs = [pair for pair in pairwise(num_lines) if max(pair) > 1]
+    needed_in = LINE_IN * max((sum(pair) / 2 + NAME_GAP_LINES for pair in pairs), default=0.0)
     figure = axes.get_figure(root=True)
     assert figure is not None
     figure.set_figheight(figure.get_figheight() + len(texts) * max(0.0, needed_in - BAR_IN))

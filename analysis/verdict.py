@@ -53,10 +53,10 @@ def setting_verdict(setting: SettingRow) -> VerdictRow:
     # One that is faster and trains no sooner neither pays nor lets it be said that nothing does.
     tone = Tone.PAYS if sure else Tone.NOTHING_PAYS if _none_is_faster(learning) else Tone.OPEN
     # Others may be faster per step, and are left out.
-    of_able = "" if len(able) == len(rivals) else " that trains as soon"
+    of_able = f"{_others(setting, base)}{'' if len(able) == len(rivals) else ' that trains as soon'}"
     headlines = {
         Tone.PAYS: f"Pays: {claim}{_accuracy_cost(best, base)} ({_basis(best.speedup)}).",
-        Tone.NOTHING_PAYS: f"Nothing beats {base.name} beyond the noise. Fastest of the others{of_able}: {claim}.",
+        Tone.NOTHING_PAYS: f"Nothing beats {base.name} beyond the noise. Fastest{of_able}: {claim}.",
         Tone.OPEN: f"Undecided{why}. Fastest{of_able}: {claim}.",
     }
     return _verdict(setting, tone, headlines[tone], tuple(_details(setting, best, base, rivals)))
@@ -86,6 +86,12 @@ def _verdict(setting: SettingRow, tone: Tone, headline: str, details: tuple[str,
 def _is_base(row: CellRow, base: CellRow) -> bool:
     """Whether the row is the baseline, or another setting of its system, of which it is the best."""
     return row is base or (row.system == base.system != OURS)
+
+
+def _others(setting: SettingRow, base: CellRow) -> str:
+    """What the fastest is the fastest of: other settings of the baseline's system are no rivals, and may be faster."""
+    siblings = [row for row in setting.competitors if row is not base and _is_base(row, base)]
+    return f" of what is not {base.system}" if siblings else " of the others"
 
 
 def _learns(row: CellRow) -> bool:

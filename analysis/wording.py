@@ -77,4 +77,4 @@ def duration(seconds: float | None) -> str:
 
 def plural(count: int, noun: str) -> str:
     """`1 repeat`, `3 repeats`."""
-    return f"{count} {noun}{'' if count == 1 else 's'}"
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"

@@ -16,7 +16,7 @@ from typing import Any
 import baselines
 from baselines import outside
 from baselines.api import Card, Slot
-from baselines.text import settable_fields
+from baselines.text import defaults_text
 
 
 class CatalogueError(ValueError):
@@ -79,6 +79,6 @@ def summary_of(kind: type[Any]) -> dict[str, str]:
         "slot": card.slot.value,
         "summary": card.summary,
         "paper": card.paper,
-        "parameters": ", ".join(f"{name}={default!r}" for name, default in settable_fields(kind).items()),
+        "parameters": defaults_text(kind),
         "kind": "executed",
     }

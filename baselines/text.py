@@ -7,6 +7,7 @@ import dataclasses
 import math
 import sys
 import warnings
+from enum import Enum
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -73,6 +74,12 @@ def settable_fields(kind: type[Any]) -> dict[str, Any]:
     """The parameters that a text may set, by name, with their defaults."""
     fields = dataclasses.fields(kind)
     return {f.name: f.default for f in fields if f.init and f.default is not dataclasses.MISSING}
+
+
+def defaults_text(kind: type[Any]) -> str:
+    """The parameters with their defaults as a text would set them: `density=0.01, values='float32'`."""
+    defaults = settable_fields(kind).items()
+    return ", ".join(f"{name}={(own.value if isinstance(own, Enum) else own)!r}" for name, own in defaults)
 
 
 def build(kind: type[T], arguments: dict[str, Any]) -> T:

@@ -133,17 +133,17 @@ def table_note(settings: Sequence[SettingRow]) -> str:
 
 
 def sharing_line(pair: PairRow) -> str:
-    """Aggregate throughput of every sharing of a pair, beside its bound."""
+    """Aggregate throughput of every sharing of a pair, beside its bound, from the costs of its own repeats."""
     gains = [f"{row.label} {factor(row.throughput)}{_of_bound(row)}" for row in pair.rows if not row.is_reference]
-    bound = next((row.bound for row in pair.rows if row.bound is not None), None)
-    limit = f"; predicted by T* {number(bound.median)}×" if bound else ""
     counts = sorted({row.throughput.n for row in pair.rows if row.throughput and not row.is_reference}) or [0]
     where = f"{pair.title} (*{pair.evidence}*, {repeats_text(counts)})"
-    return f"{where}, over running one job after the other: {', '.join(gains)}{limit}."
+    return f"{where}, over running one job after the other: {', '.join(gains)}."
 
 
 def _of_bound(row: SharingRow) -> str:
-    return f" ({percent(row.bound_share.median)} of what T* predicts)" if row.bound_share is not None else ""
+    if row.bound is None or row.bound_share is None:
+        return ""
+    return f" ({percent(row.bound_share.median)} of the {number(row.bound.median)}× that T* predicts)"
 
 
 def provenance_line(summary: Summary) -> str:

@@ -18,8 +18,8 @@ _COURSE = (
     "bands: all repeats; dotted: the target ({rule}). {title}, {evidence}."
 )
 _PRICES = (
-    "What a method had paid at its first evaluation at the target over what the dense run had paid; medians over "
-    "repeats. Blue is cheaper. Not reached: half of the repeats or more never got there."
+    "What a method had paid at its first evaluation at the target over what the dense run had paid, repeat by repeat; "
+    "medians. Blue is cheaper. Not reached: half of the repeats or more never got there."
 )
 
 
@@ -35,11 +35,11 @@ def target_drawings(studies: Sequence[TargetStudy]) -> Iterator[Drawing]:
     for suite in dict.fromkeys(study.suite for study in studies):
         own = [study for study in studies if study.suite == suite]
         kinds = (
-            ("steps", target_plots.prices(own, lambda row: row.steps, "Steps to the target over dense")),
-            ("bytes", target_plots.prices(own, lambda row: row.num_bytes, "Bytes to the target over dense")),
+            ("steps", target_plots.prices(own, lambda price: price.steps, "Steps to the target over dense")),
+            ("bytes", target_plots.prices(own, lambda price: price.num_bytes, "Bytes to the target over dense")),
             (
                 "time",
-                target_plots.prices(own, lambda row: row.time_s, f"Time to the target over dense ({_clocks(own)})"),
+                target_plots.prices(own, lambda price: price.time_s, f"Time to the target over dense ({_clocks(own)})"),
             ),
         )
         for kind, figure in kinds:

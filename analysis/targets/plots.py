@@ -15,13 +15,14 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, NullLocator
 
 from analysis import theme
+from analysis.stats import ratio_by_repeat
 from analysis.steps.plots import FULL_WIDTH_IN, looks
-from analysis.targets.reached import ratio
-from analysis.targets.rows import ACCURACY, TargetRow, TargetStudy
+from analysis.targets.rows import ACCURACY, Price, TargetRow, TargetStudy
 from analysis.wording import number
 
-Value = Callable[[TargetRow], float | None]
+Value = Callable[[Price], float | None]
 LEGEND_COLUMNS = 4
+COLUMN_CHARACTER_IN = 0.052  # of what stands below a column
 NOT_REACHED = "not\nreached"
 
 
@@ -81,11 +82,21 @@ def _curve(axes: Axes, row: TargetRow, style: dict[str, Any], x: Callable[[Any],
     axes.fill_between(x(course), course.low, course.high, color=drawn["color"], alpha=0.1, linewidth=0)
 
 
+def _price_over_dense(row: TargetRow, dense: TargetRow, value: Value) -> float | None:
+    """The median over repeats that both have; None where nothing is known of one."""
+    own, theirs = ({p.repeat: value(p) for p in side.prices} for side in (row, dense))
+    known = [{repeat: paid for repeat, paid in side.items() if paid is not None} for side in (own, theirs)]
+    if any(len(side) < len(every) for side, every in zip(known, (own, theirs), strict=True)):
+        return None
+    over = ratio_by_repeat(*known)
+    return None if over is None else over.median
+
+
 def prices(studies: Sequence[TargetStudy], value: Value, title: str) -> Figure | None:
     """For each method that has one the price of the target over the dense run's, by setting; blue is cheaper. None
     without any."""
     found = {
-        (row.name, place): ratio(value(row), value(study.dense))
+        (row.name, place): _price_over_dense(row, study.dense, value)
         for place, study in enumerate(studies)
         for row in study.rows
     }
@@ -101,11 +112,16 @@ def prices(studies: Sequence[TargetStudy], value: Value, title: str) -> Figure |
             spot = names.index(name), place
             shares[spot] = np.log2(share) if math.isfinite(share) else 3.0
             texts[spot] = f"{number(share, 2)}×" if math.isfinite(share) else NOT_REACHED
-    figure, axes = theme.canvas(1.0 + 0.26 * len(names), width_in=1.9 + 0.62 * len(studies))
+    columns = [[study.workload, *study.where.split(", ")] for study in studies]
+    longest = max(len(line) for lines in columns for line in lines)
+    figure, axes = theme.canvas(
+        0.8 + 0.1 * max(map(len, columns)) + 0.26 * len(names),
+        width_in=1.9 + max(0.62, COLUMN_CHARACTER_IN * (longest + 1)) * len(studies),
+    )
     sns.heatmap(
         shares, ax=axes, cmap="vlag", vmin=-3, vmax=3, cbar=False, linewidths=1, linecolor="none", annot=texts, fmt="",
         annot_kws={"fontsize": 6}, yticklabels=theme.with_room(axes, names),
-        xticklabels=[f"{study.workload}\n{study.num_workers} ranks" for study in studies],
+        xticklabels=["\n".join(lines) for lines in columns],
     )  # fmt: skip
     axes.grid(visible=False)
     axes.tick_params(axis="x", rotation=0, labelsize=6)

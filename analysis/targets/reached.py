@@ -262,10 +262,3 @@ def judged(study: TargetStudy, row: TargetRow) -> str:
 def _gap(shortfall: float, metric: str) -> str:
     size = f"{number(100 * abs(shortfall), 2)} points" if metric == ACCURACY else number(abs(shortfall), 2)
     return f"{size} {'worse' if shortfall > 0 else 'better'} than dense"
-
-
-def ratio(value: float | None, dense: float | None) -> float | None:
-    """A price over the dense run's; ∞ where the target was not reached, None where nothing is known."""
-    if value is None or dense is None or not math.isfinite(dense) or dense <= 0:
-        return None
-    return value / dense

@@ -13,7 +13,7 @@ import baselines.parallelism
 from baselines.catalogue import plugin_classes
 from baselines.parallelism.api import ParallelCard, ParallelismError, PipelineSchedule
 from baselines.parallelism.plans import Planner
-from baselines.text import build, read_call, settable_fields
+from baselines.text import build, defaults_text, read_call
 
 
 @cache
@@ -60,7 +60,7 @@ def rows_of(kinds: Mapping[str, type[Any]]) -> list[dict[str, str]]:
             "name": name,
             "summary": kind.card.summary,
             "paper": kind.card.paper,
-            "parameters": ", ".join(f"{own}={default!r}" for own, default in settable_fields(kind).items()),
+            "parameters": defaults_text(kind),
         }
         for name, kind in kinds.items()
     ]

@@ -98,7 +98,7 @@ def compare_folders(arguments: argparse.Namespace) -> int:
     if arguments.json:
         json.dump(comparisons_as_json(comparisons), sys.stdout, indent=1)
         print()
-    else:
+    elif comparisons:
         output = output_console()
         output.print(comparison_table(comparisons, output.width))
     if all(comparison.time_ratio is None for comparison in comparisons):

@@ -3,6 +3,8 @@ from __future__ import annotations
 import io
 import json
 import re
+from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,7 @@ from analysis import theme
 from analysis.figures import drawings
 from analysis.report import inline_svg, render_page
 from analysis.rows import Summary
+from analysis.stacks import sent_bytes
 from analysis.tables import render, rows_as_json
 from results.record import read_records
 from suites.catalogue import suite_of
@@ -59,6 +62,30 @@ def test_the_legend_of_gains_lists_what_is_drawn() -> None:
     texts = [text.get_text() for text in figure.legends[0].get_texts()]
     assert "throughput, crossover" in texts
     assert "throughput, other" not in texts
+
+
+def test_the_legend_of_bytes_lists_what_is_drawn_in_the_colours_of_every_other_figure() -> None:
+    found = summary_of([one for one in quick_suite(1) if one.cell.startswith("real/resnet20")]).settings[0]
+    row = replace(found.competitors[0], wire_bytes={"control": 1.0, "framing": 1e5, "gradient": 1e6})
+    colours = []
+    for wire_bytes in (row.wire_bytes, row.wire_bytes | {"probe": 1e6}):
+        figure = sent_bytes(replace(found, cells=(replace(row, wire_bytes=wire_bytes, interface_bytes=None),)))
+        assert figure is not None
+        (legend,) = figure.legends
+        texts = [text.get_text() for text in legend.get_texts()]
+        assert texts[-2:] == ["framing, by the engine", "gradient, by the engine"]  # neither control nor the interface
+        colours.append([patch.get_facecolor() for patch in legend.get_patches()][-2:])
+    assert colours[0] == colours[1]
+
+
+def test_names_of_several_lines_leave_a_gap_to_their_neighbours() -> None:
+    with theme.style():
+        figure, axes = theme.bars(4)
+        theme.names(axes, ["fixed-buckets(bucket=26.2 MB)+at-pre-hook", "mg-wfbp", "fixed-buckets(bucket=6.29 MB)"] * 2)
+        figure.canvas.draw()
+    boxes = [label.get_window_extent() for label in axes.get_yticklabels()]
+    shortest = min(box.height for box in boxes)
+    assert min(upper.y0 - lower.y1 for upper, lower in pairwise(boxes)) > 0.2 * shortest
 
 
 def test_the_formula_stands_only_beside_jobs_without_overlap(drawn: dict[str, str]) -> None:

@@ -228,7 +228,17 @@ def test_one_that_is_surely_faster_is_not_said_to_be_so_by_luck() -> None:
         with_steps(one, *[(0.01,) * 3] * 2) for one in tried
     ]
     (verdict,) = summary_of(timed).verdicts
-    assert verdict.headline.startswith("Undecided. Fastest: tensor-fusion+half")
+    assert verdict.headline.startswith("Undecided. Fastest of the others: tensor-fusion+half")
+
+
+def test_the_fastest_is_not_said_to_be_so_of_the_baselines_own_other_settings() -> None:
+    """They are faster than what is named, and are no rivals of it."""
+    systems = ("horovod(cycle_s=0.005)", "horovod(cycle_s=0.005, fusion_threshold_bytes=0)", "unfused")
+    times = {systems[0]: 0.1, systems[1]: 0.11, systems[2]: 0.2}
+    made = map(with_curve, cells(*systems, num_repeats=6))  # without a target
+    timed = [with_steps(one, *[(times[one.jobs[0].strategy],) * 3] * 2) for one in made]
+    (verdict,) = summary_of(timed, baseline=Baseline("horovod")).verdicts
+    assert "Fastest of what is not horovod: unfused" in verdict.headline
 
 
 def test_a_cell_that_reaches_the_target_later_cannot_win() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,8 +12,9 @@ from pages import ROOT
 
 from analysis.figures import drawings
 from analysis.rows import Summary
+from analysis.wording import number
 from results.record import Record, read_records, write_record
-from scripts.readme_table import RECORDS, block, main, table
+from scripts.readme_table import RECORDS, block, main, sharing_line, table
 from suites.reports import summary_of
 
 PAGE = "# Title\n\n<!-- quick:begin -->\nnothing yet\n<!-- quick:end -->\n\nthe rest\n"
@@ -74,7 +76,7 @@ def test_n_provenance_sharing_and_failures_are_said(summary: Summary) -> None:
     assert "n = 6" in text
     assert "decides nothing" not in text
     assert all(pair.title in text for pair in summary.pairs)
-    assert "predicted by T*" in text
+    assert "that T* predicts" in text
     assert "skipped or failed" in text
     assert f"commit `{summary.provenance[0].environment.commit[:12]}`" in text
 
@@ -86,6 +88,23 @@ def test_n_of_a_pair_is_that_of_its_gains() -> None:
     assert {row.num_repeats for pair in found.pairs for row in pair.rows if row.is_reference} == {7}
     text = block(found, next(drawings(found)))
     assert [line.count(", 6 repeats)") for line in text.splitlines() if line.startswith("- ")] == [1] * len(found.pairs)
+
+
+def test_what_t_star_predicts_is_of_the_repeats_that_are_held_against_it() -> None:
+    """A repeat of exclusive alone is another day's machine."""
+    made = made_up(num_repeats=7)
+    (solo,) = (one for one in made if one.sharing == "exclusive" and one.repeat == 0 and "bert" not in one.cell)
+    jobs = tuple(replace(job, costs=replace(job.costs, compute_s=9.0)) for job in solo.jobs if job.costs)
+    slow = [replace(solo, id=f"slow-{repeat}", repeat=repeat, jobs=jobs) for repeat in range(7, 20)]
+    pair = next(pair for pair in summary_of([*made, *slow]).pairs if "bert" not in pair.title)
+    own, exclusive = pair.row("crossover"), pair.row("exclusive")
+    assert own is not None
+    assert exclusive is not None
+    assert own.bound is not None
+    assert exclusive.bound is not None
+    assert own.bound.median != exclusive.bound.median
+    assert f"of the {number(own.bound.median)}× that T* predicts" in sharing_line(pair)
+    assert f"{number(exclusive.bound.median)}×" not in sharing_line(pair)
 
 
 def test_the_script_fills_page_and_image_and_can_do_so_again(records: list[Record], tmp_path: Path) -> None:

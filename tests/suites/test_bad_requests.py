@@ -237,6 +237,7 @@ def test_records_without_step_times_are_not_said_to_be_no_slower(command: Comman
     write_record(_record("one", "here", ()), tmp_path)
     ended = command("compare", tmp_path, tmp_path)
     assert (ended.code, "can be compared: no cell has trials with step times" in ended.words) == (2, True)
+    assert not ended.out  # no table without a row
 
 
 @pytest.mark.parametrize("name", ["report", "claims"])

@@ -61,6 +61,7 @@ def test_list_shows_every_kind_of_entry(command: Command) -> None:
     assert ended.code == 0
     for name in ("quick", "fixed-buckets", "torch-ddp", "bert_tiny", "crossover", "emulated"):
         assert name in ended.out
+    assert "policy='a'" in ended.out  # as a text would set it
 
 
 def test_list_as_json_has_the_same_entries(command: Command) -> None:

@@ -1,7 +1,7 @@
 """Plug-ins and suites from folders and packages outside the tree: found everywhere, without an edit.
 
-The compressor is the worked example of CONTRIBUTING.md, taken from that page; the suite trains it for some steps in
-lockstep, where no process or network can be late.
+The compressor is the tree's own TernGrad under another name; the suite trains it for some steps in lockstep, where
+no process or network can be late.
 """
 
 from __future__ import annotations
