@@ -125,8 +125,16 @@ def run(spec: FabricSpec, command: Sequence[str]) -> int:
 
 
 def _run_as_first_process(command: Sequence[str], environment: Mapping[str, str]) -> int:
-    """Run the command and collect what it orphans, as process 1 must; its exit code as a shell would give it."""
-    child = subprocess.Popen(command, env=environment)
+    """Run the command and collect what it orphans, as process 1 must; its exit code as a shell would give it.
+
+    Raises: FabricError if it cannot be started.
+    """
+    try:
+        child = subprocess.Popen(command, env=environment)
+    except OSError as error:
+        raise FabricError(
+            f"cannot start {command[0]} ({error.strerror}); is it in PATH, and may it be executed?"
+        ) from error
     signal.signal(signal.SIGINT, lambda *_: None)  # a terminal sends it to the command as well, which may tidy up
     while (ended := os.wait())[0] != child.pid:
         continue

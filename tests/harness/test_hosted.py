@@ -67,6 +67,11 @@ def test_a_host_that_cannot_be_entered_is_an_error_with_the_reason() -> None:
         hosted._keeper(SimpleNamespace(enter=refuse), 1)  # type: ignore[arg-type]
 
 
+def test_a_command_that_cannot_be_started_is_an_error_that_names_it() -> None:
+    with pytest.raises(FabricError, match=r"cannot start no-such-command \(No such file or directory\); is it in PATH"):
+        hosted._run_as_first_process(["no-such-command"], {})
+
+
 def test_a_host_that_is_not_there_is_named_with_those_that_are(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
