@@ -14,6 +14,7 @@ from models.values import Device, WorkloadError, WorkloadSpec
 from models.workload import open_workload
 
 OWN = """
+import torch
 from torch import nn
 from models.network import Kind, Network
 
@@ -32,6 +33,18 @@ def frozen(shape, dropout):
     own = nn.Sequential(nn.Flatten(), nn.Linear(3 * shape.size**2, 4), nn.Linear(4, shape.num_classes))
     own[1].requires_grad_(False)
     return own
+
+class Scaled(nn.Module):
+    def __init__(self, num_classes):
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(1))
+        self.head = nn.Linear(3, num_classes)
+
+    def forward(self, images):
+        return self.head(images.mean((2, 3)) * self.scale)
+
+def bare(shape, dropout):
+    return Scaled(shape.num_classes)
 
 number = 3
 
@@ -76,6 +89,15 @@ def test_its_profile_is_replayed_under_the_name_that_finds_it(own: Path, tmp_pat
     model = open_workload(replayed).build_model(seed=1)
     assert sum(parameter.numel() for parameter in model.parameters()) == 5 * 1_000  # those of the layer that is trained
     assert profile.layers[0].backward_s == 0.0
+
+
+def test_parameters_that_no_module_holds_are_replayed_too(own: Path, tmp_path: Path) -> None:
+    name = f"{own}:bare"
+    profile = record_profile(WorkloadSpec(network=name, data="synthetic", batch_size=1), num_steps=2)
+    save_profile(profile, tmp_path / "own.json")
+    replayed = WorkloadSpec(network=name, device=Device.REPLAY, profile=str(tmp_path / "own.json"))
+    model = open_workload(replayed).build_model(seed=1)
+    assert sum(parameter.numel() for parameter in model.parameters()) == 1 + 4 * 1_000
 
 
 def test_a_file_that_is_called_as_one_of_ours_has_no_chain(own: Path) -> None:
