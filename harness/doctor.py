@@ -58,13 +58,17 @@ def check_python() -> Iterator[Finding]:
 
 def check_torch() -> Iterator[Finding]:
     """torch and the GPUs that it sees."""
-    # Imported here alone: a broken torch must be one finding among others, and no traceback.
-    import torch
-
+    remedy = "install torch ≥ 2.8, or run 'make setup TORCH=pinned'"
+    # A broken torch is one finding among others; a library that is there but does not load raises OSError.
+    try:
+        import torch
+    except (ImportError, OSError) as error:
+        yield Finding("torch", False, f"not importable: {error}", remedy)
+        return
     version = tuple(int(part) for part in torch.__version__.split(".")[:2])
     build = f"CUDA {torch.version.cuda}" if torch.version.cuda else "CPU build"
     detail = f"{torch.__version__}, {build}, {torch.get_num_threads()} threads"
-    yield judged("torch", version >= OLDEST_TORCH, detail, "install torch ≥ 2.8, or run 'make setup TORCH=pinned'")
+    yield judged("torch", version >= OLDEST_TORCH, detail, remedy)
     names = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
     detail = ", ".join(names) if names else "no CUDA device"
     yield judged("gpu", bool(names), detail, "none needed: suites run on cpu and replay; GPU clusters use TORCH=system")

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from models.nets.transformer import TRANSFORMER_WIDTH, TransformerLM, sinusoids
 from models.nets.vgg import VGG16
+from models.outside import is_outside
 from models.values import WorkloadError
 
 
@@ -46,7 +47,8 @@ def chain_of(network: str, model: nn.Module) -> tuple[ChainLink, ...]:
     Raises: WorkloadError if no rule says how the network is cut.
     """
     family = next((family for prefix, family in _FAMILIES.items() if network.startswith(prefix)), None)
-    if family is None:
+    # A file of the user's may be called as one of ours, and hold another network.
+    if family is None or is_outside(network):
         raise WorkloadError(f"network {network!r} has no chain; add a rule to models/chain.py")
     return tuple(family(model))
 

@@ -150,7 +150,8 @@ class _SharedDevice(VirtualDevice):
         except OSError as error:
             self._socket.close()
             raise DeviceError(
-                f"no shared device at {path} ({error.strerror}); start one with `python -m models.device_server {path}`"
+                f"no shared device at {path} ({error.strerror or error}); start one with "
+                f"`python -m models.device_server {path}`"
             ) from error
 
     @contextmanager

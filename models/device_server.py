@@ -128,7 +128,9 @@ def _listen(path: Path) -> socket.socket:
         listener.listen(64)
     except OSError as error:
         listener.close()
-        raise DeviceError(f"cannot serve a device at {path} ({error.strerror}); use a new, short path") from error
+        raise DeviceError(
+            f"cannot serve a device at {path} ({error.strerror or error}); use a new, short path, or a shorter TMPDIR"
+        ) from error
     return listener
 
 

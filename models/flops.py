@@ -18,6 +18,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from models.layer_profile import LayerProfile, ParameterShape, Profile, Provenance
 from models.network import Kind, Network, SampleShape
+from models.values import WorkloadError
 
 _FORWARD_SHARE = 1 / 3
 _GPT2_OVER_BERT_BASE = 1.1308  # FLOPs of a forward pass on 128 tokens; a test counts them
@@ -94,7 +95,12 @@ PUBLISHED = {
 
 
 def derive_profile(network: Network, published: Published, batch_size: int) -> Profile:
-    """A profile of `batch_size` samples whose forward and backward add up to the published time."""
+    """A profile of `batch_size` samples whose forward and backward add up to the published time.
+
+    Raises: WorkloadError for no samples.
+    """
+    if batch_size < 1:
+        raise WorkloadError(f"batch_size is {batch_size}; it must be at least 1")
     with torch.device("meta"):
         shape = network.usual_shape(image_size=published.size, sequence_length=published.size)
         model = network.build(shape, 0.0)
@@ -147,10 +153,12 @@ def layer_flops(model: nn.Module, network: Network, inputs: tuple[torch.Tensor, 
 
 
 def layer_parameters(model: nn.Module, network: Network) -> dict[str, tuple[ParameterShape, ...]]:
-    """Parameters by layer, layers in the order in which the network defines them; a tied one only once."""
+    """Parameters by layer, layers in the order in which the network defines them; a tied one only once, and those that
+    are not trained not at all."""
     layers: defaultdict[str, tuple[ParameterShape, ...]] = defaultdict(tuple)
     for name, parameter in model.named_parameters():
-        layers[network.layer_of(_parent(name))] += (ParameterShape(name=name, shape=tuple(parameter.shape)),)
+        own = (ParameterShape(name=name, shape=tuple(parameter.shape)),) if parameter.requires_grad else ()
+        layers[network.layer_of(_parent(name))] += own
     return dict(layers)
 
 

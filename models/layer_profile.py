@@ -131,3 +131,6 @@ def _check(profile: Profile, path: Path) -> None:
     for layer in profile.layers:
         if not (0 <= layer.forward_s < math.inf and 0 <= layer.backward_s < math.inf):
             raise WorkloadError(f"{path}: layer {layer.name!r} has no finite, positive time; record it again")
+        for own in layer.parameters:
+            if any(size < 1 for size in own.shape):
+                raise WorkloadError(f"{path}: {own.name!r} has the shape {list(own.shape)}; record it again")

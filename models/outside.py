@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -28,7 +29,7 @@ def is_outside(name: str) -> bool:
 
 @cache
 def network_outside(name: str) -> Network:
-    """The network that `FILE.py:NAME` stands for; the file is imported once.
+    """The network that `FILE.py:NAME` stands for, called so, since that finds it again; the file is imported once.
 
     Raises: WorkloadError if the file, the name or what it stands for will not do, with the reason.
     """
@@ -38,13 +39,13 @@ def network_outside(name: str) -> Network:
         raise WorkloadError(f"network {name!r}: there is no file {file!r}; write FILE.py:NAME")
     found = getattr(_imported(path), attribute, None)
     if isinstance(found, Network):
-        return found
+        return replace(found, name=name)
     if not callable(found):
         raise WorkloadError(
             f"network {name!r}: {attribute!r} in {path.name} is {type(found).__name__}; define it as a function "
             "build(shape, dropout) that returns a torch module, or as a models.network.Network"
         )
-    return _of_function(path.stem, found)
+    return _of_function(name, found)
 
 
 def _imported(path: Path) -> ModuleType:

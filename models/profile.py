@@ -28,6 +28,7 @@ from models.flops import PUBLISHED, derive_profile, describe_sample, layer_param
 from models.layer_profile import FOLDER, LayerProfile, Profile, Provenance, save_profile
 from models.network import Network
 from models.networks import NETWORKS, find_network
+from models.outside import is_outside
 from models.values import Batch, Device, WorkloadError, WorkloadSpec
 from models.workload import Workload, open_workload
 
@@ -115,6 +116,8 @@ def _hooked(model: nn.Module, network: Network, step: _Step, clock: _Clock) -> I
     handles: list[RemovableHandle] = []
     # Each parameter once: a tied one belongs to the layer that ends it, and must not delay the other's.
     for name, parameter in model.named_parameters():
+        if not parameter.requires_grad:
+            continue
         layer = network.layer_of(name.rpartition(".")[0])
         handles.append(parameter.register_post_accumulate_grad_hook(_ready_hook(step, layer, clock)))
     for name, module in model.named_modules():
@@ -149,7 +152,7 @@ def _forward_s(step: _Step, clock: _Clock) -> dict[str, float]:
 
 
 def _backward_s(step: _Step, clock: _Clock) -> dict[str, float]:
-    times: dict[str, float] = {}
+    times = dict.fromkeys(step.started, 0.0)  # where no parameter is trained, nothing is waited for
     before = step.turned
     for name, ready in step.ready.items():
         times[name] = clock.elapsed_s(before, ready)
@@ -193,12 +196,16 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--out", type=Path, help="default: models/profiles/NETWORK-<cpu, cuda or v100>.json")
     arguments = parser.parse_args()
+    if is_outside(arguments.network) and arguments.out is None:
+        parser.error("a network of your own has no place among the profiles; name a file with --out")
+    path = arguments.out or FOLDER / f"{arguments.network}-{'v100' if arguments.derive else arguments.device}.json"
     try:
         profile = _derive(arguments) if arguments.derive else _record(arguments)
+        save_profile(profile, path)
     except WorkloadError as error:
         parser.error(str(error))
-    path = arguments.out or FOLDER / f"{arguments.network}-{'v100' if arguments.derive else arguments.device}.json"
-    save_profile(profile, path)
+    except OSError as error:
+        parser.error(f"cannot write {path} ({error.strerror}); name another file with --out")
     print(
         f"{path}: {len(profile.layers)} layers, forward {profile.forward_s:.4f} s, backward {profile.backward_s:.4f} s"
     )

@@ -176,4 +176,5 @@ class ReplayWorkload:
 
 
 def _attribute(name: str) -> str:
-    return name.replace(".", "_")
+    # Parameters that a network holds itself, and not a module of it, make a layer without a name.
+    return name.replace(".", "_") or "network"

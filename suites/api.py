@@ -81,10 +81,10 @@ class Suite:
     """A question with the trials that answer it. Trials come in the order in which they should
     run: repeats of different cells interleaved, exclusive sharing before the others.
 
-    `fabric` is the only one that it is for, whatever the command line says. `predicted` is a wider grid for the
-    predictor alone: with `predicted_worlds`, the other numbers of workers for which its cells are predicted, it holds
-    every measured cell that can be predicted. `budget_s` is how long its timed trials may take unless the command line
-    says otherwise; what that does not suffice for is not run, and undecided."""
+    `fabric` is the only one that it is for: another one on the command line is refused. `predicted` is a wider grid for
+    the predictor alone: with `predicted_worlds`, the other numbers of workers for which its cells are predicted, it
+    holds every measured cell that can be predicted. `budget_s` is how long its timed trials may take unless the command
+    line says otherwise; what that does not suffice for is not run, and undecided."""
 
     name: str
     question: str

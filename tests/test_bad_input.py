@@ -88,6 +88,16 @@ def test_a_number_beyond_floats_is_refused_with_its_field(tmp_path: Path) -> Non
     assert parse_json("1e400") == float("inf")  # what the reader of fields then refuses
 
 
+@pytest.mark.parametrize("size", ["-5", "0"])
+def test_a_layer_of_no_elements_is_refused_by_name(tmp_path: Path, size: str) -> None:
+    text = Path("models/profiles/elman_rnn-cpu.json").read_text()
+    bent = text.replace("2048", size, 1)
+    assert bent != text
+    (tmp_path / "bent.json").write_text(bent)
+    with pytest.raises(WorkloadError, match=rf"bent\.json: 'embedding.weight' has the shape \[{size}, 256\]"):
+        load_profile(str(tmp_path / "bent.json"))
+
+
 TEXTS = {
     "topk(inner=1)": "no parameter 'inner'",
     "topk+error-feedback(inner=1)": "no parameter 'inner'",

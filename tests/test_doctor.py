@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import builtins
 import importlib
 import importlib.metadata
 import os
@@ -7,6 +8,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import psutil
 import pytest
@@ -48,6 +50,21 @@ def test_a_remedy_is_shown_only_when_something_is_amiss() -> None:
 def test_this_interpreter_and_torch_are_good_enough() -> None:
     assert only(doctor.check_python).ok
     assert by_name(doctor.check_torch)["torch"].ok
+
+
+@pytest.mark.parametrize("error", [ImportError("No module named 'torch'"), OSError("libtorch_cpu.so: cannot open")])
+def test_a_torch_that_cannot_be_imported_is_a_finding(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    load = builtins.__import__
+
+    def refuse(name: str, *others: Any, **named: Any) -> Any:
+        if name == "torch":
+            raise error
+        return load(name, *others, **named)
+
+    monkeypatch.setattr(builtins, "__import__", refuse)
+    finding = only(doctor.check_torch)
+    assert (finding.ok, finding.detail) == (False, f"not importable: {error}")
+    assert "TORCH=pinned" in finding.remedy
 
 
 def test_absent_gpu_is_told_with_what_still_works(monkeypatch: pytest.MonkeyPatch) -> None:

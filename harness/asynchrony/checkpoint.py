@@ -10,10 +10,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import torch
-
 from harness.asynchrony.coding import WorkerCodes
-from harness.asynchrony.recovery import write_whole
+from harness.asynchrony.recovery import read_whole, write_whole
 from harness.asynchrony.training import Training
 from harness.asynchrony.virtual import VirtualRun
 from harness.engine.checkpoint import CheckpointError
@@ -35,10 +33,10 @@ def write_checkpoint(path: Path, run: VirtualRun, training: Training, codes: Wor
 def read_checkpoint(path: Path, run: VirtualRun, training: Training, codes: WorkerCodes | None = None) -> None:
     """Bring new objects to where the file's were; the optimizer has to be the same.
 
-    Raises: CheckpointError if it is of another cluster, policy, seed, model or compression.
+    Raises: CheckpointError if it is damaged, or of another cluster, policy, seed, model or compression.
     """
-    saved = torch.load(path, weights_only=True)
-    if saved["format"] != FORMAT or (saved["codes"] is None) != (codes is None):
+    saved = read_whole(path)
+    if saved.get("format") != FORMAT or (saved["codes"] is None) != (codes is None):
         raise CheckpointError(f"{path} is of another format or compression; go on with what wrote it")
     run.load_state_dict(saved["run"])
     training.load_state_dict(saved["training"])

@@ -26,8 +26,22 @@ from harness.engine.checkpoint import CheckpointError, Saved
 def write_whole(path: Path, saved: Saved) -> None:
     """Replace the file at `path`; a process killed in here leaves the last whole one as it was."""
     unfinished = path.with_name(f".{path.name}.{os.getpid()}")
-    torch.save(saved, unfinished)
-    unfinished.replace(path)
+    try:
+        torch.save(saved, unfinished)
+        unfinished.replace(path)
+    finally:
+        unfinished.unlink(missing_ok=True)  # of a full disk it would take what is left
+
+
+def read_whole(path: Path) -> Saved:
+    """What `write_whole` has written. Raises: CheckpointError if the file is absent, damaged or something else."""
+    try:
+        saved = torch.load(path, weights_only=True)
+    except Exception as error:  # torch names no errors for what is not its own
+        raise CheckpointError(f"{path} cannot be read ({error!r:.200}); go on from another checkpoint") from error
+    if not isinstance(saved, dict):
+        raise CheckpointError(f"{path} is no checkpoint; go on from another one")
+    return saved
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +79,7 @@ class ServerStates:
             )
         for newer in there[there.index(version) + 1 :]:
             self._path(newer).unlink()
-        saved: Saved = torch.load(self._path(version), weights_only=True)
-        return saved
+        return read_whole(self._path(version))
 
     def _path(self, version: int) -> Path:
         return self.folder / f"server-{self.number}.version-{version}.pt"
@@ -96,7 +109,7 @@ class WorkerStates:
             return
         there = [own for own in self._clocks() if own == clock or (was_lost and own < clock)]
         if there:
-            training.load_worker_state(self.worker, torch.load(self._path(there[-1]), weights_only=True))
+            training.load_worker_state(self.worker, read_whole(self._path(there[-1])))
         elif not was_lost:
             raise CheckpointError(
                 f"worker {self.worker} has written clocks {self._clocks()} in {self.folder} and servers go on at its "

@@ -30,16 +30,18 @@ def shared_fluid(path: Path, fluid: FluidDevice) -> Iterator[str]:
             with short_slices():
                 serve(path, on_ready=lambda: os.close(write_end), fluid=fluid)
             code = 0
+        except DeviceError as error:
+            os.write(write_end, str(error).encode())
         finally:
             # Past the lab's own `finally` blocks, which are the parent's to run.
             os._exit(code)
     os.close(write_end)
     try:
-        os.read(read_end, 1)  # end of file: ready, or dead
-        if not path.exists():
-            raise DeviceError(f"the shared server at {path} did not start; is the folder writable?")
+        with open(read_end, "rb") as stream:
+            reason = stream.read().decode()  # nothing before its end: ready, or dead
+        if reason or not path.exists():
+            raise DeviceError(reason or f"the shared server at {path} did not start; is the folder writable?")
         yield str(path)
     finally:
-        os.close(read_end)
         os.kill(pid, signal.SIGTERM)
         os.waitpid(pid, 0)

@@ -10,17 +10,23 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
+from models.device import DeviceError
 from models.device_server import serve
 from models.fluid import FluidDevice
 
 if __name__ == "__main__":
     socket = Path(sys.argv[1])
-    number = serve(
-        socket,
-        parent=int(sys.argv[2]),  # asked for here, it could be another's already, and this would never end
-        on_ready=lambda: print("ready", flush=True),
-        fluid=FluidDevice(linger_s=0),
-    )
-    with suppress(OSError):
-        socket.parent.rmdir()
+    try:
+        number = serve(
+            socket,
+            parent=int(sys.argv[2]),  # asked for here, it could be another's already, and this would never end
+            on_ready=lambda: print("ready", flush=True),
+            fluid=FluidDevice(linger_s=0),
+        )
+    except DeviceError as error:
+        print(error, flush=True)  # in place of `ready`: whoever started this says it
+        sys.exit(1)
+    finally:
+        with suppress(OSError):
+            socket.parent.rmdir()
     sys.exit(128 + number)

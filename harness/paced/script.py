@@ -116,6 +116,8 @@ def _start_link() -> Path:
     atexit.register(server.terminate)
     assert server.stdout is not None
     # Connecting before the socket is bound would fail, and polling for it would guess at a time.
-    if server.stdout.readline() != b"ready\n":
-        raise FabricError(f"the link's process at {socket} did not start; is the folder of temporary files writable?")
+    if (said := server.stdout.readline().decode().strip()) != "ready":
+        raise FabricError(
+            said or f"the link's process at {socket} did not start; is the folder of temporary files writable?"
+        )
     return socket

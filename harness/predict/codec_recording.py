@@ -24,11 +24,14 @@ import torch
 from torch import Tensor
 
 from baselines.api import Aggregate, Aggregated, Context, How, Message, Payload, Segment, State
+from baselines.catalogue import CatalogueError
 from baselines.strategy import Strategy, parse_strategy
+from baselines.text import TextError
 from harness.predict.codecs import codec_text
 from models.codec_profile import CODECS, CodecProfile, StageTimes, load_codecs, on_device, save_codecs
 from models.layer_profile import load_profile
 from models.networks import find_network
+from models.values import WorkloadError
 
 NETWORK = "resnet50"
 WORLDS = (2, 4, 8)
@@ -194,6 +197,15 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     parser.add_argument("--derive", choices=tuple(COPY_RATES), help="from the CPU's copies; records nothing")
     given = parser.parse_args()
+    try:
+        _record(given)
+    except (CatalogueError, TextError, WorkloadError) as error:
+        parser.error(str(error))
+    except OSError as error:
+        parser.error(f"cannot write {given.out or CODECS} ({error.strerror}); name another file with --out")
+
+
+def _record(given: argparse.Namespace) -> None:
     if given.derive:
         name, rate = COPY_RATES[given.derive]
         save_codecs(on_device(load_codecs(), name, 8 / rate), given.out or CODECS / f"{given.derive}.json")

@@ -100,8 +100,8 @@ class ImageFolder:
         """Centre crops of `val`, `num_evaluation` of them spread over all classes (0: all)."""
         num = len(self.val.paths)
         # Spread over all classes: paths are listed class by class.
-        chosen = range(0, num, max(1, num // self.num_evaluation if self.num_evaluation else 1))
-        indices = list(chosen)[: self.num_evaluation or num]
+        num_chosen = min(self.num_evaluation or num, num)
+        indices = [place * num // num_chosen for place in range(num_chosen)]
         starts = range(0, len(indices), _EVALUATION_BATCH)
         keys = ([(0, 0, index) for index in indices[start : start + _EVALUATION_BATCH]] for start in starts)
         return self._load(ValidationImages(self.val, self.image_size), keys)

@@ -34,7 +34,7 @@ IGNORED = -100  # target of a token that is not to be predicted, as torch's cros
 NUM_TOKENS = 2_048
 _HELD_OUT_EVERY = 10
 _MASKED, _SHOW_MASK, _SHOW_RANDOM = 0.15, 0.8, 0.1
-_CACHE_FORMAT = "1"
+_CACHE_FORMAT = "2"
 _LEARN_CHARACTERS = 4_000_000  # a vocabulary of 2,048 needs no more, and time grows with it
 
 _log = logging.getLogger(__name__)
@@ -194,9 +194,15 @@ def tokenise(documents: list[str]) -> list[int]:
     """Ids of all documents one after the other, by a vocabulary learnt from their beginning."""
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
-    vocabulary = learn_vocabulary("\n".join(documents)[:_LEARN_CHARACTERS], NUM_TOKENS)
+    # As BERT's: an ideograph is a word by itself. Accents stay, since they tell words apart.
+    normalizer = normalizers.BertNormalizer(
+        clean_text=False, handle_chinese_chars=True, strip_accents=False, lowercase=True
+    )
+    splitter = pre_tokenizers.BertPreTokenizer()
+    beginning = normalizer.normalize_str("\n".join(documents)[:_LEARN_CHARACTERS])
+    vocabulary = learn_vocabulary((word for word, _ in splitter.pre_tokenize_str(beginning)), NUM_TOKENS)
     ids = {token: index for index, token in enumerate(vocabulary)}
     tokenizer = Tokenizer(models.WordPiece(vocab=ids, unk_token=UNKNOWN))
-    tokenizer.normalizer = normalizers.Lowercase()
-    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.normalizer = normalizer
+    tokenizer.pre_tokenizer = splitter
     return [token for document in documents for token in tokenizer.encode(document).ids]

@@ -3,13 +3,12 @@
 Learning is byte-pair merging on words, as in Schuster and Nakajima, "Japanese and Korean Voice Search",
 ICASSP 2012, with the merge chosen by frequency as the `tokenizers` package does. That package's own trainer
 breaks ties by hash order, so two ranks would learn different ids; here ties fall to the
-lexicographically smaller pair. Encoding is left to `tokenizers`.
+lexicographically smaller pair. Encoding is left to `tokenizers`, and so is cutting a text into words.
 """
 
 from __future__ import annotations
 
 import heapq
-import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
@@ -19,26 +18,34 @@ SPECIAL = (PAD, UNKNOWN, CLASSIFY, SEPARATE, MASK)
 
 Pair = tuple[str, str]
 
-# The words that `tokenizers.pre_tokenizers.BertPreTokenizer` sees: runs of letters and digits, or one sign.
-_WORD = re.compile(r"[^\W_]+|[^\w\s]|_")
 
-
-def learn_vocabulary(text: str, num_tokens: int) -> list[str]:
+def learn_vocabulary(words: Iterable[str], num_tokens: int) -> list[str]:
     """The tokens in the order of their ids: special ones, characters, then merges until `num_tokens`.
 
-    Fewer come back if the text has no more to merge.
+    `words` are those that are encoded later, each as often as the text has it. Fewer tokens come back if they have no
+    more to merge; if they have more characters than that, the most frequent ones.
     """
-    counts = Counter(_WORD.findall(text.lower()))
-    words = sorted(counts)
-    pieces = [[word[0], *(f"##{character}" for character in word[1:])] for word in words]
-    tokens = [*SPECIAL, *sorted({piece for word in pieces for piece in word})]
-    merges = _Merges(pieces, [counts[word] for word in words])
+    counts = Counter(words)
+    spelt = sorted(counts)
+    pieces = [[word[0], *(f"##{character}" for character in word[1:])] for word in spelt]
+    times = [counts[word] for word in spelt]
+    tokens = [*SPECIAL, *sorted(_characters(pieces, times)[: num_tokens - len(SPECIAL)])]
+    merges = _Merges(pieces, times)
     known = set(tokens)
     while len(tokens) < num_tokens and (merged := merges.next()) is not None:
         if merged not in known:
             known.add(merged)
             tokens.append(merged)
-    return tokens[:num_tokens]
+    return tokens
+
+
+def _characters(pieces: list[list[str]], counts: Sequence[int]) -> list[str]:
+    """Every piece of a word, the most frequent first."""
+    found: Counter[str] = Counter()
+    for word, count in zip(pieces, counts, strict=True):
+        for piece in word:
+            found[piece] += count
+    return sorted(found, key=lambda piece: (-found[piece], piece))
 
 
 class _Merges:

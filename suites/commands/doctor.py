@@ -7,6 +7,7 @@ import json
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
 
 from rich.console import Console, Group
 from rich.table import Table
@@ -16,10 +17,10 @@ from analysis import terminal
 from analysis.terminal import Column, output_console
 from analysis.wording import NOT_KNOWN
 from fabric.api import FabricError, FabricKind, FabricSpec, format_rate, parse_rate
-from harness.bench import Bench
-from harness.calibrate import CALIBRATION_BYTES, LINE_RATE_BYTES, fit_link, share_of_line_rate
 from harness.doctor import Finding, diagnose
-from harness.lab.messages import LinkQuestion
+
+if TYPE_CHECKING:
+    from harness.bench import Bench
 
 HOSTS = (2, 4, 8)
 RATES = ("200mbit", "1gbit")
@@ -94,6 +95,8 @@ def measure(specs: Sequence[FabricSpec]) -> list[LinkRow]:
     """Time all-reduces on each fabric. Raises: FabricError."""
     if not specs:
         return []
+    from harness.bench import Bench  # torch comes with it, and may be what is broken here
+
     console = Console(stderr=True)
     rows = []
     with Bench() as bench:
@@ -104,6 +107,9 @@ def measure(specs: Sequence[FabricSpec]) -> list[LinkRow]:
 
 
 def _measure(bench: Bench, spec: FabricSpec) -> LinkRow:
+    from harness.calibrate import CALIBRATION_BYTES, LINE_RATE_BYTES, fit_link, share_of_line_rate
+    from harness.lab.messages import LinkQuestion
+
     question = LinkQuestion(fabric=spec, num_bytes=(*CALIBRATION_BYTES, LINE_RATE_BYTES), num_repeats=5)
     times_s = dict(bench.time_links(question))
     large_s = times_s.pop(LINE_RATE_BYTES)

@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from analysis.terminal import Column, output_console, table
-from fabric.api import FabricError, FabricKind, parse_rate
+from fabric.api import FabricError, FabricKind, format_rate, parse_rate
 from harness.asynchrony.cluster import OnLoss
 from harness.bench import Bench
 from harness.lab.launched import LaunchedRanks, RanksLost
@@ -165,6 +165,8 @@ def options_from(
     if not 0 <= arguments.seed <= MOST_SEED:
         raise TrialError(f"--seed is {arguments.seed}; choose one from 0 to {MOST_SEED:,}")
     given = _fabric_kind(arguments.fabric) if arguments.fabric is not None else None
+    if only_fabric is not None and given not in (None, only_fabric):
+        raise FabricError(f"--fabric {given}: this suite is for the {only_fabric} fabric alone; leave it out")
     fabric = only_fabric or given
     if placed is not None:
         _check_placement(placed, fabric, arguments.hosts)
@@ -225,6 +227,7 @@ def check_used(options: Options, trials: Sequence[Trial], num_local: int | None 
     taken = {job.strategy for trial in trials for job in trial.jobs}
     if left_out := [text for text in options.strategies if text not in taken]:
         raise TrialError(f"--strategy {left_out[0]!r} is in none of these cells; choose other cells, or leave it out")
+    _check_sizes_used(options, trials)
     on_gpu = [trial for trial in trials if any(job.workload.device is Device.CUDA for job in trial.jobs)]
     if options.device is Device.CUDA and not on_gpu:
         raise TrialError(
@@ -244,6 +247,22 @@ def check_used(options: Options, trials: Sequence[Trial], num_local: int | None 
     num_ranks = max((num_local or trial.num_processes for trial in on_gpu), default=0)
     if 0 < (num_gpus := torch.cuda.device_count()) < num_ranks:  # without any, each trial says so
         raise TrialError(f"{num_ranks} ranks here want a GPU each and there are {num_gpus}; use fewer hosts")
+
+
+def _check_sizes_used(options: Options, trials: Sequence[Trial]) -> None:
+    """As `check_used`, for what is given as a number."""
+    hosts = {number for trial in trials for number in (trial.num_ranks, trial.fabric.num_hosts)}
+    # of some suites all steps are asked for, of others those that are measured
+    steps = {number for trial in trials for number in (trial.num_steps, trial.num_warmup + trial.num_steps)}
+    rate_bps, num_hosts, num_steps = options.rate_bps, options.num_hosts, options.num_steps
+    left_out = (
+        ("--rate", format_rate(rate_bps), options.rate_given and rate_bps not in {t.fabric.rate_bps for t in trials}),
+        ("--hosts", num_hosts, num_hosts is not None and num_hosts not in hosts),
+        ("--steps", num_steps, num_steps is not None and num_steps not in steps),
+    )
+    for name, value, is_left_out in left_out:
+        if is_left_out:
+            raise TrialError(f"{name} {value} is taken up by none of these cells; choose other cells, or leave it out")
 
 
 def _folder(arguments: argparse.Namespace, runs: Path) -> Path:

@@ -85,9 +85,9 @@ TINY = GpuScene(
 
 def grid(options: Options) -> Sequence[Trial]:
     """Every precision, rate and moment of release; in each the exclusive trial first. Raises: FabricError."""
-    if options.fabric is FabricKind.NATIVE:
+    if options.fabric not in (None, FabricKind.PACED):
         raise FabricError(
-            "the suite gpu counts virtual peers, which only the paced fabric has; leave out --fabric native"
+            f"the suite gpu counts virtual peers, which only the paced fabric has; leave out --fabric {options.fabric}"
         )
     on_cpu = options.smoke and options.device is Device.CPU
     scene = TINY if on_cpu else GPU

@@ -95,6 +95,31 @@ def test_broken_off_at_five_moments_and_gone_on_with_is_the_same_run(text: str, 
     assert run.num_pushed_bytes == whole.num_pushed_bytes
 
 
+@pytest.mark.parametrize("content", [None, b"", b"hello", b"half"], ids=["absent", "empty", "text", "half"])
+def test_a_damaged_checkpoint_is_named(tmp_path: Path, content: bytes | None) -> None:
+    run, training, _ = start("asp")
+    path = tmp_path / "run.pt"
+    if content is not None:
+        write_checkpoint(path, run, training)
+        path.write_bytes(path.read_bytes()[:2_000] if content == b"half" else content)
+    with pytest.raises(CheckpointError, match=r"run\.pt cannot be read"):
+        read_checkpoint(path, run, training)
+
+
+def test_what_is_no_checkpoint_is_named(tmp_path: Path) -> None:
+    run, training, _ = start("asp")
+    torch.save({"weights": torch.zeros(3)}, tmp_path / "run.pt")
+    with pytest.raises(CheckpointError, match="of another format"):
+        read_checkpoint(tmp_path / "run.pt", run, training)
+
+
+def test_a_checkpoint_that_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
+    (tmp_path / "run.pt").mkdir()
+    with pytest.raises(OSError, match=r"run\.pt"):
+        write_checkpoint(tmp_path / "run.pt", *start("asp")[:2])
+    assert [path.name for path in tmp_path.iterdir()] == ["run.pt"]
+
+
 def test_a_checkpoint_of_another_run_is_refused(tmp_path: Path) -> None:
     run, training, codes = start("ssp+topk+error-feedback")
     next(iter(run))

@@ -9,6 +9,7 @@ import torch
 from baselines.api import Aggregated, Context, Message, Segment
 from baselines.compression.topk import TopK
 from baselines.strategy import parse_strategy
+from harness.predict import codec_recording
 from harness.predict.codec_recording import METHODS, WORLDS, record_method
 from harness.predict.codecs import Charge, Charged, charge_for, charge_of, codec_text, dense_steps, with_charge
 from harness.predict.costs import given_costs
@@ -228,3 +229,13 @@ def test_a_profile_survives_its_file_and_a_broken_one_is_named(tmp_path) -> None
 
 def test_a_default_that_changes_takes_no_other_method_s_time() -> None:
     assert codec_text(TopK()) == "topk(density=0.01, values='float32')"
+
+
+def test_a_method_that_there_is_not_is_refused_before_anything_is_recorded(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["codec_recording", "topp"])
+    monkeypatch.setattr(torch, "set_num_threads", lambda number: None)
+    with pytest.raises(SystemExit):
+        codec_recording.main()
+    assert "error: unknown baseline 'topp'" in capsys.readouterr().err

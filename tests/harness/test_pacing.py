@@ -27,7 +27,7 @@ from harness.lab.services import check_paced
 from harness.paced.link_client import SWITCH_INTERVAL_S, LinkClient
 from harness.paced.pacing import pacing_of
 from harness.trial import Job, Trial
-from models.device import DONE, REQUEST
+from models.device import DONE, REQUEST, DeviceError
 from models.fluid import FluidDevice
 from models.workload import WorkloadSpec
 
@@ -93,6 +93,14 @@ def test_two_clients_share_the_link(tmp_path: Path) -> None:
         assert max(ends_s) >= 0.06  # two pieces of 30 ms cannot be over before
         for client in reversed(clients):  # each gives back how threads changed hands before it
             client.close()
+
+
+def test_a_link_that_cannot_be_served_says_why(tmp_path: Path) -> None:
+    with (
+        pytest.raises(DeviceError, match=r"\(AF_UNIX path too long\); use a new, short path"),
+        link_at(tmp_path / ("x" * 100)),
+    ):
+        pass
 
 
 def test_the_links_socket_is_private_and_goes_with_it(tmp_path: Path) -> None:

@@ -77,8 +77,9 @@ def test_validation_goes_once_over_all_images(root: Path) -> None:
 
 
 def test_a_part_of_validation_is_spread_over_the_classes(root: Path) -> None:
-    (batch,) = opened(root, num_evaluation=2).held_out()
-    assert batch.targets.tolist() == [0, 1]
+    for num, labels in ((2, [0, 1]), (4, [0, 0, 1, 1]), (5, [0, 0, 0, 1, 1]), (9, [0, 0, 0, 1, 1, 1])):
+        (batch,) = opened(root, num_evaluation=num).held_out()
+        assert batch.targets.tolist() == labels
 
 
 @given(st.integers(1, 400), st.integers(1, 400), st.integers(0, 50))

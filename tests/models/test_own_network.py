@@ -5,12 +5,16 @@ from pathlib import Path
 import pytest
 import torch
 
+from models.chain import chain_of
+from models.flops import PUBLISHED, derive_profile
+from models.layer_profile import save_profile
 from models.networks import find_network
-from models.profile import record_profile
-from models.values import WorkloadError, WorkloadSpec
+from models.profile import main, record_profile
+from models.values import Device, WorkloadError, WorkloadSpec
 from models.workload import open_workload
 
 OWN = """
+import torch
 from torch import nn
 from models.network import Kind, Network
 
@@ -24,6 +28,24 @@ SMALL = Network(
     name="small", summary="one layer", kind=Kind.IMAGES, build=small, data=("synthetic",), image_size=8, num_classes=10,
     dropout=0.0, num_parameters=1_930, activation_bytes=800, layer_of=lambda module: module,
 )
+
+def frozen(shape, dropout):
+    own = nn.Sequential(nn.Flatten(), nn.Linear(3 * shape.size**2, 4), nn.Linear(4, shape.num_classes))
+    own[1].requires_grad_(False)
+    return own
+
+class Scaled(nn.Module):
+    def __init__(self, num_classes):
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(1))
+        self.head = nn.Linear(3, num_classes)
+
+    def forward(self, images):
+        return self.head(images.mean((2, 3)) * self.scale)
+
+def bare(shape, dropout):
+    return Scaled(shape.num_classes)
+
 number = 3
 
 def broken(shape, dropout):
@@ -57,6 +79,53 @@ def test_it_trains_and_its_label_holds_no_path(own: Path) -> None:
 def test_its_profile_is_recorded(own: Path) -> None:
     profile = record_profile(WorkloadSpec(network=f"{own}:SMALL", data="synthetic", batch_size=4), num_steps=2)
     assert profile.num_parameters == 1_930
+
+
+def test_its_profile_is_replayed_under_the_name_that_finds_it(own: Path, tmp_path: Path) -> None:
+    name = f"{own}:frozen"
+    profile = record_profile(WorkloadSpec(network=name, data="synthetic", batch_size=1), num_steps=2)
+    save_profile(profile, tmp_path / "own.json")
+    replayed = WorkloadSpec(network=name, device=Device.REPLAY, profile=str(tmp_path / "own.json"))
+    model = open_workload(replayed).build_model(seed=1)
+    assert sum(parameter.numel() for parameter in model.parameters()) == 5 * 1_000  # those of the layer that is trained
+    assert profile.layers[0].backward_s == 0.0
+
+
+def test_parameters_that_no_module_holds_are_replayed_too(own: Path, tmp_path: Path) -> None:
+    name = f"{own}:bare"
+    profile = record_profile(WorkloadSpec(network=name, data="synthetic", batch_size=1), num_steps=2)
+    save_profile(profile, tmp_path / "own.json")
+    replayed = WorkloadSpec(network=name, device=Device.REPLAY, profile=str(tmp_path / "own.json"))
+    model = open_workload(replayed).build_model(seed=1)
+    assert sum(parameter.numel() for parameter in model.parameters()) == 1 + 4 * 1_000
+
+
+def test_a_file_that_is_called_as_one_of_ours_has_no_chain(own: Path) -> None:
+    renamed = own.rename(own.with_name("resnet50.py"))
+    network = find_network(f"{renamed}:SMALL")
+    with pytest.raises(WorkloadError, match="has no chain"):
+        chain_of(network.name, torch.nn.Sequential())
+
+
+def test_a_profile_of_no_samples_is_refused() -> None:
+    with pytest.raises(WorkloadError, match="batch_size is 0; it must be at least 1"):
+        derive_profile(find_network("resnet50"), PUBLISHED["resnet50"], 0)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["lstm_lm", "--steps", "2", "--sequence-length", "8", "--batch-size", "1", "--out", "."], "cannot write . "),
+        (["own.py:SMALL"], "name a file with --out"),
+    ],
+)
+def test_a_recording_that_cannot_be_kept_is_refused(
+    words: list[str], message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["profile", *words])
+    with pytest.raises(SystemExit):
+        main()
+    assert message in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """The vocabulary is deterministic, masking is BERT's, corpora are checked."""
 
 import collections
+import unicodedata
 from itertools import islice, pairwise
 from pathlib import Path
 
@@ -26,7 +27,9 @@ def slow_vocabulary(words: list[str], num_tokens: int) -> list[str]:
     """The rule itself, recounted from scratch for every merge."""
     counts = collections.Counter(words)
     pieces = {word: [word[0], *(f"##{c}" for c in word[1:])] for word in counts}
-    tokens = [*SPECIAL, *sorted({piece for word in pieces.values() for piece in word})]
+    characters = collections.Counter(piece for word, parts in pieces.items() for piece in parts * counts[word])
+    by_number = sorted(characters, key=lambda piece: (-characters[piece], piece))
+    tokens = [*SPECIAL, *sorted(by_number[: num_tokens - len(SPECIAL)])]
     while len(tokens) < num_tokens:
         pairs: collections.Counter[tuple[str, str]] = collections.Counter()
         for word, parts in pieces.items():
@@ -51,7 +54,7 @@ def slow_vocabulary(words: list[str], num_tokens: int) -> list[str]:
 
 @given(st.lists(st.text("abc", min_size=1, max_size=6), min_size=1, max_size=12), st.integers(6, 30))
 def test_incremental_learning_follows_the_rule(words: list[str], num_tokens: int) -> None:
-    assert learn_vocabulary(" ".join(words), num_tokens) == slow_vocabulary(words, num_tokens)
+    assert learn_vocabulary(words, num_tokens) == slow_vocabulary(words, num_tokens)
 
 
 def test_the_documentation_is_covered_by_its_vocabulary() -> None:
@@ -59,6 +62,25 @@ def test_the_documentation_is_covered_by_its_vocabulary() -> None:
     assert len(ids) > 100_000
     assert ID[UNKNOWN] not in ids
     assert max(ids) == NUM_TOKENS - 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "The rate is 10€ at 20°C, a→b, ±5% and x≤3. ",
+        unicodedata.normalize("NFD", "été déjà à la fenêtre où naît l'œuvre français "),
+        "नमस्ते दुनिया यह एक परीक्षण है और यह हिन्दी में लिखा गया है। ",
+        "".join(chr(0x4E00 + place) for place in range(1_500)) + "，" + "的一是了我不人在他有" * 300,
+    ],
+    ids=["signs", "accents apart", "vowel signs", "ideographs"],
+)
+def test_a_text_is_covered_by_its_vocabulary_in_any_script(text: str) -> None:
+    assert ID[UNKNOWN] not in tokenise([text * 3])
+
+
+def test_of_more_characters_than_tokens_the_frequent_ones_are_kept() -> None:
+    rare = "".join(chr(0x4E00 + place) for place in range(3_000))
+    assert tokenise([rare + "的一是了我不人在他有" * 300]).count(ID[UNKNOWN]) < 1_000
 
 
 def test_cached_tokens_equal_fresh_ones(text: Text) -> None:

@@ -107,6 +107,22 @@ WRONG = {
     "a full disk": (("run", "quick", "--smoke", "--out", "/dev/full/x"), r"cannot write to /dev/full/x"),
     "not a number": ((*QUICK, "--hosts", "two"), r"--hosts: invalid int value: 'two'"),
     "unknown option": ((*QUICK, "--host", "2", "--hots"), r"--hots"),
+    "another fabric than a suite's own": (
+        ("run", "convergence", "--dry-run", "--fabric", "emulated"),
+        r"--fabric emulated: this suite is for the lockstep fabric alone; leave it out",
+    ),
+    "a rate of no cell": (
+        ("run", "parallelism", "--dry-run", "--rate", "3mbit"),
+        r"--rate 3 Mbit/s is taken up by none of these cells; choose other cells, or leave it out",
+    ),
+    "hosts of no cell": (
+        ("run", "largebatch", "--dry-run", "--hosts", "3"),
+        r"--hosts 3 is taken up by none of these cells",
+    ),
+    "steps of no cell": (
+        ("run", "collectives", "--dry-run", "--steps", "7"),
+        r"--steps 7 is taken up by none of these cells",
+    ),
     "unknown command": (("rum",), r"invalid choice: 'rum'"),
 }
 

@@ -71,6 +71,7 @@ def test_hosts_are_the_ranks_of_the_ring_and_a_rate_replaces_the_suites_own() ->
     assert {(trial.fabric.rate_bps, trial.axis) for trial in unshaped} == {(None, "")}
 
 
-def test_virtual_peers_are_nowhere_but_on_the_paced_fabric() -> None:
-    with pytest.raises(FabricError, match="paced"):
-        SUITE.grid(Options(fabric=FabricKind.NATIVE))
+@pytest.mark.parametrize("fabric", [kind for kind in FabricKind if kind is not FabricKind.PACED])
+def test_virtual_peers_are_nowhere_but_on_the_paced_fabric(fabric: FabricKind) -> None:
+    with pytest.raises(FabricError, match=f"leave out --fabric {fabric}"):
+        SUITE.grid(Options(fabric=fabric))
