@@ -44,7 +44,7 @@ class Computing:
         self._num_forwards = 0
         self._num_seen = 0  # forwards with gradients, in whatever mode the model is
         self._num_seen_at_step: dict[int, int] = {}  # by the optimizer's identity
-        self._passes: weakref.WeakSet[_Pass] = weakref.WeakSet()
+        self._unended: weakref.WeakSet[_Unended] = weakref.WeakSet()
         # A compiled model calls its hooks from compiled code. Turns are no part of a graph: it has to break there.
         before, after = torch.compiler.disable(self._before_forward), torch.compiler.disable(self._after_forward)
         self._handles = [
@@ -73,11 +73,11 @@ class Computing:
     @property
     def is_in_backward(self) -> bool:
         """Whether a backward pass computes now that will end the turn."""
-        return any(not one.has_ended for one in self._passes)
+        return bool(self._unended)
 
-    def watch(self, backward_pass: _Pass) -> None:
+    def watch(self, unended: _Unended) -> None:
         """Note a backward pass that begins."""
-        self._passes.add(backward_pass)
+        self._unended.add(unended)
 
     def check_seen(self, optimizer: Any) -> None:
         """Raise `Refused` if this optimizer has gradients, but no forward with gradients was seen since its last step
@@ -133,8 +133,9 @@ class _Graph:
             return
         self._was_used = True
         self._keeper.begin()
-        ending = _Pass(self._keeper)
-        self._computing.watch(ending)
+        unended = _Unended(self._keeper)
+        self._computing.watch(unended)
+        ending = _Pass(self._keeper, unended)
         self._pass = weakref.ref(ending)  # the engine alone keeps it, until the pass has ended or failed
         _queue(ending)
 
@@ -144,24 +145,34 @@ class _Graph:
 
 
 class _Pass:
-    """One backward pass; called when all its gradients are computed, freed without a call if it failed."""
+    """One backward pass; called when all its gradients are computed, freed without a call if it failed.
 
-    def __init__(self, keeper: TurnKeeper) -> None:
+    Nothing in Python runs when the engine frees one that has ended: that is behind the framework's wait for messages,
+    and a Ctrl-C that came meanwhile would be raised there, and lost.
+    """
+
+    def __init__(self, keeper: TurnKeeper, unended: _Unended) -> None:
         self._keeper = keeper
+        self._unended: _Unended | None = unended
         self._is_last = keeper.extent is not Extent.MESSAGES
-        self.has_ended = False
 
     def __call__(self) -> None:
         if not self._is_last:  # behind the callback in which the framework waits for its messages
             self._is_last = True
             _queue(self)
             return
-        self.has_ended = True
         self._keeper.end()
+        self._unended = None
+
+
+class _Unended:
+    """A part of every backward pass that has not ended; freed with one that failed, it ends the turn."""
+
+    def __init__(self, keeper: TurnKeeper) -> None:
+        self._keeper = keeper
 
     def __del__(self) -> None:
-        if not self.has_ended:
-            _end_quietly(self._keeper)
+        _end_quietly(self._keeper)
 
 
 def _queue(callback: Callable[[], None]) -> None:
