@@ -142,7 +142,12 @@ def settings_of(arguments: argparse.Namespace, names: tuple[str, ...]) -> Settin
 
 def _limit(text: str) -> float | str:
     """Seconds, or `none` for no limit (what NCCL needs)."""
-    return NEVER if text == NEVER else float(text)
+    if text == NEVER:
+        return NEVER
+    try:
+        return float(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds: write 10, or {NEVER}") from error
 
 
 def _read_settings(path: Path) -> dict[str, object]:
