@@ -16,10 +16,12 @@ interpreter frees the callback or the outputs' graph.
 from __future__ import annotations
 
 import logging
+import sys
+import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from types import ModuleType
 from typing import Any
 
@@ -40,7 +42,7 @@ class Computing:
         self, keeper: TurnKeeper, models: tuple[nn.Module, ...], refuse: Callable[[nn.Module], None] | None = None
     ) -> None:
         self._keeper, self._refuse = keeper, refuse
-        self._forwards: list[ExitStack | None] = []  # a stack: an evaluation; None: training
+        self._forwards: list[_Forward] = []  # a stack
         self._num_forwards = 0
         self._num_seen = 0  # forwards with gradients, in whatever mode the model is
         self._num_seen_at_step: dict[int, int] = {}  # by the optimizer's identity
@@ -91,22 +93,34 @@ class Computing:
         self._num_seen_at_step[id(optimizer)] = self._num_seen
 
     def _before_forward(self, module: nn.Module, _: Any) -> None:
+        place = threading.get_ident(), _num_frames()
+        self._give_up_stopped(*place)
         self._num_seen += torch.is_grad_enabled()
         if module.training and torch.is_grad_enabled():
             if self._refuse is not None:
                 self._refuse(module)
             self._num_forwards += 1  # before the turn begins: an older graph that is freed now must not end it
             self._keeper.begin()
-            self._forwards.append(None)
+            self._forwards.append(_Forward(*place))
         else:
             evaluation = ExitStack()
             evaluation.enter_context(self._keeper.aside())
-            self._forwards.append(evaluation)
+            self._forwards.append(_Forward(*place, evaluation))
+
+    def _give_up_stopped(self, thread: int, num_frames: int) -> None:
+        """End what forwards have left that Ctrl-C has stopped: torch calls the second hook after an `Exception` alone.
+        A forward that still runs has called this one, so its frames are fewer."""
+        while self._forwards and self._forwards[-1].thread == thread and self._forwards[-1].num_frames >= num_frames:
+            stopped = self._forwards.pop()
+            if stopped.evaluation is None:
+                _end_quietly(self._keeper)
+            else:
+                stopped.evaluation.close()
 
     def _after_forward(self, _: nn.Module, __: Any, output: Any) -> None:
         if not self._forwards:  # the turn could not begin
             return
-        evaluation = self._forwards.pop()
+        evaluation = self._forwards.pop().evaluation
         if evaluation is not None:
             evaluation.close()
             return
@@ -117,6 +131,15 @@ class Computing:
         graph = _Graph(self._keeper, self, self._num_forwards)
         for tensor in outputs:
             tensor.register_hook(graph.begin_backward)
+
+
+@dataclass(frozen=True, slots=True)
+class _Forward:
+    """A forward under way: its thread, that thread's frames when it began, and an evaluation's lease."""
+
+    thread: int
+    num_frames: int
+    evaluation: ExitStack | None = None
 
 
 class _Graph:
@@ -185,6 +208,14 @@ def _end_quietly(keeper: TurnKeeper) -> None:
         keeper.end()
     except CrossoverError as error:
         _log.warning("a turn that nothing ended could not be given back: %s", error)
+
+
+def _num_frames() -> int:
+    """How deep the caller stands in its thread's calls."""
+    count, frame = 0, sys._getframe().f_back
+    while frame is not None:
+        count, frame = count + 1, frame.f_back
+    return count
 
 
 def _has_gradients(optimizer: Any) -> bool:

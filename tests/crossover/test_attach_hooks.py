@@ -109,6 +109,38 @@ def test_an_error_in_backward_ends_the_turn_when_it_is_caught() -> None:
     assert job.events == TURN * 2
 
 
+@pytest.mark.parametrize(("is_training", "lease"), [(True, TURN), (False, ASIDE)])
+def test_the_lease_of_a_forward_that_ctrl_c_has_stopped_ends_in_front_of_the_next(
+    is_training: bool, lease: list[str]
+) -> None:
+    def interrupt(*_: object) -> None:
+        handle.remove()
+        raise KeyboardInterrupt
+
+    job = Job()
+    handle = job.model[1].register_forward_pre_hook(interrupt)
+    with pytest.raises(KeyboardInterrupt), torch.set_grad_enabled(is_training):
+        job.model(BATCH)
+    with torch.no_grad():
+        job.model(BATCH)
+    assert job.events == lease + ASIDE
+    job.backward()
+    assert job.events == lease + ASIDE + TURN
+
+
+@pytest.mark.parametrize("is_training", [True, False])
+def test_a_pause_behind_a_forward_that_ctrl_c_has_stopped_holds_no_lease(is_training: bool) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    job = Job()
+    job.model[1].register_forward_pre_hook(interrupt)
+    with pytest.raises(KeyboardInterrupt), torch.set_grad_enabled(is_training):
+        job.model(BATCH)
+    with job.bond.keeper.paused():
+        assert not job.bond.keeper.in_turn
+
+
 class InterruptedWait(torch.autograd.Function):
     """Backward ends with a wait in C, as DistributedDataParallel's, in which Ctrl-C comes."""
 
