@@ -209,13 +209,14 @@ class TurnKeeper:
     @contextmanager
     def paused(self) -> Iterator[None]:
         """Out of the queue for the length of the block, on all of the job's workers at the same place of their scripts:
-        a turn that lasts ends here, and the workers agree on the round at which they come back.
+        a lease that lasts ends here, and the workers agree on the round at which they come back.
 
         When the block raises, nothing is agreed on, because other workers may not have come so far.
         """
         with self._lock:
             self.flush()
-            self.end()
+            if self._held is not None:
+                self._finish()
             self._is_interrupted = False
             self._turns.pause()
         yield

@@ -27,7 +27,8 @@ FRESH_S = 0.01  # a flood of questions costs the arbiter one answer in this time
 class SeatStatus:
     """One job at one token: in `phase` for `since_s` seconds; turns ended so far; seconds of lease (`held_s`) and of
     waiting for one (`waited_s`), the present ones included. `pid` is 0 where nobody sits, or where the arbiter cannot
-    see the process. `passed` says that nobody waits for the job until it asks again: it paused, or was passed over.
+    see the process; with the phase absent it is that of a process which sat there under an arbiter before this one, and
+    has not come back. `passed` says that nobody waits for the job until it asks again: it paused, or was passed over.
     Numbers begin anew when an arbiter is replaced, rounds and generations do not."""
 
     job: str

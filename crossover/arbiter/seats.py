@@ -124,7 +124,8 @@ class Table:
     def _seat_status(self, seat: Seat, now_s: float) -> SeatStatus:
         tally = self.tallies.get(seat.job, SeatTally(now_s))
         since_s = now_s - tally.since_s
-        connection = self.seated.get(seat.job)
+        awaited = self.awaited.get(seat.job)
+        process = self.seated.get(seat.job) or (None if awaited is None else awaited.entry)
         return SeatStatus(
             job=seat.job,
             phase=seat.phase,
@@ -133,7 +134,7 @@ class Table:
             held_s=tally.held_s + (since_s if seat.phase is Phase.HOLDING else 0.0),
             waited_s=tally.waited_s + (since_s if seat.phase is Phase.WAITING else 0.0),
             since_s=since_s,
-            pid=connection.pid if connection is not None else 0,
+            pid=process.pid if process is not None else 0,
             passed=seat.passed,
         )
 

@@ -142,7 +142,12 @@ def settings_of(arguments: argparse.Namespace, names: tuple[str, ...]) -> Settin
 
 def _limit(text: str) -> float | str:
     """Seconds, or `none` for no limit (what NCCL needs)."""
-    return NEVER if text == NEVER else float(text)
+    if text == NEVER:
+        return NEVER
+    try:
+        return float(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds: write 10, or {NEVER}") from error
 
 
 def _read_settings(path: Path) -> dict[str, object]:
@@ -185,7 +190,8 @@ class RunMonitor:
         self.screen.show_progress(self._progress(now_s))
 
     def note_end(self, end: JobEnd) -> None:
-        """A job has ended: if it never came to a token, the others must not wait for it."""
+        """A job has ended: the others must not wait for it at a token to which it never came, or whose arbiter began
+        after its end."""
         self.ended.add(end.name)
 
     def look(self) -> None:
@@ -211,7 +217,7 @@ class RunMonitor:
             with suppress(ArbiterAbsent, ArbiterLost):  # the next look asks again
                 if not excuse(self.path, job, limit_s=_GLANCE_S):
                     continue
-                self.screen.say(f"crossover: {job} ended before it came: the others go on without it")
+                self.screen.say(f"crossover: {job} has ended: the others go on without it")
 
     def _tell_stalls(self, status: HostStatus) -> None:
         """Each stall once, and again if it comes back."""

@@ -57,6 +57,9 @@ def _blame(token: TokenStatus, settings: Settings) -> tuple[list[SeatStatus], st
         return holders, f"{seat.job} has held it for {seconds(seat.since_s)}{_process(seat)}"
     if not token.is_open:
         absent = [seat for seat in token.seats if seat.phase is Phase.ABSENT]
+        if awaited := next((seat for seat in absent if seat.pid), None):
+            told = f"{awaited.job} may be in a turn that the arbiter before this one gave it"
+            return [awaited], f"{told}, and has not come back{_process(awaited)}"
         names = ", ".join(seat.job for seat in absent)
         return absent, f"{names} has not come to it yet (crossover.attach); --gather-limit says for how long"
     idle = [seat for seat in token.seats if seat.phase is Phase.IDLE and not seat.passed]

@@ -16,10 +16,12 @@ interpreter frees the callback or the outputs' graph.
 from __future__ import annotations
 
 import logging
+import sys
+import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from types import ModuleType
 from typing import Any
 
@@ -40,11 +42,11 @@ class Computing:
         self, keeper: TurnKeeper, models: tuple[nn.Module, ...], refuse: Callable[[nn.Module], None] | None = None
     ) -> None:
         self._keeper, self._refuse = keeper, refuse
-        self._forwards: list[ExitStack | None] = []  # a stack: an evaluation; None: training
+        self._forwards: list[_Forward] = []  # a stack
         self._num_forwards = 0
         self._num_seen = 0  # forwards with gradients, in whatever mode the model is
         self._num_seen_at_step: dict[int, int] = {}  # by the optimizer's identity
-        self._passes: weakref.WeakSet[_Pass] = weakref.WeakSet()
+        self._unended: weakref.WeakSet[_Unended] = weakref.WeakSet()
         # A compiled model calls its hooks from compiled code. Turns are no part of a graph: it has to break there.
         before, after = torch.compiler.disable(self._before_forward), torch.compiler.disable(self._after_forward)
         self._handles = [
@@ -73,11 +75,11 @@ class Computing:
     @property
     def is_in_backward(self) -> bool:
         """Whether a backward pass computes now that will end the turn."""
-        return any(not one.has_ended for one in self._passes)
+        return bool(self._unended)
 
-    def watch(self, backward_pass: _Pass) -> None:
+    def watch(self, unended: _Unended) -> None:
         """Note a backward pass that begins."""
-        self._passes.add(backward_pass)
+        self._unended.add(unended)
 
     def check_seen(self, optimizer: Any) -> None:
         """Raise `Refused` if this optimizer has gradients, but no forward with gradients was seen since its last step
@@ -91,22 +93,34 @@ class Computing:
         self._num_seen_at_step[id(optimizer)] = self._num_seen
 
     def _before_forward(self, module: nn.Module, _: Any) -> None:
+        place = threading.get_ident(), _num_frames()
+        self._give_up_stopped(*place)
         self._num_seen += torch.is_grad_enabled()
         if module.training and torch.is_grad_enabled():
             if self._refuse is not None:
                 self._refuse(module)
             self._num_forwards += 1  # before the turn begins: an older graph that is freed now must not end it
             self._keeper.begin()
-            self._forwards.append(None)
+            self._forwards.append(_Forward(*place))
         else:
             evaluation = ExitStack()
             evaluation.enter_context(self._keeper.aside())
-            self._forwards.append(evaluation)
+            self._forwards.append(_Forward(*place, evaluation))
+
+    def _give_up_stopped(self, thread: int, num_frames: int) -> None:
+        """End what forwards have left that Ctrl-C has stopped: torch calls the second hook after an `Exception` alone.
+        A forward that still runs has called this one, so its frames are fewer."""
+        while self._forwards and self._forwards[-1].thread == thread and self._forwards[-1].num_frames >= num_frames:
+            stopped = self._forwards.pop()
+            if stopped.evaluation is None:
+                _end_quietly(self._keeper)
+            else:
+                stopped.evaluation.close()
 
     def _after_forward(self, _: nn.Module, __: Any, output: Any) -> None:
         if not self._forwards:  # the turn could not begin
             return
-        evaluation = self._forwards.pop()
+        evaluation = self._forwards.pop().evaluation
         if evaluation is not None:
             evaluation.close()
             return
@@ -117,6 +131,15 @@ class Computing:
         graph = _Graph(self._keeper, self, self._num_forwards)
         for tensor in outputs:
             tensor.register_hook(graph.begin_backward)
+
+
+@dataclass(frozen=True, slots=True)
+class _Forward:
+    """A forward under way: its thread, that thread's frames when it began, and an evaluation's lease."""
+
+    thread: int
+    num_frames: int
+    evaluation: ExitStack | None = None
 
 
 class _Graph:
@@ -133,8 +156,9 @@ class _Graph:
             return
         self._was_used = True
         self._keeper.begin()
-        ending = _Pass(self._keeper)
-        self._computing.watch(ending)
+        unended = _Unended(self._keeper)
+        self._computing.watch(unended)
+        ending = _Pass(self._keeper, unended)
         self._pass = weakref.ref(ending)  # the engine alone keeps it, until the pass has ended or failed
         _queue(ending)
 
@@ -144,24 +168,34 @@ class _Graph:
 
 
 class _Pass:
-    """One backward pass; called when all its gradients are computed, freed without a call if it failed."""
+    """One backward pass; called when all its gradients are computed, freed without a call if it failed.
 
-    def __init__(self, keeper: TurnKeeper) -> None:
+    Nothing in Python runs when the engine frees one that has ended: that is behind the framework's wait for messages,
+    and a Ctrl-C that came meanwhile would be raised there, and lost.
+    """
+
+    def __init__(self, keeper: TurnKeeper, unended: _Unended) -> None:
         self._keeper = keeper
+        self._unended: _Unended | None = unended
         self._is_last = keeper.extent is not Extent.MESSAGES
-        self.has_ended = False
 
     def __call__(self) -> None:
         if not self._is_last:  # behind the callback in which the framework waits for its messages
             self._is_last = True
             _queue(self)
             return
-        self.has_ended = True
         self._keeper.end()
+        self._unended = None
+
+
+class _Unended:
+    """A part of every backward pass that has not ended; freed with one that failed, it ends the turn."""
+
+    def __init__(self, keeper: TurnKeeper) -> None:
+        self._keeper = keeper
 
     def __del__(self) -> None:
-        if not self.has_ended:
-            _end_quietly(self._keeper)
+        _end_quietly(self._keeper)
 
 
 def _queue(callback: Callable[[], None]) -> None:
@@ -174,6 +208,14 @@ def _end_quietly(keeper: TurnKeeper) -> None:
         keeper.end()
     except CrossoverError as error:
         _log.warning("a turn that nothing ended could not be given back: %s", error)
+
+
+def _num_frames() -> int:
+    """How deep the caller stands in its thread's calls."""
+    count, frame = 0, sys._getframe().f_back
+    while frame is not None:
+        count, frame = count + 1, frame.f_back
+    return count
 
 
 def _has_gradients(optimizer: Any) -> bool:

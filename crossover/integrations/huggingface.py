@@ -5,7 +5,10 @@
 
 The trainer wraps model and optimizer only in `train()`, so that is where the callback attaches them. It hands callbacks
 the model inside DistributedDataParallel; hooks belong on that one anyway. Around evaluations and checkpoints, which all
-workers come to at the same step, the job leaves the queue. Read against transformers 5.23 and accelerate 1.15.
+workers come to at the same step, the job is out of the queue, and so it is before its first step: trainers evaluate
+there (`eval_on_start`), and skip the batches of a run that they resume.
+
+Read against transformers 5.23 and accelerate 1.15.
 """
 
 from __future__ import annotations
@@ -29,16 +32,17 @@ class CrossoverCallback(TrainerCallback):
         self._pause = ExitStack()
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Attach; anew where the trainer begins again with a smaller batch (`auto_find_batch_size`)."""
+        """Attach, out of the queue; anew where a trainer begins again with a smaller batch (`auto_find_batch_size`)."""
         if self.attachment is not None:
             self._pause.pop_all()
             self.attachment.abandon()
         if getattr(args, "deepspeed", None):
             raise Refused("Trainer hides its DeepSpeed engine from callbacks: attach the engine in a loop of your own")
         self.attachment = attach(kwargs["model"], kwargs["optimizer"], job=self._job, **self._options)
+        self._pause.enter_context(self.attachment.pause())
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Come back from an evaluation or a checkpoint."""
+        """Come back from an evaluation or a checkpoint, or come for the first time."""
         self._pause.close()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:

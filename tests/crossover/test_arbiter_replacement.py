@@ -26,6 +26,7 @@ from crossover.arbiter.roster import (
     process_state,
 )
 from crossover.arbiter.server import GENERATIONS_AN_ARBITER
+from crossover.commands.waiting import stalls
 from crossover.connecting import Line
 from crossover.process import ensure
 from crossover.protocol import Resource
@@ -222,6 +223,19 @@ def test_a_hung_process_is_waited_for_as_long_as_a_lease_may_last(path: Path) ->
         a.acquire()
         kill(path)
         assert b.acquire().round == 0  # a never comes back
+
+
+def test_who_is_waited_for_after_a_replacement_is_told_with_its_process(path: Path) -> None:
+    with seat(path, "a") as a, seat(path, "b") as b:
+        lease = a.acquire()
+        kill(path)
+        thread = in_thread(lambda: b.release(b.acquire()))
+        eventually(lambda: _serves(path) and phases(read_status(path)).get("b") is Phase.WAITING)
+        (stall,) = stalls(read_status(path), patience_s=0.0)
+        a.release(lease)
+        thread.join(SOON_S)
+    assert stall.culprits == ("a",)
+    assert f"has not come back (process {os.getpid()})" in stall.told
 
 
 def test_another_process_cannot_take_the_place_of_one_that_is_awaited(path: Path) -> None:

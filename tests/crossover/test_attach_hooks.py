@@ -1,8 +1,11 @@
 """Where turns begin and end in torch."""
 
 import copy
+import ctypes
+import signal
 import threading
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -104,6 +107,61 @@ def test_an_error_in_backward_ends_the_turn_when_it_is_caught() -> None:
     assert job.events == TURN
     job.backward()
     assert job.events == TURN * 2
+
+
+@pytest.mark.parametrize(("is_training", "lease"), [(True, TURN), (False, ASIDE)])
+def test_the_lease_of_a_forward_that_ctrl_c_has_stopped_ends_in_front_of_the_next(
+    is_training: bool, lease: list[str]
+) -> None:
+    def interrupt(*_: object) -> None:
+        handle.remove()
+        raise KeyboardInterrupt
+
+    job = Job()
+    handle = job.model[1].register_forward_pre_hook(interrupt)
+    with pytest.raises(KeyboardInterrupt), torch.set_grad_enabled(is_training):
+        job.model(BATCH)
+    with torch.no_grad():
+        job.model(BATCH)
+    assert job.events == lease + ASIDE
+    job.backward()
+    assert job.events == lease + ASIDE + TURN
+
+
+@pytest.mark.parametrize("is_training", [True, False])
+def test_a_pause_behind_a_forward_that_ctrl_c_has_stopped_holds_no_lease(is_training: bool) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    job = Job()
+    job.model[1].register_forward_pre_hook(interrupt)
+    with pytest.raises(KeyboardInterrupt), torch.set_grad_enabled(is_training):
+        job.model(BATCH)
+    with job.bond.keeper.paused():
+        assert not job.bond.keeper.in_turn
+
+
+class InterruptedWait(torch.autograd.Function):
+    """Backward ends with a wait in C, as DistributedDataParallel's, in which Ctrl-C comes."""
+
+    @staticmethod
+    def forward(_: object, value: Tensor) -> Tensor:
+        return value.clone()
+
+    @staticmethod
+    def backward(_: object, gradient: Tensor) -> Tensor:
+        interrupt = partial(ctypes.CDLL(None)["raise"], int(signal.SIGINT))  # no line of Python behind the signal
+        torch.autograd.Variable._execution_engine.queue_callback(interrupt)
+        return gradient
+
+
+@pytest.mark.parametrize("extent", [Extent.BACKWARD, Extent.MESSAGES])
+def test_ctrl_c_in_the_wait_at_the_end_of_backward_reaches_the_script(extent: Extent) -> None:
+    job = Job(extent)
+    loss = job.model(InterruptedWait.apply(BATCH.clone().requires_grad_())).sum()
+    with pytest.raises(KeyboardInterrupt):
+        loss.backward()
+    assert job.events == TURN
 
 
 def test_outputs_that_are_dropped_without_backward_end_the_turn() -> None:

@@ -13,6 +13,7 @@ from torch.utils.data import Dataset
 import crossover
 from crossover import ArbiterProcess, Refused, start
 from crossover.integrations.unwrapping import unwrapped
+from crossover.status import read_status
 
 NUM_STEPS = 8
 
@@ -72,12 +73,11 @@ class TestHuggingFace:
         attachment = crossover.attach(model, optimizer, job="a", path=attaches) if attaches else None
         arguments = TrainingArguments(
             str(folder / "out"),
-            max_steps=NUM_STEPS,
             per_device_train_batch_size=4,
             use_cpu=True,
             report_to=[],
             disable_tqdm=True,
-            **{"save_strategy": "no", **options},
+            **{"max_steps": NUM_STEPS, "save_strategy": "no", **options},
         )
         trainer = Trainer(
             model,
@@ -117,6 +117,28 @@ class TestHuggingFace:
         # One more for the last update, and one where a pause parts an update from the forward behind it.
         at_least = NUM_STEPS * num_micro_batches + 1
         assert at_least <= callback.attachment.statistics.num_turns <= at_least + num_pauses
+
+    def test_nobody_waits_for_an_evaluation_before_the_first_step(
+        self, arbiter: ArbiterProcess, tmp_path: Path
+    ) -> None:
+        from transformers import TrainerCallback
+
+        from crossover.integrations.huggingface import CrossoverCallback
+
+        class Watch(TrainerCallback):
+            """Whether the job was out of the queue at each batch of an evaluation."""
+
+            def __init__(self) -> None:
+                self.passed: list[bool] = []
+
+            def on_prediction_step(self, *_: Any, **__: Any) -> None:
+                (token,) = read_status(arbiter.path).tokens
+                self.passed += [seat.passed for seat in token.seats]
+
+        watch = Watch()
+        self.train(tmp_path, [CrossoverCallback(job="a", path=arbiter.path), watch], eval_on_start=True, max_steps=1)
+        assert watch.passed
+        assert all(watch.passed)
 
     def test_a_trainer_that_begins_again_is_attached_again(self, arbiter: ArbiterProcess) -> None:
         """With `auto_find_batch_size`, after a batch that did not fit into memory: nothing tells the callback."""

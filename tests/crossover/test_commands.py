@@ -248,6 +248,12 @@ def test_a_wrong_request_is_one_line_with_a_remedy(
     assert captured.out == ""
 
 
+def test_a_limit_that_is_no_number_is_told_with_what_may_stand_there(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["run", "--idle-limit", "never", "a=true"])
+    assert "'never' is no number of seconds: write 10, or none" in capsys.readouterr().err
+
+
 def test_settings_for_other_jobs_are_refused(
     socket_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -227,7 +227,7 @@ def test_a_job_that_dies_before_it_attaches_keeps_nobody_waiting(job: Job) -> No
     with run(job("a"), "b=false") as process:
         shown, _ = process.communicate(timeout=SOON_S)
     assert process.returncode == 1
-    assert "b ended before it came: the others go on without it" in shown
+    assert "b has ended: the others go on without it" in shown
     assert "a │ done" in shown
 
 

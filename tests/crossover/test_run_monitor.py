@@ -50,7 +50,7 @@ def test_an_arbiter_that_is_slow_once_is_asked_again_to_let_the_others_go_on(
     assert said == []
     monitor.look()
     assert asked == ["a", "a"]  # b has not ended
-    assert said == ["crossover: a ended before it came: the others go on without it"]
+    assert said == ["crossover: a has ended: the others go on without it"]
 
 
 def test_a_process_that_may_not_be_looked_at_ends_the_looking_and_not_the_jobs(
