@@ -65,7 +65,18 @@ def save(drawing: Drawing, folder: Path, *, pdf: bool) -> list[Path]:
 
 
 def drawings(summary: Summary) -> Iterator[Drawing]:
-    """Every figure, in the report's order. What was not recorded is not drawn. Names are unique."""
+    """Every figure, in the report's order. What was not recorded is not drawn. Names are unique.
+
+    Each is laid out here: every file and the page have the same layout, and it takes as long as drawing.
+    """
+    for drawing in _drawn(summary):
+        if (engine := drawing.figure.get_layout_engine()) is not None:
+            engine.execute(drawing.figure)
+            drawing.figure.set_layout_engine("none")
+        yield drawing
+
+
+def _drawn(summary: Summary) -> Iterator[Drawing]:
     from analysis import theme
 
     stems = _stems(summary.settings)

@@ -47,7 +47,6 @@ def write_all(summary: Summary, folder: Path, *, pdf: bool = False) -> tuple[lis
     Figures that an earlier report left in `folder/figures` go. Returns the paths of figures and page. Raises: OSError.
     """
     drawn = list(drawings(summary))
-    # The page first: saving at another resolution moves the layout a little.
     page = _write_page(render_page(summary, drawn), folder)
     return save_all(drawn, folder / "figures", pdf=pdf), page
 
