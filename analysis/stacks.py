@@ -14,10 +14,9 @@ from matplotlib.patches import Patch
 from analysis import theme
 from analysis.rows import PairRow, SettingRow, SharingRow
 from analysis.sharing.rows import CROSSOVER, PHASE
-from analysis.steps.wire_bytes import CONTROL, FRAMING, PROBE
+from analysis.steps.wire_bytes import CONTROL, FRAMING, GRADIENT, PROBE
 from results.record import Phases
 
-GRADIENT = "gradient"
 SMALLEST_SHARE = 0.005  # of a step, or of its bytes; a narrower part cannot be seen
 
 
@@ -74,11 +73,11 @@ def sent_bytes(setting: SettingRow) -> Figure | None:
 
 
 def _tag_colours(tags: Set[str]) -> dict[str, str]:
-    """A colour for each tag that occurs, the same in every figure, in the order in which bars stack them."""
-    known = (CONTROL, PROBE, FRAMING, GRADIENT)
-    order = [*sorted(tags - {*known}), *(tag for tag in known if tag in tags)]
-    places = {tag: place for place, tag in enumerate([*reversed(known), *sorted(tags - {*known})])}
-    return {tag: theme.palette()[places[tag] % len(theme.palette())] for tag in order}
+    """A colour for each tag that occurs, the engine's own the same in every figure, in the order in which bars stack
+    them."""
+    own, palette = (GRADIENT, FRAMING, PROBE, CONTROL), theme.palette()
+    every = list(enumerate([*own, *sorted(tags - {*own})]))
+    return {tag: palette[place % len(palette)] for place, tag in reversed(every) if tag in tags}
 
 
 def _is_seen(wire_bytes: Mapping[str, float], tag: str) -> bool:

@@ -41,13 +41,17 @@ class Options:
         """How often every cell is run at first: as asked, once to show that it runs, else `fewest` times."""
         return self.repeats or (1 if self.smoke else fewest)
 
+    def rate_or(self, usual_bps: float | None) -> float | None:
+        """The rate that was asked for, or a cell's usual one; None: not limited."""
+        return self.rate_bps if self.rate_given else usual_bps
+
     def fabric_spec(self, *, num_hosts: int, rate_bps: float | None) -> FabricSpec:
         """The fabric of a cell that computes, or that validates: real ranks on real sockets, so many and at this rate.
 
         The native fabric has no rate of its own, and a simulated network has those it is named with.
         Raises: FabricError.
         """
-        rate = self.rate_bps if self.rate_given else rate_bps
+        rate = self.rate_or(rate_bps)
         if self.fabric in (FabricKind.NATIVE, FabricKind.SIMULATED) and not self.rate_given:
             rate = None
         hosts = num_hosts if self.num_hosts is None else self.num_hosts
@@ -68,7 +72,7 @@ class Options:
             network=self.network,
             num_hosts=1 if peers else workers,
             num_virtual=peers,
-            rate_bps=self.rate_bps if self.rate_given else rate_bps,
+            rate_bps=self.rate_or(rate_bps),
             alpha_s=alpha_s,
         )
 

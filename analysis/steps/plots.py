@@ -108,7 +108,7 @@ def where_it_pays(studies: Sequence[StudyRow]) -> Figure | None:
     sns.heatmap(
         shares, ax=axes, cmap="crest", vmin=0, vmax=1, cbar=False, linewidths=1, linecolor="none", annot=texts, fmt="",
         annot_kws={"fontsize": 6.5}, yticklabels=theme.with_room(axes, names),
-        xticklabels=[f"{workload.removesuffix('-replay')}\n{' '.join(column)}" for workload, column in columns],
+        xticklabels=[f"{workload.removesuffix('-replay')}\n{' '.join(who)}\n{on}" for workload, (*who, on) in columns],
     )  # fmt: skip
     axes.grid(visible=False)
     axes.tick_params(axis="x", rotation=0, labelsize=6.5)

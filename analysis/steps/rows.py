@@ -105,7 +105,7 @@ class PaysRow:
     """Where a method is faster than the reference: ranges of Gbit/s, a bound None where it goes on beyond the ends.
 
     `basis` says whether the curves are predicted or measured, `rates` what they span, `where` the kind of link
-    (see `Setting`) of a study that has several.
+    (see `Setting`).
     """
 
     name: str
@@ -116,9 +116,9 @@ class PaysRow:
     where: str
 
     @property
-    def column(self) -> tuple[str, ...]:
+    def column(self) -> tuple[str, str, str]:
         """Where it stands in a table, line by line."""
-        return str(self.num_workers), "workers", *filter(None, [self.where])
+        return str(self.num_workers), "workers", self.where
 
     @property
     def text(self) -> str:

@@ -233,8 +233,7 @@ def pays(rows: Sequence[StepRow], reference: str) -> tuple[PaysRow, ...]:
                     where=network.where,
                 )
                 found.append(one)
-    several = len({one.where for one in found}) > 1
-    return tuple(one if several else replace(one, where="") for one in found)
+    return tuple(found)
 
 
 def _gains(

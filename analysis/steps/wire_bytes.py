@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from results.record import JobResult
 
+GRADIENT = "gradient"
 PROBE = "probe"
 CONTROL = "control"  # of rounds in which ranks agree
 FRAMING = "framing"  # what a library adds to payload

@@ -35,11 +35,13 @@ def target_drawings(studies: Sequence[TargetStudy]) -> Iterator[Drawing]:
     for suite in dict.fromkeys(study.suite for study in studies):
         own = [study for study in studies if study.suite == suite]
         kinds = (
-            ("steps", target_plots.prices(own, lambda price: price.steps, "Steps to the target over dense")),
-            ("bytes", target_plots.prices(own, lambda price: price.num_bytes, "Bytes to the target over dense")),
+            ("steps", target_plots.prices(own, lambda row: row.steps_by_repeat, "Steps to the target over dense")),
+            ("bytes", target_plots.prices(own, lambda row: row.bytes_by_repeat, "Bytes to the target over dense")),
             (
                 "time",
-                target_plots.prices(own, lambda price: price.time_s, f"Time to the target over dense ({_clocks(own)})"),
+                target_plots.prices(
+                    own, lambda row: row.times_s_by_repeat, f"Time to the target over dense ({_clocks(own)})"
+                ),
             ),
         )
         for kind, figure in kinds:

@@ -17,10 +17,10 @@ from matplotlib.ticker import LogLocator, NullLocator
 from analysis import theme
 from analysis.stats import ratio_by_repeat
 from analysis.steps.plots import FULL_WIDTH_IN, looks
-from analysis.targets.rows import ACCURACY, Price, TargetRow, TargetStudy
+from analysis.targets.rows import ACCURACY, TargetRow, TargetStudy
 from analysis.wording import number
 
-Value = Callable[[Price], float | None]
+ByRepeat = Callable[[TargetRow], dict[int, float]]
 LEGEND_COLUMNS = 4
 COLUMN_CHARACTER_IN = 0.052  # of what stands below a column
 NOT_REACHED = "not\nreached"
@@ -82,21 +82,11 @@ def _curve(axes: Axes, row: TargetRow, style: dict[str, Any], x: Callable[[Any],
     axes.fill_between(x(course), course.low, course.high, color=drawn["color"], alpha=0.1, linewidth=0)
 
 
-def _price_over_dense(row: TargetRow, dense: TargetRow, value: Value) -> float | None:
-    """The median over repeats that both have; None where nothing is known of one."""
-    own, theirs = ({p.repeat: value(p) for p in side.prices} for side in (row, dense))
-    known = [{repeat: paid for repeat, paid in side.items() if paid is not None} for side in (own, theirs)]
-    if any(len(side) < len(every) for side, every in zip(known, (own, theirs), strict=True)):
-        return None
-    over = ratio_by_repeat(*known)
-    return None if over is None else over.median
-
-
-def prices(studies: Sequence[TargetStudy], value: Value, title: str) -> Figure | None:
+def prices(studies: Sequence[TargetStudy], paid: ByRepeat, title: str) -> Figure | None:
     """For each method that has one the price of the target over the dense run's, by setting; blue is cheaper. None
     without any."""
     found = {
-        (row.name, place): _price_over_dense(row, study.dense, value)
+        (row.name, place): over.median if (over := ratio_by_repeat(paid(row), paid(study.dense))) else None
         for place, study in enumerate(studies)
         for row in study.rows
     }

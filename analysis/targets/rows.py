@@ -90,6 +90,11 @@ class TargetRow:
         return {price.repeat: price.steps for price in self.prices}
 
     @property
+    def bytes_by_repeat(self) -> dict[int, float]:
+        """Bytes that a rank had sent, of the repeats where they were counted."""
+        return {price.repeat: price.num_bytes for price in self.prices if price.num_bytes is not None}
+
+    @property
     def times_s_by_repeat(self) -> dict[int, float]:
         """Seconds to the target of the repeats whose time is known."""
         return {price.repeat: price.time_s for price in self.prices if price.time_s is not None}

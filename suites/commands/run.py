@@ -154,11 +154,11 @@ def options_from(
 
     Raises: ValueError with value and remedy.
     """
-    for name, most in (("hosts", None), ("repeats", MOST_REPEATS), ("steps", MOST_STEPS)):
+    for name, most in (("hosts", math.inf), ("repeats", MOST_REPEATS), ("steps", MOST_STEPS)):
         value = getattr(arguments, name)
         if value is not None and value < 1:
             raise TrialError(f"--{name} is {value}; it must be at least 1")
-        if value is not None and most is not None and value > most:
+        if value is not None and value > most:
             raise TrialError(f"--{name} is {value:,}; at most {most:,} are run, which takes days already")
     if arguments.data == "":
         raise TrialError("--data '' names nothing; give an ImageNet folder, a text file or folder, or leave it out")

@@ -64,7 +64,7 @@ def grid(options: Options) -> Sequence[Trial]:
 def _trial(name: str, policy: str, num_workers: int, options: Options) -> Trial:
     job = replace(RECIPE.job(strategy=policy), role=Role.DENSE if policy == "bsp" else Role.METHOD)
     num_steps = options.num_steps or (8 if options.smoke else NUM_STEPS)
-    rate_bps = options.rate_bps if options.rate_given else RATE_BPS
+    rate_bps = options.rate_or(RATE_BPS)
     return Trial(
         suite=NAME,
         cell=f"{name}/{job.workload.label}/{policy}",

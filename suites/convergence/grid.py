@@ -251,7 +251,7 @@ def _filled(text: str, values: Mapping[str, object]) -> str:
 
 
 def _trial(cell: str, job: Job, world: int, num_steps: int, options: Options) -> Trial:
-    rate_bps = options.rate_bps if options.rate_given else RATE_BPS
+    rate_bps = options.rate_or(RATE_BPS)
     return Trial(
         suite="convergence",
         cell=cell,

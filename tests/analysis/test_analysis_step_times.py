@@ -133,7 +133,7 @@ def test_a_curve_is_of_one_kind_of_link_and_a_table_says_of_which(summary: Summa
 
     paced, emulated = [*at(1.0, "paced", 2.0), *at(100.0, "paced", 2.0)], at(10.0, "emulated", 0.5)
     (alone,) = pays(paced + emulated, unfused.method)
-    assert (alone.ranges, alone.where) == (((None, None),), "")
+    assert (alone.ranges, alone.where) == (((None, None),), "paced")
     both = pays([*paced, *emulated, *at(1.0, "emulated", 0.5)], unfused.method)
     assert [(one.text, one.column) for one in both] == [
         ("always", ("4", "workers", "paced")),

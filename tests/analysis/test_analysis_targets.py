@@ -168,7 +168,7 @@ def test_the_columns_of_prices_are_told_apart_and_do_not_run_into_each_other() -
     places = ("4 ranks, 1 Gbit/s, equal", "4 ranks, 1 Gbit/s, straggler", "4 ranks, 1 Gbit/s, jitter")
     with theme.style():
         figure = prices([replace(found, where=where, workload="resnet20-shifted-digits") for where in places],
-                        lambda price: price.steps, "Steps")  # fmt: skip
+                        lambda row: row.steps_by_repeat, "Steps")  # fmt: skip
         assert figure is not None
         figure.canvas.draw()
     labels = figure.axes[0].get_xticklabels()
@@ -186,7 +186,7 @@ def test_a_price_is_over_that_of_the_same_repeat() -> None:
         for repeat, both in ways.items()
         for name, values in zip(("dense", "top-k"), both, strict=True)
     ]
-    figure = prices([study(records)], lambda price: price.steps, "Steps")
+    figure = prices([study(records)], lambda row: row.steps_by_repeat, "Steps")
     assert figure is not None
     assert [text.get_text() for text in figure.axes[0].texts] == ["2.0×"]
 

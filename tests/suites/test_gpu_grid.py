@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
-
 from crossover import ReleasePoint, Sharing
-from fabric.api import FabricError, FabricKind
+from fabric.api import FabricKind
 from harness.checks.trial import check
 from harness.precision import Precision
 from models.workload import Device
@@ -14,6 +12,7 @@ from suites.gpu.grid import SUITE
 
 
 def test_without_wishes_it_is_for_a_gpu_whatever_the_fabric_of_other_suites() -> None:
+    assert SUITE.fabric is FabricKind.PACED
     trials = SUITE.grid(Options())
     assert {(trial.fabric.kind, trial.world, trial.fabric.num_virtual) for trial in trials} == {
         (FabricKind.PACED, 1, 8),
@@ -69,9 +68,3 @@ def test_hosts_are_the_ranks_of_the_ring_and_a_rate_replaces_the_suites_own() ->
     }
     unshaped = SUITE.grid(Options(rate_given=True, repeats=1))
     assert {(trial.fabric.rate_bps, trial.axis) for trial in unshaped} == {(None, "")}
-
-
-@pytest.mark.parametrize("fabric", [kind for kind in FabricKind if kind is not FabricKind.PACED])
-def test_virtual_peers_are_nowhere_but_on_the_paced_fabric(fabric: FabricKind) -> None:
-    with pytest.raises(FabricError, match=f"leave out --fabric {fabric}"):
-        SUITE.grid(Options(fabric=fabric))
