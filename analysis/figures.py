@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -82,7 +83,7 @@ def _drawn(summary: Summary) -> Iterator[Drawing]:
     stems = _stems(summary.settings)
     labels = sorted({row.label for setting in summary.settings for row in setting.competitors})
     with theme.style():
-        yield from _overview_drawing(summary.settings)
+        yield from _overview_drawings(summary.settings)
         for setting, stem in zip(summary.settings, stems, strict=True):
             yield from _setting_drawings(setting, stem, theme.colours(labels, setting.baseline))
         yield from step_drawings(summary)
@@ -97,14 +98,23 @@ def _drawn(summary: Summary) -> Iterator[Drawing]:
             yield from _pair_drawings(f"sharing-breakdown-{place + 1}", pair)
 
 
-def _overview_drawing(settings: Sequence[SettingRow]) -> Iterator[Drawing]:
+def _overview_drawings(settings: Sequence[SettingRow]) -> Iterator[Drawing]:
+    """One, or as many as it takes to keep each as narrow as the page is, of settings in order. A setting of one system
+    has nothing to compare."""
     from analysis import plots
 
-    figure = plots.overview(settings)
-    if figure is not None:
-        ids = tuple(i for setting in settings for row in setting.cells for i in row.record_ids)
-        caption = f"Median speed-up of every system in every setting; blue is faster.{_parameters(settings)}"
-        yield Drawing(name="overview", topic="overview", caption=caption, figure=figure, record_ids=ids)
+    compared = [setting for setting in settings if len(setting.competitors) > 1]
+    num_parts = math.ceil(len(compared) / plots.SETTINGS_ACROSS)
+    for part in range(num_parts):
+        first, end = (len(compared) * place // num_parts for place in (part, part + 1))
+        shown = compared[first:end]
+        figure = plots.overview(shown)
+        if figure is not None:
+            ids = tuple(i for setting in shown for row in setting.cells for i in row.record_ids)
+            which = "every setting" if num_parts == 1 else f"settings {first + 1} to {end} of {len(compared)}"
+            caption = f"Median speed-up of every system in {which}; blue is faster.{_parameters(shown)}"
+            name = f"overview-{part + 1}" if part else "overview"
+            yield Drawing(name=name, topic="overview", caption=caption, figure=figure, record_ids=ids)
 
 
 def _parameters(settings: Iterable[SettingRow]) -> str:

@@ -21,6 +21,7 @@ from analysis.stats import Interval
 from analysis.wording import number, plural
 
 MARKERS = "osD^vPX<>"
+SETTINGS_ACROSS = 5  # an overview: as many columns as can be read in half a page
 SAME_STEP = 1e-9  # of a step: what additions of one time in another order differ by
 
 

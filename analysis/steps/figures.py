@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -47,12 +48,7 @@ def step_drawings(summary: Summary) -> Iterator[Drawing]:
             where = f" {study.title}, {exchange}."
             yield from _drawn(f"rate-{stem}", _RATE + where, step_plots.over_rate(study, rows), rows)
             yield from _drawn(f"workers-{stem}", _WORKERS + where, step_plots.over_workers(study, rows), rows)
-    for suite in dict.fromkeys(study.suite for study in summary.studies):
-        own = [study for study in summary.studies if study.suite == suite and study.pays]
-        rows = [row for study in own for row in study.rows]
-        if own:
-            caption = _PAYS.format(reference=own[0].reference)
-            yield from _drawn(f"pays-{suite}", caption, step_plots.where_it_pays(own), rows)
+    yield from _pays_drawings(summary.studies)
     every = [row for study in summary.studies for row in study.rows if row.error is not None]
     yield from _drawn("predicted", _ERRORS, step_plots.predicted_against_measured(every, summary.errors), every)
 
@@ -61,6 +57,23 @@ def exchange_of(row: StepRow) -> str:
     """How its ranks combine messages."""
     exchange = row.strategy.of_slot("exchange")
     return DEFAULT_EXCHANGE if exchange is None else exchange.name
+
+
+def _pays_drawings(studies: Sequence[StudyRow]) -> Iterator[Drawing]:
+    """For each suite one of all studies that have the same methods: of others most of a table would be empty."""
+    from analysis.steps import plots as step_plots
+
+    same: dict[tuple[str, frozenset[str]], list[StudyRow]] = {}
+    for study in studies:
+        if study.pays:
+            same.setdefault((study.suite, frozenset(pays.name for pays in study.pays)), []).append(study)
+    numbers: Counter[str] = Counter()
+    for (suite, _), own in same.items():
+        numbers[suite] += 1
+        rows = [row for study in own for row in study.rows]
+        name = f"pays-{suite}" if numbers[suite] == 1 else f"pays-{suite}-{numbers[suite]}"
+        caption = _PAYS.format(reference=own[0].reference)
+        yield from _drawn(name, caption, step_plots.where_it_pays(own), rows)
 
 
 def _exchanges(study: StudyRow) -> list[str]:

@@ -4,6 +4,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from html.parser import HTMLParser
+from itertools import takewhile
 from pathlib import Path
 
 import pytest
@@ -164,6 +165,16 @@ def test_systems_without_a_ratio_come_last_in_the_overview(records: list[Record]
     assert figure is not None
     names = [label.get_text().replace("\n", "") for label in figure.axes[0].get_yticklabels()]
     assert names[-1].replace(" ", "") == lost.replace(" ", "")
+
+
+def test_an_overview_of_many_settings_is_several_that_fit_the_page(records: list[Record]) -> None:
+    summary = summary_of(records)
+    many = replace(summary, settings=(summary.settings * 12)[:12])
+    shown = list(takewhile(lambda one: one.topic == "overview", drawings(many)))
+    assert [one.name for one in shown] == ["overview", "overview-2", "overview-3"]
+    assert "settings 5 to 8 of 12" in shown[1].caption
+    assert [len(one.figure.axes[0].get_xticklabels()) for one in shown] == [4, 4, 4]
+    assert all(one.figure.get_figwidth() < 7 for one in shown)
 
 
 def test_no_dot_of_a_repeat_lies_under_a_speed_up(records: list[Record]) -> None:
