@@ -15,7 +15,7 @@ from analysis.wording import size
 from results.facts import PluginFacts, in_real_sizes, text_of
 from results.record import JobResult
 
-_BREAKS = re.compile(r"(?=[+(])|(?<=/)|(?<=[^\d] )")  # not between a number and its unit
+_BREAKS = re.compile(r"(?=[+(])|(?<=/)|(?<=,)(?=[^\d ])|(?<=[^\d] )")  # not between a number and its unit
 INDENT = "  "
 PLAIN_PRECISION = "float32"
 MIB = 2**20  # torch and DeepSpeed call it MB
@@ -77,9 +77,9 @@ def _written(method: Method) -> list[PluginFacts]:
 
 
 def wrap(name: str, width: int) -> str:
-    """`name` in lines of at most `width` columns, broken before `+` and `(`, after `/` and spaces, others set in.
+    """`name` in lines of at most `width` columns, broken before `+` and `(`, after `/`, commas and spaces.
 
-    A number stays with its unit.
+    Lines after the first are set in. A number stays with its unit.
     """
     lines = [""]
     for piece in (text for text in _BREAKS.split(name) if text):

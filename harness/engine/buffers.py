@@ -58,10 +58,10 @@ class BufferPool:
 
 @dataclass(frozen=True, slots=True)
 class _Slice:
-    """One message's part of the standing memory. Of its `parts`, which are its segments, some become their parameters'
+    """One message's part of the standing memory. Of its `parts`, one per segment, some become their parameters'
     gradients; the others are pieces of a parameter, or their parameter has another memory format."""
 
-    message: Message
+    segments: Sequence[Segment]
     flat: Tensor
     parts: list[Tensor]
     sources: Sequence[tuple[nn.Parameter, Segment | None]]  # of each part; with the segment where that is a piece
@@ -120,7 +120,8 @@ class StandingBuffers:
 
     def _slice_of(self, message: Message, parameters: Parameters) -> _Slice | None:
         known = self._slices.get(message.index)
-        if known is None or known.message is not message:  # a plan's messages are the same in every step
+        # Of a plan they are the same in every step, and what is negotiated often is: its segments are the layout's own.
+        if known is None or known.segments != message.segments:
             known = self._slices[message.index] = self._cut(message, parameters)
         return known
 
@@ -145,7 +146,7 @@ class StandingBuffers:
             else:
                 others.append((segment, part))
             parts.append(part)
-        return _Slice(message, memory[begin:end], parts, sources, becoming, others)
+        return _Slice(message.segments, memory[begin:end], parts, sources, becoming, others)
 
 
 def flatten_gradients(message: Message, parameters: Parameters, buffers: Buffers, *, scale: float) -> Tensor:
