@@ -14,6 +14,7 @@ from importlib.util import find_spec
 from logging.handlers import BufferingHandler
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
+from zlib import crc32
 
 import psutil
 import pytest
@@ -78,10 +79,11 @@ def pytest_collection_finish() -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """The limits of pytest-timeout are bounds against hanging too, so they follow the machine. Of several processes
-    none shall work on a slow file alone at the end, so slow files come first."""
+    none shall work on a slow file alone at the end, so slow files come first; and all shall not wait at once, as tests
+    of one room do, so files are mixed, alike in every process."""
     if hasattr(config, "workerinput"):
         slow = {item.path for item in items if item.get_closest_marker("slow")}
-        items.sort(key=lambda item: item.path not in slow)
+        items.sort(key=lambda item: (item.path not in slow, crc32(item.path.name.encode())))
     usual_s = float(config.getoption("timeout", None) or config.getini("timeout"))
     for item in items:
         marker = item.get_closest_marker("timeout")

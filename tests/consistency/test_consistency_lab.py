@@ -21,6 +21,8 @@ from harness.trial import Job, Trial
 from models.workload import WorkloadSpec
 from results.record import ConsistencyFacts
 
+pytestmark = pytest.mark.slow
+
 NUM_STEPS, STOPPED_S = 12, 1.0
 FABRIC = FabricSpec(kind=FabricKind.NATIVE, num_hosts=3, rate_bps=None)
 

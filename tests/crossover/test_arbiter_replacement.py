@@ -34,6 +34,8 @@ from crossover.settings import Settings
 from crossover.status import HostStatus, read_status
 from crossover.tokens import Phase
 
+pytestmark = pytest.mark.slow
+
 SOON_S = patience_s(20.0)  # a bound against hanging, not a speed: the machine may be busy
 SETTINGS = Settings(jobs=("a", "b"))
 

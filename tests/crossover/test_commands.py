@@ -22,6 +22,8 @@ from crossover.planning import JobProfile, read_profile, write_profile
 from crossover.process import start
 from crossover.status import HostStatus, read_status
 
+pytestmark = pytest.mark.slow
+
 SOON_S = patience_s(20.0)  # a bound against hanging, not a speed: the machine may be busy
 ROOT = Path(__file__).resolve().parents[2]
 JOB = f"""\

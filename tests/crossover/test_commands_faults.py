@@ -23,6 +23,8 @@ from crossover.settings import Settings
 from crossover.status import FRESH_S, HostStatus, SeatStatus, TokenStatus, read_status
 from crossover.tokens import Phase
 
+pytestmark = pytest.mark.slow
+
 SOON_S = patience_s(30.0)  # a bound against hanging, not a speed: the machine may be busy
 ROOT = Path(__file__).resolve().parents[2]
 JOB = f"""\
