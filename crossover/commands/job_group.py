@@ -175,7 +175,9 @@ class JobGroup:
 
     def _take_signals(self, fd: int) -> None:
         for number in os.read(fd, 64):
-            self._begin_ending(_SHUTDOWNS[signal.Signals(number)])
+            # Signals for which somebody else has a handler, as for the end of a child, arrive here too.
+            if number in _SHUTDOWNS:
+                self._begin_ending(_SHUTDOWNS[signal.Signals(number)])
 
     def _begin_ending(self, ending: Shutdown) -> None:
         """A second signal means at once."""

@@ -98,6 +98,18 @@ def test_every_job_keeps_its_own_exit_code(no_handlers_left: None) -> None:
     assert "bad  │ [exit 7 after" in shown
 
 
+def test_somebody_elses_handler_for_the_end_of_a_child_disturbs_nothing() -> None:
+    before = signal.signal(signal.SIGCHLD, lambda *_: None)
+    try:
+        codes, _, signalled = run_jobs(
+            JobCommand("good", python("")), JobCommand("bad", python("import sys; sys.exit(7)"))
+        )
+    finally:
+        signal.signal(signal.SIGCHLD, before)
+    assert codes == {"good": 0, "bad": 7}
+    assert signalled is None
+
+
 def test_a_killed_job_is_told_by_its_signal_and_does_not_end_the_other() -> None:
     codes, shown, _ = run_jobs(
         JobCommand("killed", python("import os; os.kill(os.getpid(), 9)")),
