@@ -18,6 +18,7 @@ from analysis.sharing.figures import sharing_drawings
 from analysis.steps.figures import step_drawings
 from analysis.targets.convergence import WINDOW
 from analysis.targets.figures import target_drawings
+from analysis.wording import numbered
 
 PNG_DPI = 220
 SOURCES = "records: "
@@ -113,7 +114,7 @@ def _overview_drawings(settings: Sequence[SettingRow]) -> Iterator[Drawing]:
             ids = tuple(i for setting in shown for row in setting.cells for i in row.record_ids)
             which = "every setting" if num_parts == 1 else f"settings {first + 1} to {end} of {len(compared)}"
             caption = f"Median speed-up of every system in {which}; blue is faster.{_parameters(shown)}"
-            name = f"overview-{part + 1}" if part else "overview"
+            name = numbered("overview", part)
             yield Drawing(name=name, topic="overview", caption=caption, figure=figure, record_ids=ids)
 
 

@@ -78,3 +78,8 @@ def duration(seconds: float | None) -> str:
 def plural(count: int, noun: str) -> str:
     """`1 repeat`, `3 repeats`."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def numbered(name: str, place: int) -> str:
+    """`name` at the first `place`, which is 0, and with its number at others: `name-2`."""
+    return f"{name}-{place + 1}" if place else name

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from analysis.rows import Drawing, Summary
 from analysis.steps.rows import StepRow, StudyRow
+from analysis.wording import numbered
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -63,17 +63,15 @@ def _pays_drawings(studies: Sequence[StudyRow]) -> Iterator[Drawing]:
     """For each suite one of all studies that have the same methods: of others most of a table would be empty."""
     from analysis.steps import plots as step_plots
 
-    same: dict[tuple[str, frozenset[str]], list[StudyRow]] = {}
-    for study in studies:
-        if study.pays:
-            same.setdefault((study.suite, frozenset(pays.name for pays in study.pays)), []).append(study)
-    numbers: Counter[str] = Counter()
-    for (suite, _), own in same.items():
-        numbers[suite] += 1
-        rows = [row for study in own for row in study.rows]
-        name = f"pays-{suite}" if numbers[suite] == 1 else f"pays-{suite}-{numbers[suite]}"
-        caption = _PAYS.format(reference=own[0].reference)
-        yield from _drawn(name, caption, step_plots.where_it_pays(own), rows)
+    suites: dict[str, dict[frozenset[str], list[StudyRow]]] = {}
+    for study in (study for study in studies if study.pays):
+        methods = frozenset(pays.name for pays in study.pays)
+        suites.setdefault(study.suite, {}).setdefault(methods, []).append(study)
+    for suite, same in suites.items():
+        for place, own in enumerate(same.values()):
+            rows = [row for study in own for row in study.rows]
+            caption = _PAYS.format(reference=own[0].reference)
+            yield from _drawn(numbered(f"pays-{suite}", place), caption, step_plots.where_it_pays(own), rows)
 
 
 def _exchanges(study: StudyRow) -> list[str]:

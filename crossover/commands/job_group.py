@@ -38,7 +38,7 @@ INTERRUPTED = Shutdown(
 TERMINATED = Shutdown("terminated: waiting for the jobs to end", ((0.0, signal.SIGTERM), (5.0, signal.SIGKILL)), 143)
 FAILED_FAST = Shutdown("a job failed: ending the others", TERMINATED.steps)
 _KILLED = Shutdown("killing the jobs", ((0.0, signal.SIGKILL),))
-_SHUTDOWNS = {signal.SIGINT: INTERRUPTED, signal.SIGTERM: TERMINATED, signal.SIGHUP: TERMINATED}
+_SHUTDOWNS: Mapping[int, Shutdown] = {signal.SIGINT: INTERRUPTED, signal.SIGTERM: TERMINATED, signal.SIGHUP: TERMINATED}
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,8 +176,8 @@ class JobGroup:
     def _take_signals(self, fd: int) -> None:
         for number in os.read(fd, 64):
             # Signals for which somebody else has a handler, as for the end of a child, arrive here too.
-            if number in _SHUTDOWNS:
-                self._begin_ending(_SHUTDOWNS[signal.Signals(number)])
+            if (ending := _SHUTDOWNS.get(number)) is not None:
+                self._begin_ending(ending)
 
     def _begin_ending(self, ending: Shutdown) -> None:
         """A second signal means at once."""

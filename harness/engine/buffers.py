@@ -120,7 +120,7 @@ class StandingBuffers:
 
     def _slice_of(self, message: Message, parameters: Parameters) -> _Slice | None:
         known = self._slices.get(message.index)
-        # Of a plan they are the same in every step, and what is negotiated often is: its segments are the layout's own.
+        # A plan's segments are the same in every step, and those of most negotiated messages too.
         if known is None or known.segments != message.segments:
             known = self._slices[message.index] = self._cut(message, parameters)
         return known
