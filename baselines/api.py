@@ -222,15 +222,16 @@ class Packing(Protocol):
     """Which ready gradients travel as one message. Pure.
 
     A `rank_invariant` packing depends on the set of parameters alone: the engine asks it once,
-    with every parameter, and no rank needs to talk. Any other packing is asked by the
-    coordinator about what is ready on *all* ranks, and again after the `look_again_s` it answered.
+    with every parameter, and no rank needs to talk. Any other packing is asked about what is ready on *all* ranks, and
+    again after the `look_again_s` it answered: by the coordinator, or by every rank for itself, so the answer depends
+    on nothing else.
     """
 
     card: ClassVar[Card]
     rank_invariant: ClassVar[bool]
     slices: ClassVar[bool]
 
-    def pack(self, ready: Sequence[Segment], now_s: float) -> Packed:
+    def pack(self, ready: Sequence[Segment]) -> Packed:
         """Decide on `ready`, whole parameters in the order in which they became ready.
 
         Every element of a segment goes into at most one group; what is left out stays ready.

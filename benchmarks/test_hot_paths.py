@@ -76,7 +76,7 @@ def test_flattening_and_scattering_a_million_elements(benchmark: BenchmarkFixtur
 def test_packing_400_tensors(benchmark: BenchmarkFixture, packing: FixedBuckets | TensorFusion) -> None:
     """One call of the pure policy."""
     segments = [Segment(f"p{index}", (4,), 0, 4, index) for index in range(NUM_TENSORS)]
-    packed = benchmark(packing.pack, segments, 0.0)
+    packed = benchmark(packing.pack, segments)
     assert sum(len(group) for group in packed.groups) == NUM_TENSORS
 
 
@@ -87,7 +87,7 @@ NUM_SLICES = 1_000
 def negotiation_of_slices(text: str) -> Negotiation:
     """One rank whose messages complete as soon as they have started, all gradients ready; to be driven to its end."""
     segments = [Segment(f"p{index}", (5,), 0, 5, index) for index in range(NUM_SLICES // 5)]
-    side = Negotiation(parse_strategy(text), tuple(segments), rank=0)
+    side = Negotiation(parse_strategy(text), tuple(segments), rank=0, world=1)
     for segment in segments:
         side.ready(segment.index)
     return side

@@ -50,7 +50,7 @@ class FixedBuckets:
                 "of each (unfused sends each tensor alone)"
             )
 
-    def pack(self, ready: Sequence[Segment], now_s: float) -> Packed:
+    def pack(self, ready: Sequence[Segment]) -> Packed:
         """Fill one open bucket per number format; what is open at the end travels too, in order of first gradients."""
         groups: list[tuple[Segment, ...]] = []
         filling: dict[torch.dtype, list[Segment]] = {}

@@ -45,7 +45,7 @@ class OptimalMerge:
         """The same policy, planning with `costs`."""
         return replace(self, costs=costs)
 
-    def pack(self, ready: Sequence[Segment], now_s: float) -> Packed:
+    def pack(self, ready: Sequence[Segment]) -> Packed:
         """The optimal partition, or each tensor alone before it is bound. Raises: ValueError if bound to another
         layout."""
         if self.costs is None:

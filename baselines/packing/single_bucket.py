@@ -25,7 +25,7 @@ class SingleBucket:
     rank_invariant: ClassVar[bool] = True
     slices: ClassVar[bool] = False
 
-    def pack(self, ready: Sequence[Segment], now_s: float) -> Packed:
+    def pack(self, ready: Sequence[Segment]) -> Packed:
         """One group per number format."""
         formats = dict.fromkeys(segment.dtype for segment in ready)
         return Packed(tuple(tuple(s for s in ready if s.dtype == own) for own in formats))

@@ -51,7 +51,7 @@ class Slices:
         if self.cut not in ("elements", "rows"):
             raise ValueError(f"cut is {self.cut!r}; use 'elements' (P3) or 'rows' (ByteScheduler)")
 
-    def pack(self, ready: Sequence[Segment], now_s: float) -> Packed:
+    def pack(self, ready: Sequence[Segment]) -> Packed:
         """Slices of every tensor in ready order, numbered over the model."""
         parts = (part for segment in ready for part in self._parts(segment))
         return Packed(tuple((replace(part, slice=number),) for number, part in enumerate(parts)))

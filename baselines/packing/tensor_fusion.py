@@ -47,7 +47,7 @@ class TensorFusion:
                 f"threshold_bytes is {self.threshold_bytes} and cycle_s {self.cycle_s}; neither may be negative"
             )
 
-    def pack(self, ready: Sequence[Segment], now_s: float) -> Packed:
+    def pack(self, ready: Sequence[Segment]) -> Packed:
         """Fill messages from what is ready until all of it is taken; look again after `cycle_s`."""
         groups, waiting = list[Group](), deque(ready)
         while waiting:

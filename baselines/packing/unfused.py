@@ -25,6 +25,6 @@ class Unfused:
     rank_invariant: ClassVar[bool] = True
     slices: ClassVar[bool] = False
 
-    def pack(self, ready: Sequence[Segment], now_s: float) -> Packed:
+    def pack(self, ready: Sequence[Segment]) -> Packed:
         """One group per parameter."""
         return Packed(tuple((segment,) for segment in ready))

@@ -231,6 +231,8 @@ class Core:
 
     def _land(self, own: Underway) -> list[Action]:
         del self._underway[own.lane]
+        if isinstance(self.dispatch, Negotiation):
+            self.dispatch.landed()
         left, complete = self.left, []
         for segment in own.message.segments:
             name = segment.name

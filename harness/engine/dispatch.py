@@ -29,8 +29,7 @@ def make_plan(packing: Packing, segments: Sequence[Segment]) -> tuple[Message, .
 
     Raises: PlanError naming the parameter that is lost or sent twice.
     """
-    # Time 0 with everything ready: what a rank-invariant packing may look at is the same on all ranks.
-    groups = packing.pack(segments, 0.0).groups
+    groups = packing.pack(segments).groups
     # Checked where the plan is made: a lost element would train to wrong weights without any error.
     covered = _elements(groups)
     for segment in segments:
@@ -242,7 +241,7 @@ class Coordinator:
         # Masks hold everything ready since the step began, so most of it was seen in an earlier round.
         fresh = [index for index in ready_everywhere if index not in self._seen]
         self._seen.update(fresh)
-        self._make_messages(fresh, now_s)
+        self._make_messages(fresh)
         num_decided, queued_bytes = len(in_flight) + len(queued), sum(message.nbytes for message in queued)
         decided_bytes = queued_bytes + sum(message.nbytes for message in in_flight)
         window: list[Message] = []
@@ -271,14 +270,14 @@ class Coordinator:
             return decided_bytes < self._credit_bytes
         return num_decided < self.ordering.depth or queued_bytes <= ahead_bytes
 
-    def _make_messages(self, fresh: Sequence[int], now_s: float) -> None:
+    def _make_messages(self, fresh: Sequence[int]) -> None:
         if self.plan is not None:
             self._complete(self.plan, fresh)
             return
         self._unpacked.extend(self.segments[index] for index in fresh)
         if self._waiting or not self._unpacked:
             return  # late binding: what is ready while messages queue up is packed together
-        packed = self.packing.pack(self._unpacked, now_s)
+        packed = self.packing.pack(self._unpacked)
         self._cycle_s = DEFAULT_CYCLE_S if packed.look_again_s is None else packed.look_again_s
         taken = _elements(packed.groups)
         for segment in self._unpacked:

@@ -263,6 +263,7 @@ class Engine:
             self.strategy,
             self.segments,
             self.transport.rank,
+            self.transport.world,
             before=before if isinstance(before, Negotiation) else None,
         )
 

@@ -1,13 +1,18 @@
 """Negotiation: which messages go next, agreed over ranks that see gradients at different times.
 
-A cycle: every rank sends the set of its ready gradients to rank 0 (one byte a parameter); rank 0
-asks the policies about what is ready everywhere and broadcasts a window of decisions. A rank
+A cycle: every rank sends the set of its ready gradients to rank 0 (one byte per parameter); rank 0
+asks the policies about what is ready everywhere and broadcasts a window of decisions. Few ranks gather their sets
+everywhere instead and decide alike, where the order is the packing's own and so depends on these sets alone. A rank
 takes part when it has ready but undecided gradients (of a plan: a whole message of them, since no part
 of one can go), the link is free and the cycle time is over,
-or at once when its backward is complete: nothing more can join. Where a packing looks at what is ready, a rank that
-expects its last gradient within a round's time, by the step before, takes part when it is there: else that gradient
-would need a round of its own, behind backward. Both parts are primitives that the core starts on the control lane, and
-count as bytes under the tag `control`.
+or at once when its backward is complete: nothing more can join. All parts are primitives that the core starts on the
+control lane, and count as bytes under the tag `control`.
+
+Where a packing looks at what is ready, the step before says when it is asked best. If its messages travelled for much
+longer than its backward took, the link is what a step waits for, and what goes during backward is won: the first cycle
+comes half-way through backward at the latest. Else rounds and messages take processors from backward: a rank that
+expects its last gradient within the time of some rounds takes part when it is there, since that gradient would need a
+round and a message of its own, behind backward.
 
 An order that may change is decided some messages ahead (`LookAhead`, or the ordering's credit): a round under way takes
 milliseconds behind the data of messages in flight, and lanes should not wait for it. A rank takes part as soon as what
@@ -27,8 +32,9 @@ from time import perf_counter
 import torch
 from torch import Tensor
 
-from baselines.api import Broadcast, Gather, Message, Payload, Primitive, Segment
+from baselines.api import AllGather, Broadcast, Gather, Message, Payload, Primitive, Segment
 from baselines.strategy import Strategy
+from fabric.collectives import Collective, load_of
 from harness.engine.dispatch import (
     DEFAULT_CYCLE_S,
     LARGEST_SHARE,
@@ -44,6 +50,10 @@ from harness.engine.dispatch import (
 HEADER = 3  # numbers before a window's messages
 LARGEST_NUMBER = 2**31 - 1
 LARGEST_WINDOW = 256  # messages of a plan; the next round is on its way long before so many have started
+# Messages travel so many times backward's length where the link is what a step waits for. On links without a limit they
+# take 0.4 to 1.5 times as long (ResNet-20 and BERT-tiny on two ranks): processors have both to do.
+LINK_BOUND = 1.5
+NEAR_ROUNDS = 3.0  # within the time of so many rounds a last gradient is waited for; of 1, 2, 3 and 5 the best
 CREDIT_USED = 0.75  # of its credit an ordering has used when the next round begins: one round decides several messages
 
 
@@ -56,6 +66,7 @@ class Negotiation:
         strategy: Strategy,
         segments: Sequence[Segment],
         rank: int,
+        world: int,
         look_again_s: float = DEFAULT_CYCLE_S,
         *,
         clock: Callable[[], float] = perf_counter,
@@ -68,18 +79,23 @@ class Negotiation:
         # A broadcast has a fixed size, so ranks that do not know the window can receive it.
         num_numbers = min(len(self._plan), LARGEST_WINDOW) if self._plan is not None else 0
         self._capacity = num_numbers or (NUMBERS_A_SEGMENT + 1) * max(len(segments), 16)
+        self._decides_alike = strategy.ordering.rank_invariant and all_gather_is_shorter(world)
         self._coordinator = (
             Coordinator(strategy.packing, strategy.ordering, segments, self._plan, self._capacity, self._needs)
-            if rank == 0
+            if rank == 0 or self._decides_alike
             else None
         )
         limit_bytes = min(int(LARGEST_SHARE * sum(segment.nbytes for segment in segments)), LARGEST_NUMBER)
         self._ahead: LookAhead = LookAhead(limit_bytes, 0 if before is None else before._ahead.nbytes)
-        # When gradients came, and how long rounds took; how long both took in the step before.
+        # When gradients came, how long rounds took and how long messages travelled; all of it in the step before.
         self._first_s = self._last_s = 0.0
         self._rounds_s: list[float] = []
         self._backward_s: float = 0.0 if before is None else before._last_s - before._first_s
         self._round_s: float = 0.0 if before is None or not before._rounds_s else median(before._rounds_s)
+        self._num_travelling, self._since_s, self._travelled_s = 0, 0.0, 0.0
+        self._is_link_bound: bool = (
+            before is not None and self._plan is None and before._travelled_s > LINK_BOUND * self._backward_s > 0
+        )
         self._credit_bytes = credit_of(strategy.ordering)
         self._ready = bytearray(len(segments))  # written by the main thread
         self._waiting: set[str] = set()
@@ -88,7 +104,7 @@ class Negotiation:
         self._undecided = {segment.name: segment.numel for segment in segments}
         self._decided: deque[Message] = deque()
         self._queued_bytes = self._started_bytes = self._num_decided = 0
-        self._cycle: Generator[Primitive, Payload, Tensor] | None = None
+        self._cycle: Generator[Primitive, Payload, Sequence[Message]] | None = None
         self._next_cycle_s = 0.0
         self._in_flight: Sequence[Message] = ()
 
@@ -108,11 +124,13 @@ class Negotiation:
         """The gradient of parameter `index` is ready on this rank; whether the next cycle should
         be thought about: with the first that waits, since it sets the clock, and with the last.
 
-        The first cycle comes after half a pause: the mean wait for a clock that always runs."""
+        The first cycle comes after half a pause, the mean wait for a clock that always runs; or half-way through
+        backward, if the link is what a step waits for and that is sooner."""
         with self._lock:
             self._last_s = self._clock()
             if not any(self._ready):
-                self._first_s, self._next_cycle_s = self._last_s, self._last_s + self.look_again_s / 2
+                span_s = min(self.look_again_s, self._backward_s) if self._is_link_bound else self.look_again_s
+                self._first_s, self._next_cycle_s = self._last_s, self._last_s + span_s / 2
             self._ready[index] = 1
             if self._plan is None:
                 self._waiting.add(self._segments[index].name)
@@ -131,9 +149,18 @@ class Negotiation:
         if not self._decided:
             return None
         message = self._decided.popleft()
+        if not self._num_travelling:
+            self._since_s = self._clock()
+        self._num_travelling += 1
         self._queued_bytes -= message.nbytes
         self._started_bytes += message.nbytes
         return message
+
+    def landed(self) -> None:
+        """A message taken by `next` is complete."""
+        self._num_travelling -= 1
+        if not self._num_travelling:
+            self._travelled_s += self._clock() - self._since_s
 
     def may_go(self, message: Message, in_flight: Sequence[Message], now_s: float) -> bool:
         """Whether the ordering lets the next message of the agreed order go now, given what is in flight here."""
@@ -174,8 +201,10 @@ class Negotiation:
 
     def _with_the_last(self, now_s: float) -> float:
         """When a round begins at the latest that waits for the last gradient; now, if that one is not near."""
-        due_s = self._first_s + self._backward_s
-        return due_s + self._round_s if abs(due_s - now_s) < self._round_s else now_s
+        if self._is_link_bound:
+            return now_s
+        due_s, near_s = self._first_s + self._backward_s, NEAR_ROUNDS * self._round_s
+        return due_s + near_s if abs(due_s - now_s) < near_s else now_s
 
     def answered(self, answer: Payload) -> Primitive | None:
         """A control primitive completed; the cycle's next one, if any."""
@@ -184,35 +213,48 @@ class Negotiation:
             return self._cycle.send(answer)
         except StopIteration as end:
             self._cycle = None
-            self._take_window(end.value)
+            self._take(end.value)
             return None
 
-    def _talk(self, now_s: float) -> Generator[Primitive, Payload, Tensor]:
-        started_bytes, was_dry = self._started_bytes, self._is_dry
-        masks = yield Gather(torch.frombuffer(bytearray(self._ready), dtype=torch.uint8))
-        window: list[Message] = []
-        look_again_s, had_waiting = 0.0, False
-        if self._coordinator is not None:
-            # The minimum of the bytes is a logical and: ready on every rank.
-            common = torch.stack(list(masks)).amin(0).tolist()
-            everywhere = [index for index, is_ready in enumerate(common) if is_ready]
-            had_waiting = self._coordinator.has_waiting
-            window = self._coordinator.decide(
-                everywhere, self._in_flight, now_s, queued=tuple(self._decided), ahead_bytes=self._ahead.nbytes
-            )
-            look_again_s = self._coordinator.look_again_s
-        (decisions,) = yield Broadcast(self._encode(window, look_again_s))
-        # A round that began with idle lanes says nothing about how much starts while one is under way.
-        if had_waiting and not was_dry:
-            window_bytes = sum(message.nbytes for message in window)
-            self._ahead.learn(self._started_bytes - started_bytes, window_bytes, self._is_dry)
+    def _talk(self, now_s: float) -> Generator[Primitive, Payload, Sequence[Message]]:
+        mask = torch.frombuffer(bytearray(self._ready), dtype=torch.uint8)
+        window = yield from (self._alike(mask, now_s) if self._decides_alike else self._as_told(mask, now_s))
         end_s = self._clock()
         self.cycles_s.append((now_s, end_s))
         self._rounds_s.append(end_s - now_s)
-        self.look_again_s = int(decisions[0]) * 1e-6
         # From the cycle's start, not its end: the clock ticks at the asked rate however long a round takes.
         self._next_cycle_s = now_s + self.look_again_s
-        return decisions
+        return window
+
+    def _alike(self, mask: Tensor, now_s: float) -> Generator[Primitive, Payload, Sequence[Message]]:
+        """Every rank decides on what all have ready."""
+        masks = yield AllGather(mask)
+        assert self._coordinator is not None, "a rank that decides is its own coordinator"
+        window = self._coordinator.decide(_everywhere(masks), (), now_s)
+        self.look_again_s = self._coordinator.look_again_s
+        return window
+
+    def _as_told(self, mask: Tensor, now_s: float) -> Generator[Primitive, Payload, Sequence[Message]]:
+        """Rank 0 decides, and tells."""
+        started_bytes, was_dry = self._started_bytes, self._is_dry
+        masks = yield Gather(mask)
+        told, look_again_s, had_waiting = list[Message](), 0.0, False
+        if self._coordinator is not None:
+            had_waiting = self._coordinator.has_waiting
+            told = self._coordinator.decide(
+                _everywhere(masks),
+                self._in_flight,
+                now_s,
+                queued=tuple(self._decided),
+                ahead_bytes=self._ahead.nbytes,
+            )
+            look_again_s = self._coordinator.look_again_s
+        (decisions,) = yield Broadcast(self._encode(told, look_again_s))
+        # A round that began with idle lanes says nothing about how much starts while one is under way.
+        if had_waiting and not was_dry:
+            told_bytes = sum(message.nbytes for message in told)
+            self._ahead.learn(self._started_bytes - started_bytes, told_bytes, self._is_dry)
+        return self._decoded(decisions)
 
     @property
     def _is_dry(self) -> bool:
@@ -237,11 +279,13 @@ class Negotiation:
         # A list of numbers would be looked at one by one.
         return torch.frombuffer(padded, dtype=torch.int32)
 
-    def _take_window(self, decisions: Tensor) -> None:
+    def _decoded(self, decisions: Tensor) -> Sequence[Message]:
+        """The window that `decisions` tell, and what else they do."""
         numbers = decisions.tolist()
+        self.look_again_s = numbers[0] * 1e-6
         if self._coordinator is None:
             self._ahead.nbytes = numbers[1]
-        position = HEADER
+        window, position = list[Message](), HEADER
         for _ in range(numbers[2]):
             if self._plan is not None:
                 segments, length = self._plan[numbers[position]].segments, 0
@@ -253,11 +297,15 @@ class Negotiation:
                 )
             position += 1 + length
             # Numbered as decided, which is the same on all ranks.
-            message = Message(self._num_decided, segments)
-            self._decided.append(message)
+            window.append(Message(self._num_decided + len(window), segments))
+        return window
+
+    def _take(self, window: Sequence[Message]) -> None:
+        self._decided.extend(window)
+        self._num_decided += len(window)
+        for message in window:
             self._queued_bytes += message.nbytes
-            self._num_decided += 1
-            self._mark_decided(segments)
+            self._mark_decided(message.segments)
 
     def _segment(self, index: int, start: int, stop: int) -> Segment:
         whole = self._segments[index]
@@ -275,3 +323,16 @@ class Negotiation:
                 whole.append(name)
         with self._lock:
             self._waiting.difference_update(whole)
+
+
+def _everywhere(masks: Payload) -> Sequence[int]:
+    """The parameters that all have ready."""
+    # The minimum of the bytes is a logical and.
+    common = torch.stack(list(masks)).amin(0).tolist()
+    return [index for index, is_ready in enumerate(common) if is_ready]
+
+
+def all_gather_is_shorter(world: int) -> bool:
+    """Whether what each of `world` ranks has reaches all of them sooner than by way of rank 0."""
+    by_way = load_of(Collective.GATHER, world).num_rounds + load_of(Collective.BROADCAST, world).num_rounds
+    return load_of(Collective.ALL_GATHER, world).num_rounds < by_way

@@ -270,7 +270,7 @@ class Lockstep:
             plan = make_plan(self.strategy.packing, self.segments)
             return [StaticDispatch(plan) for _ in self.models]
         return [
-            Negotiation(self.strategy, self.segments, rank, self._look_again_s, clock=lambda: self._now_s)
+            Negotiation(self.strategy, self.segments, rank, self.world, self._look_again_s, clock=lambda: self._now_s)
             for rank in range(self.world)
         ]
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Protocol
 
-from baselines.api import Broadcast, Gather, Payload, Primitive, UpdatePoint
+from baselines.api import AllGather, Broadcast, Gather, Payload, Primitive, UpdatePoint
 from baselines.strategy import Strategy
 from crossover.policies import Extent
 from crossover.simulator.fluid import Action as ClockAction
@@ -205,7 +205,7 @@ class Medium:
     def _phases(self, primitive: Primitive | Planned) -> tuple[float, float, float]:
         if isinstance(primitive, Demand):
             return self.costs.phases(primitive.alpha_s, primitive.bytes_s, primitive.gap_s)
-        assert isinstance(primitive, Gather | Broadcast), f"{primitive} is no control primitive"
+        assert isinstance(primitive, AllGather | Gather | Broadcast), f"{primitive} is no control primitive"
         cost = self.costs.of(type(primitive).__name__)
         bytes_s = cost.beta_s_per_byte * tensor_bytes(primitive) / self.costs.size_scale
         return self.costs.phases(cost.alpha_s, bytes_s, self.costs.gap_before_s(cost.alpha_s + bytes_s))
@@ -213,10 +213,14 @@ class Medium:
 
 def tell(asked: Mapping[int, tuple[Primitive | Planned, Done]]) -> None:
     """The answer to each worker: what a worker that stands for all has ready, all have."""
-    tensors = [primitive.tensor for _, (primitive, _) in sorted(asked.items()) if isinstance(primitive, Gather)]
+    tensors = [
+        primitive.tensor for _, (primitive, _) in sorted(asked.items()) if isinstance(primitive, AllGather | Gather)
+    ]
     first = next(iter(asked.values()))[0]
     for rank, (primitive, done) in sorted(asked.items()):
         match primitive, first:
+            case AllGather(), _:
+                done(tuple(tensors))
             case Gather(), _:
                 done(tuple(tensors) if rank == 0 else ())
             case Broadcast(), Broadcast(tensor):
@@ -409,6 +413,7 @@ class Worker:
             self.strategy,
             self._segments,
             self._rank,
+            self._costs.world,
             clock=lambda: self.clock.now_s,
             before=before if isinstance(before, Negotiation) else None,
         )

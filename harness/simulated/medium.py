@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from baselines.api import Broadcast, Gather, Primitive
+from baselines.api import AllGather, Broadcast, Gather, Primitive
 from baselines.strategy import Strategy
 from crossover.simulator.fluid import Agenda
 from fabric.collectives import Collective
@@ -49,7 +49,7 @@ class NetworkMedium:
     def _rounds(self, primitive: Primitive | Planned) -> Sequence[FlowRound]:
         if isinstance(primitive, RoutedDemand):
             return primitive.rounds
-        assert isinstance(primitive, Gather | Broadcast), f"{primitive} is no control primitive"
+        assert isinstance(primitive, AllGather | Gather | Broadcast), f"{primitive} is no control primitive"
         kind = Collective(type(primitive).__name__)
         return collective_rounds(kind, self.costs.world, tensor_bytes(primitive))
 

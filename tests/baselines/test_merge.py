@@ -209,10 +209,10 @@ def test_the_greedy_merge_is_never_better_than_the_exact_one_and_often_worse(sho
 def test_a_huge_start_up_time_gives_one_message_a_run_of_one_format(merge: MgWfbp | OptimalMerge) -> None:
     for layout, costs in instances(100, seed=6):
         bound = merge.bind(Costs(1e6, costs.beta_s_per_byte, costs.backward_s, costs.forward_s))
-        assert bound.pack(layout, 0.0).groups == (layout,)
+        assert bound.pack(layout).groups == (layout,)
     mixed = segments_of([5, 5, 5, 5], [torch.bfloat16] * 2 + [torch.float16] * 2)
     bound = merge.bind(Costs(1e6, 1e-9, (1e-3,) * 4, (0.0,) * 4))
-    assert bound.pack(mixed, 0.0).groups == (mixed[:2], mixed[2:])
+    assert bound.pack(mixed).groups == (mixed[:2], mixed[2:])
 
 
 def test_without_start_up_time_the_greedy_merge_joins_only_what_queues() -> None:
@@ -259,7 +259,7 @@ def test_a_bound_merge_keeps_the_order_and_never_mixes_number_formats(
     merge: MgWfbp | OptimalMerge, case: tuple[Group, Costs]
 ) -> None:
     layout, costs = case
-    groups = merge.bind(costs).pack(layout, 0.0).groups
+    groups = merge.bind(costs).pack(layout).groups
     assert tuple(segment for group in groups for segment in group) == layout
     assert all(len({segment.dtype for segment in group}) == 1 for group in groups)
     assert sum(message.numel for message in make_plan(merge.bind(costs), layout)) == sum(s.numel for s in layout)
@@ -268,7 +268,7 @@ def test_a_bound_merge_keeps_the_order_and_never_mixes_number_formats(
 @EVERY_MERGE
 @given(layout=layouts())
 def test_an_unbound_merge_is_unfused(merge: MgWfbp | OptimalMerge, layout: tuple[Segment, ...]) -> None:
-    assert merge.pack(layout, 0.0).groups == tuple((segment,) for segment in layout)
+    assert merge.pack(layout).groups == tuple((segment,) for segment in layout)
 
 
 @EVERY_MERGE
@@ -291,7 +291,7 @@ def test_costs_are_no_parameter_of_a_text(merge: MgWfbp | OptimalMerge) -> None:
 def test_costs_of_another_layout_are_refused(merge: MgWfbp | OptimalMerge) -> None:
     bound = merge.bind(Costs(1e-3, 1e-9, (1e-3,) * 3, (0.0,) * 3))
     with pytest.raises(ValueError, match="3 gradients and asked about 2; bind it to costs of this layout"):
-        bound.pack(segments_of([1, 1]), 0.0)
+        bound.pack(segments_of([1, 1]))
 
 
 def test_400_gradients_are_planned_in_less_than_a_step() -> None:

@@ -29,7 +29,7 @@ def test_buckets_of_mixed_formats_are_torchs_in_torchs_order(
     tensors: list[tuple[int, torch.dtype]], first: int, limit: int
 ) -> None:
     layout = segments_of([size for size, _ in tensors], [kind for _, kind in tensors])
-    groups = FixedBuckets(bucket_bytes=limit, first_bucket_bytes=first).pack(layout, 0.0).groups
+    groups = FixedBuckets(bucket_bytes=limit, first_bucket_bytes=first).pack(layout).groups
     theirs, _ = _compute_bucket_assignment_by_size(
         [torch.empty(size, dtype=kind) for size, kind in tensors], [first, limit]
     )
@@ -38,7 +38,7 @@ def test_buckets_of_mixed_formats_are_torchs_in_torchs_order(
 
 def test_alternating_formats_make_one_message_each_as_in_horovod() -> None:
     layout = segments_of([1000] * 20, [torch.bfloat16, torch.float32] * 10)
-    groups = TensorFusion().pack(layout, 0.0).groups
+    groups = TensorFusion().pack(layout).groups
     assert [[segment.index for segment in group] for group in groups] == [[*range(0, 20, 2)], [*range(1, 20, 2)]]
 
 
@@ -47,7 +47,7 @@ def test_the_look_ahead_ends_where_what_is_passed_over_does_not_fit_beside_the_m
     and 80 + 44 > 100, so the message ends, though p4 (8 B, short) would fit. p1 and p3 then go together, p4 alone."""
     short, long = torch.float16, torch.float32
     layout = segments_of([20, 10, 20, 1, 4], [short, long, short, long, short])
-    groups = TensorFusion(threshold_bytes=100).pack(layout, 0.0).groups
+    groups = TensorFusion(threshold_bytes=100).pack(layout).groups
     assert [[segment.index for segment in group] for group in groups] == [[0, 2], [1, 3], [4]]
 
 
@@ -61,14 +61,14 @@ def test_partitions_by_rows_are_even_as_in_byteschedulers_code(rows: int, width:
         expected.append((start * width, min(end, rows) * width))
         start, end = end, end + each + (part >= num - extra - 1)
     segment = Segment("w", (rows, width), 0, rows * width, 0)
-    groups = Slices(slice_elements=size, cut="rows").pack([segment], 0.0).groups
+    groups = Slices(slice_elements=size, cut="rows").pack([segment]).groups
     assert [(part.start, part.stop) for (part,) in groups] == expected
 
 
 @pytest.mark.parametrize("cut", ["elements", "rows"])
 def test_scalars_and_empty_tensors_are_one_slice(cut: str) -> None:
     layout = [Segment("scalar", (), 0, 1, 0), Segment("none", (0, 4), 0, 0, 1)]
-    groups = Slices(slice_elements=3, cut=cut).pack(layout, 0.0).groups
+    groups = Slices(slice_elements=3, cut=cut).pack(layout).groups
     assert [(part.start, part.stop) for (part,) in groups] == [(0, 1), (0, 0)]
 
 
@@ -82,7 +82,7 @@ def sent_to(exchange: ParameterServer, message: Message, world: int) -> list[int
 
 def test_slices_go_whole_to_servers_in_turn_and_other_messages_are_cut_evenly() -> None:
     layout = segments_of([9, 4])
-    plan = [Message(i, group) for i, group in enumerate(Slices(slice_elements=4).pack(layout, 0.0).groups)]
+    plan = [Message(i, group) for i, group in enumerate(Slices(slice_elements=4).pack(layout).groups)]
     servers = ParameterServer(servers=2)
     assert [sent_to(servers, message, 4) for message in plan] == [
         [0, 0, 4, 0],
@@ -100,7 +100,7 @@ def test_slices_go_whole_to_servers_in_turn_and_other_messages_are_cut_evenly() 
 
 @given(sizes=st.lists(st.integers(1, 400_000), min_size=1, max_size=12), num_servers=st.integers(1, 5))
 def test_servers_in_turn_have_the_same_number_of_slices_within_one(sizes: list[int], num_servers: int) -> None:
-    slices = [part.slice for (part,) in Slices().pack(segments_of(sizes), 0.0).groups]
+    slices = [part.slice for (part,) in Slices().pack(segments_of(sizes)).groups]
     assert slices == list(range(len(slices)))
     loads = [sum(1 for number in slices if number % num_servers == server) for server in range(num_servers)]
     assert max(loads) - min(loads) <= 1

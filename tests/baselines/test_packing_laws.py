@@ -27,13 +27,12 @@ def elements(groups: tuple[tuple[Segment, ...], ...]) -> list[tuple[str, int, in
 def drain(packing: Packing, layout: tuple[Segment, ...]) -> tuple[tuple[Segment, ...], ...]:
     """All groups: a packing that is asked in cycles may leave some for later ones."""
     groups: list[tuple[Segment, ...]] = []
-    left, now_s = layout, 0.0
+    left = layout
     for _ in range(1 if packing.rank_invariant else len(layout) + 1):
-        packed = packing.pack(left, now_s)
+        packed = packing.pack(left)
         groups += packed.groups
         taken = {segment.name for group in packed.groups for segment in group}
         left = tuple(segment for segment in left if segment.name not in taken)
-        now_s += packed.look_again_s or 0.001
     return tuple(groups)
 
 
@@ -54,31 +53,31 @@ def test_every_element_is_packed_exactly_once(packing: Packing, layout: tuple[Se
 @pytest.mark.parametrize("packing", PACKINGS, ids=lambda packing: packing.card.name)
 @given(layout=layouts())
 def test_no_message_is_empty_or_mixes_number_formats(packing: Packing, layout: tuple[Segment, ...]) -> None:
-    for group in packing.pack(layout, 0.0).groups:
+    for group in packing.pack(layout).groups:
         assert len({segment.dtype for segment in group}) == 1
 
 
 @pytest.mark.parametrize("packing", PACKINGS, ids=lambda packing: packing.card.name)
 @given(layout=layouts())
 def test_packing_is_pure(packing: Packing, layout: tuple[Segment, ...]) -> None:
-    assert packing.pack(layout, 0.0) == packing.pack(layout, 0.0)
+    assert packing.pack(layout) == packing.pack(layout)
 
 
 @given(layout=layouts(), threshold=st.integers(0, 8_000_000))
 def test_tensor_fusion_exceeds_its_threshold_by_single_tensors_only(
     layout: tuple[Segment, ...], threshold: int
 ) -> None:
-    for group in TensorFusion(threshold_bytes=threshold).pack(layout, 0.0).groups:
+    for group in TensorFusion(threshold_bytes=threshold).pack(layout).groups:
         assert len(group) == 1 or sum(segment.nbytes for segment in group) <= threshold
 
 
 @given(layout=layouts())
 def test_tensor_fusion_with_threshold_0_is_unfused(layout: tuple[Segment, ...]) -> None:
-    assert TensorFusion(threshold_bytes=0).pack(layout, 0.0).groups == tuple((segment,) for segment in layout)
+    assert TensorFusion(threshold_bytes=0).pack(layout).groups == tuple((segment,) for segment in layout)
 
 
 def test_tensor_fusion_looks_again_after_its_cycle() -> None:
-    assert TensorFusion(cycle_s=0.005).pack(segments_of([3]), 0.0).look_again_s == 0.005
+    assert TensorFusion(cycle_s=0.005).pack(segments_of([3])).look_again_s == 0.005
 
 
 @given(sizes=st.lists(st.integers(1, 6_000_000), min_size=1, max_size=40))
@@ -87,7 +86,7 @@ def test_fixed_buckets_are_those_of_torch_ddp(sizes: list[int]) -> None:
     tensors = [torch.empty(size, device="meta") for size in sizes]
     limits = [MIB, 25 * MIB]
     buckets, _ = dist._compute_bucket_assignment_by_size(tensors, limits, [False] * len(sizes), list(range(len(sizes))))
-    groups = FixedBuckets().pack(segments_of(sizes), 0.0).groups
+    groups = FixedBuckets().pack(segments_of(sizes)).groups
     assert [[segment.index for segment in group] for group in groups] == buckets
 
 
@@ -99,7 +98,7 @@ def test_fixed_buckets_of_mixed_formats_are_those_of_torch_ddp(layout: tuple[Seg
         limits = [MIB, 25 * MIB]
         indices = list(range(len(tensors)))
         buckets, _ = dist._compute_bucket_assignment_by_size(tensors, limits, [False] * len(tensors), indices)
-        groups = FixedBuckets().pack(layout, 0.0).groups
+        groups = FixedBuckets().pack(layout).groups
         assert sorted([segment.index for segment in group] for group in groups) == sorted(buckets)
 
 

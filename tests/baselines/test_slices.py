@@ -59,7 +59,7 @@ def trained(text: str, world: int = 2) -> dict[str, torch.Tensor]:
 def test_every_element_is_in_exactly_one_slice_and_no_slice_is_too_large(
     layout: tuple[Segment, ...], slice_elements: int
 ) -> None:
-    groups = Slices(slice_elements=slice_elements).pack(layout, 0.0).groups
+    groups = Slices(slice_elements=slice_elements).pack(layout).groups
     assert all(len(group) == 1 and group[0].numel <= slice_elements for group in groups)
     parts = iter(group[0] for group in groups)
     for segment in layout:
@@ -82,31 +82,31 @@ def test_every_element_is_in_exactly_one_slice_and_no_slice_is_too_large(
 def test_slices_go_in_ready_order_and_within_a_tensor_ascending(
     layout: tuple[Segment, ...], slice_elements: int
 ) -> None:
-    parts = [group[0] for group in Slices(slice_elements=slice_elements).pack(layout, 0.0).groups]
+    parts = [group[0] for group in Slices(slice_elements=slice_elements).pack(layout).groups]
     places = [(part.index, part.start) for part in parts]
     assert places == sorted(set(places))
 
 
 @given(layout=layouts(), slice_elements=SLICE_ELEMENTS)
 def test_there_are_no_more_slices_than_needed(layout: tuple[Segment, ...], slice_elements: int) -> None:
-    groups = Slices(slice_elements=slice_elements).pack(layout, 0.0).groups
+    groups = Slices(slice_elements=slice_elements).pack(layout).groups
     assert len(groups) == sum(-(-segment.numel // slice_elements) for segment in layout)
 
 
 @given(layout=layouts())
 def test_slices_larger_than_every_tensor_are_unfused(layout: tuple[Segment, ...]) -> None:
-    groups = Slices(slice_elements=2_000_000).pack(layout, 0.0).groups
+    groups = Slices(slice_elements=2_000_000).pack(layout).groups
     assert groups == tuple((replace(segment, slice=number),) for number, segment in enumerate(layout))
 
 
 def test_the_default_is_that_of_the_authors_code() -> None:
-    groups = Slices().pack(segments_of([100_000]), 0.0).groups
+    groups = Slices().pack(segments_of([100_000])).groups
     assert [group[0].numel for group in groups] == [40_000, 40_000, 20_000]
 
 
 def test_a_tensor_without_elements_is_sent_too() -> None:
     """Else its step would never be complete."""
-    (group,) = Slices().pack(segments_of([0]), 0.0).groups
+    (group,) = Slices().pack(segments_of([0])).groups
     assert (group[0].start, group[0].stop) == (0, 0)
 
 

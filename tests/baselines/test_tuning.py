@@ -165,7 +165,7 @@ def sent_by(plugin: Any) -> object:
     segments = segments_of(SIZES)
     if plugin.card.slot is Slot.PACKING:
         assert isinstance(plugin, Packing)
-        return plugin.pack(segments, 0.0)
+        return plugin.pack(segments)
     assert isinstance(plugin, Ordering)
     pending, flying = [Message(i, (segment,)) for i, segment in enumerate(segments)], []
     while picked := plugin.pick(pending, flying, 0.0):

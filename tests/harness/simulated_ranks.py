@@ -40,7 +40,7 @@ class Rank:
         self.now_s = 0.0
         self._depth = strategy.ordering.depth
         self._seat = room.seat(rank)
-        self.side = Negotiation(strategy, layout, rank, clock=lambda: self.now_s, before=before)
+        self.side = Negotiation(strategy, layout, rank, room.world, clock=lambda: self.now_s, before=before)
 
     def _receive(self, answer: Payload | Exception) -> None:
         assert not isinstance(answer, Exception)
@@ -54,6 +54,10 @@ class Rank:
     @property
     def num_sent(self) -> int:
         return sum(message.numel for message in self.sent)
+
+    def land(self, place: int = 0) -> None:
+        self.flying.pop(place)
+        self.side.landed()
 
     def act(self, now_s: float) -> float | None:
         """What the engine does after every event."""
@@ -90,14 +94,15 @@ def negotiate(strategy: Strategy, layout: Sequence[Segment], world: int, dice: r
             rank, index = events.pop()
             rank.side.ready(index)
         elif flying:
-            dice.choice(flying).flying.pop(0)
+            dice.choice(flying).land()
         for rank in dice.sample(ranks, world):
             rank.act(now_s)
     return ranks
 
 
 class TimedStep:
-    """One step on a virtual clock: a link carries one message after the other, and a control round takes two hops.
+    """One step on a virtual clock: a link carries one message after the other, and a control round takes a hop per
+    primitive.
 
     `ready_s[rank][index]` is when each gradient is ready; a message takes `message_s(message)` from when the link is
     free and every rank has started it. `sent_s` and `landed_s` are times by message index.
@@ -158,7 +163,7 @@ class TimedStep:
     def _land(self, message: Message) -> None:
         self.landed_s[message.index] = self.now_s
         for rank in self.ranks:
-            rank.flying.remove(message)
+            rank.land(rank.flying.index(message))
 
     def ask(self, room: _SlowRoom, rank: int, primitive: Primitive, lane: int, done: Done) -> None:
         """Half a round after every rank has asked, all are answered."""

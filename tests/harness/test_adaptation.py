@@ -239,7 +239,7 @@ class Toy:
     knobs: ClassVar[Mapping[str, Knob]] = {"size": Knob(1, 10_000)}
     size: int = 9_000
 
-    def pack(self, ready: Sequence[Segment], now_s: float) -> Packed:
+    def pack(self, ready: Sequence[Segment]) -> Packed:
         return Packed(tuple((segment,) for segment in ready))
 
     @property

@@ -51,7 +51,7 @@ def test_a_static_plan_is_sent_in_its_own_order_and_drains(num: int, limit: int,
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Doubling(Unfused):
-    def pack(self, ready: Sequence[Segment], now_s: float) -> Packed:
+    def pack(self, ready: Sequence[Segment]) -> Packed:
         return Packed(((ready[0],), *((segment,) for segment in ready)))
 
 
@@ -94,7 +94,7 @@ def test_whatever_is_ready_is_decided_in_one_window_if_order_is_kept() -> None:
 class Half(TensorFusion):
     """Packs the first half of everything and forgets the rest."""
 
-    def pack(self, ready: Sequence[Segment], now_s: float) -> Packed:
+    def pack(self, ready: Sequence[Segment]) -> Packed:
         return Packed(tuple((dataclasses.replace(segment, stop=segment.stop // 2),) for segment in ready))
 
 
@@ -138,7 +138,7 @@ def test_a_plans_round_begins_only_when_it_could_decide_a_message() -> None:
     """Four parameters of four bytes in two messages, ready out of order; the clock says that it is always time."""
     strategy = parse_strategy("fixed-buckets(first_bucket_bytes=8, bucket_bytes=8)+p3")
     layout = [dataclasses.replace(own, shape=(1,), stop=1) for own in segments(4)]
-    side = Negotiation(strategy, layout, 0, 0.0)
+    side = Negotiation(strategy, layout, 0, 1, 0.0)
     begun = []
     for index in (0, 2, 3, 1):
         side.ready(index)

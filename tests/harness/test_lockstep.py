@@ -100,7 +100,7 @@ def test_replicas_that_differ_at_the_start_are_refused() -> None:
 class Forgetful(Unfused):
     """Loses the last tensor."""
 
-    def pack(self, ready: Sequence[Segment], now_s: float) -> Packed:
+    def pack(self, ready: Sequence[Segment]) -> Packed:
         return Packed(tuple((segment,) for segment in ready[:-1]))
 
 
@@ -108,7 +108,7 @@ class Forgetful(Unfused):
 class Idle(TensorFusion):
     """Never makes a message."""
 
-    def pack(self, ready: Sequence[Segment], now_s: float) -> Packed:
+    def pack(self, ready: Sequence[Segment]) -> Packed:
         return Packed((), look_again_s=0.001)
 
 

@@ -117,7 +117,7 @@ def test_of_what_is_ready_the_most_urgent_goes_next_and_equals_keep_their_order(
     dice = random.Random(seed)
     strategy = bound(f"slices(slice_elements={slice_elements})+{ordering}", num)
     coordinator = Coordinator(strategy.packing, strategy.ordering, segments(num))
-    plan = [Message(i, group) for i, group in enumerate(strategy.packing.pack(segments(num), 0.0).groups)]
+    plan = [Message(i, group) for i, group in enumerate(strategy.packing.pack(segments(num)).groups)]
     ready: list[int] = []
     pending: list[Message] = []
     for index in dice.sample(range(num), num):
