@@ -1,7 +1,7 @@
 """Tensor fusion: each cycle, what is ready on all ranks travels together, up to a threshold.
 
 Paper: Sergeev and Del Balso, Horovod, arXiv 1802.05799, section 5. Every `cycle_s` the
-coordinator takes the gradients that are ready on *all* ranks, in order, and fills messages until
+gradients that are ready on *all* ranks are taken, in order, and fill messages until
 the next tensor would pass `threshold_bytes`. A single tensor may exceed the threshold; a
 threshold of 0 sends each tensor alone. A tensor that does not fit, as its format differs or it is too
 large, is passed over while message and what was passed over stay within the threshold, so that mixed
@@ -11,7 +11,8 @@ Knobs: a threshold of 64 KiB to 256 MiB and a cycle of 1 to 100 ms, on logarithm
 searches 0 to 64 MiB and the same cycles, on linear ones.
 
 Differs from Horovod: nothing is negotiated while nothing is ready, so an idle job costs no
-processor time.
+processor time, and the clock begins anew with a step's first gradient. When it ticks first, and which cycle
+waits for the last gradient, the engine learns from the step before (`harness.engine.negotiate`).
 """
 
 from __future__ import annotations
