@@ -24,6 +24,8 @@ from typing import ClassVar
 
 from baselines.api import Card, Group, Knob, Packed, Segment, Slot, size
 
+LONGEST_CYCLE_S = 1000.0  # ranks tell it in microseconds, as a number of 32 bits
+
 
 @dataclass(frozen=True, slots=True)
 class TensorFusion:
@@ -43,9 +45,10 @@ class TensorFusion:
     cycle_s: float = 0.001
 
     def __post_init__(self) -> None:
-        if self.threshold_bytes < 0 or self.cycle_s < 0:
+        if self.threshold_bytes < 0 or not 0 <= self.cycle_s <= LONGEST_CYCLE_S:
             raise ValueError(
-                f"threshold_bytes is {self.threshold_bytes} and cycle_s {self.cycle_s}; neither may be negative"
+                f"threshold_bytes is {self.threshold_bytes} and cycle_s {self.cycle_s}; neither may be negative, and a "
+                f"cycle takes at most {LONGEST_CYCLE_S:g} s"
             )
 
     def pack(self, ready: Sequence[Segment]) -> Packed:

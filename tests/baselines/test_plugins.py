@@ -133,6 +133,7 @@ def test_what_is_not_named_keeps_its_default() -> None:
         ("unfused++half", "cannot be read"),
         ("", "cannot be read"),
         ("tensor-fusion(cycle_s=-1.0)", "neither may be negative"),
+        ("tensor-fusion(cycle_s=1e12)", "cycle_s 1000000000000.0; .* at most 1000 s"),
         ("fixed-buckets(bucket_bytes=0)", "bucket_bytes is 0"),
         ("fixed-buckets(first_bucket_bytes=0)", "first_bucket_bytes 0"),
         ("fifo(depth=0)", "between 1 and"),
