@@ -2,8 +2,8 @@
 
 Two ways to agree over ranks. A static plan: packing and ordering are rank-invariant, so every
 rank makes the same messages and sends them in the plan's order, without talking. Negotiated:
-the coordinator alone asks packing and ordering about what is ready on all ranks and sends its
-decisions round.
+a coordinator asks packing and ordering about what is ready on all ranks. It is rank 0, which sends its
+decisions round, or each rank its own where all must decide alike (`harness.engine.negotiate`).
 """
 
 from __future__ import annotations
@@ -183,7 +183,7 @@ class LookAhead:
 
 @dataclass(slots=True)
 class Coordinator:
-    """Rank 0's side of a negotiated step: asks packing and ordering, on the globally ready set.
+    """Who decides in a negotiated step: asks packing and ordering, on the globally ready set.
 
     `plan` holds all messages of a rank-invariant packing, and `needs` what they need (default: worked out, which walks
     over all of them). A window is told in at most `capacity` numbers.

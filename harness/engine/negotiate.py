@@ -53,8 +53,10 @@ LARGEST_WINDOW = 256  # messages of a plan; the next round is on its way long be
 # Messages travel so many times backward's length where the link is what a step waits for. On links without a limit they
 # take 0.4 to 1.5 times as long (ResNet-20 and BERT-tiny on two ranks): processors have both to do.
 LINK_BOUND = 1.5
-NEAR_ROUNDS = 3.0  # within the time of so many rounds a last gradient is waited for; of 1, 2, 3 and 5 the best
+NEAR_ROUNDS = 3.0  # within the time of so many rounds a last gradient is waited for; 1 and 2 are slower, 5 is no faster
 CREDIT_USED = 0.75  # of its credit an ordering has used when the next round begins: one round decides several messages
+
+ControlPrimitive = AllGather | Gather | Broadcast  # what a round of control consists of
 
 
 class Negotiation:

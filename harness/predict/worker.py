@@ -23,7 +23,7 @@ from crossover.simulator.fluid import Action as ClockAction
 from crossover.simulator.fluid import Agenda, Fluid
 from harness.engine.core import Action, Core, Landed, LinkTurn, LookAgain, Start
 from harness.engine.dispatch import StaticDispatch, make_plan
-from harness.engine.negotiate import Negotiation
+from harness.engine.negotiate import ControlPrimitive, Negotiation
 from harness.engine.reduction import Tagged
 from harness.engine.straight import NUM_QUEUED
 from harness.engine.traffic import Planned, Traffic, tensor_bytes
@@ -205,7 +205,7 @@ class Medium:
     def _phases(self, primitive: Primitive | Planned) -> tuple[float, float, float]:
         if isinstance(primitive, Demand):
             return self.costs.phases(primitive.alpha_s, primitive.bytes_s, primitive.gap_s)
-        assert isinstance(primitive, AllGather | Gather | Broadcast), f"{primitive} is no control primitive"
+        assert isinstance(primitive, ControlPrimitive), f"{primitive} is no control primitive"
         cost = self.costs.of(type(primitive).__name__)
         bytes_s = cost.beta_s_per_byte * tensor_bytes(primitive) / self.costs.size_scale
         return self.costs.phases(cost.alpha_s, bytes_s, self.costs.gap_before_s(cost.alpha_s + bytes_s))

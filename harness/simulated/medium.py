@@ -6,13 +6,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from baselines.api import AllGather, Broadcast, Gather, Primitive
+from baselines.api import Primitive
 from baselines.strategy import Strategy
 from crossover.simulator.fluid import Agenda
 from fabric.collectives import Collective
 from fabric.simulated.bundles import fair_paces
 from fabric.simulated.placed import PlacedJob, PlacedNetwork, RoundLoad
 from fabric.simulated.traffic import FlowRound, collective_rounds
+from harness.engine.negotiate import ControlPrimitive
 from harness.engine.traffic import Planned, tensor_bytes
 from harness.engine.transport import Done
 from harness.predict.costs import Cost, LinkCosts
@@ -49,7 +50,7 @@ class NetworkMedium:
     def _rounds(self, primitive: Primitive | Planned) -> Sequence[FlowRound]:
         if isinstance(primitive, RoutedDemand):
             return primitive.rounds
-        assert isinstance(primitive, AllGather | Gather | Broadcast), f"{primitive} is no control primitive"
+        assert isinstance(primitive, ControlPrimitive), f"{primitive} is no control primitive"
         kind = Collective(type(primitive).__name__)
         return collective_rounds(kind, self.costs.world, tensor_bytes(primitive))
 
