@@ -1,4 +1,4 @@
-"""What keeps the tree readable: one name for one thing, one-way imports, folders and functions of bounded size, budgets.
+"""What keeps the tree readable: one name for one thing, one-way imports, small folders and functions, budgets.
 
 Each bound is a decision, not a measurement. A budget may only fall, unless an issue raises it.
 """
