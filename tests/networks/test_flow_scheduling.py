@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from itertools import permutations
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -226,6 +229,45 @@ def test_helios_matches_one_way_demands_that_c_through_cannot() -> None:
     cycle[0, 1] = cycle[1, 2] = cycle[2, 0] = GB
     assert sorted(matching(Circuits(hybrid=Hybrid.HELIOS), cycle)) == [(0, 1), (1, 2), (2, 0)]
     assert len(matching(Circuits(hybrid=Hybrid.C_THROUGH), cycle)) == 2
+
+
+def test_helios_weighs_what_flows_would_reach_and_not_what_is_left_of_them() -> None:
+    """By hand, in circuits: each demand is a half, so two circuits carry more than one. By bytes 0 to 1 would win.
+
+    A circuit carries 1 Gbit per epoch. Packets at 0.1 Gbit/s carry what is dark, so the ends are a little earlier than
+    the circuits' own 0.457, 0.127 and 0.127 s.
+    """
+    per_epoch = 0.1 * 10e9 / 8
+    waiting = np.zeros((4, 4))
+    waiting[0, 1], waiting[0, 2], waiting[3, 1] = 2.5 * per_epoch, per_epoch, per_epoch
+    circuits = Circuits(hybrid=Hybrid.HELIOS)
+    assert matching(circuits, waiting) == [(0, 2), (3, 1)]
+    pairs = [(0, 1), (0, 2), (3, 1)]
+    slow = LeafSpine(1, 1, 4, gbit=0.1).build()
+    found = run_hybrid(slow, circuits, pairs, np.array([2.5, 1.0, 1.0]) * per_epoch)
+    assert found.end_s == pytest.approx([0.456, 0.127, 0.127], abs=5e-4)
+    # of two circuits per rack the second serves what the first has left out
+    assert sorted(matching(replace(circuits, num_per_rack=2), waiting)) == pairs
+
+
+@settings(max_examples=30)
+@given(seed=st.integers(0, 10**6), num_racks=st.integers(2, 5), num_per_rack=st.integers(1, 3))
+def test_no_other_matching_has_more_of_the_estimated_demands(seed: int, num_racks: int, num_per_rack: int) -> None:
+    """Every matching is tried. Sizes play no part, and no rack uses more transceivers than it has."""
+    rng = np.random.default_rng(seed)
+    waiting = np.where(rng.random((num_racks, num_racks)) < 0.6, rng.uniform(1e6, 1e10, (num_racks, num_racks)), 0.0)
+    np.fill_diagonal(waiting, 0.0)
+    circuits = Circuits(hybrid=Hybrid.HELIOS, num_per_rack=num_per_rack)
+    joined = matching(circuits, waiting)
+    assert joined == matching(circuits, np.where(waiting > 0.0, rng.uniform(1.0, 1e12, waiting.shape), 0.0))
+    sources, destinations = np.nonzero(waiting)
+    assert max(np.bincount([a for a, _ in joined], minlength=1)) <= num_per_rack
+    assert max(np.bincount([b for _, b in joined], minlength=1)) <= num_per_rack
+    if num_per_rack == 1:
+        weights = np.zeros_like(waiting)
+        weights[sources, destinations] = estimate_demands(sources, destinations)
+        most = max(weights[range(num_racks), order].sum() for order in permutations(range(num_racks)))
+        assert sum(weights[pair] for pair in joined) == pytest.approx(most)
 
 
 def test_two_circuits_between_two_racks_carry_twice_as_much() -> None:
