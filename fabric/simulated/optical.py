@@ -1,12 +1,12 @@
 """Optical hybrids: racks joined by a packet network and by circuits that follow the demand (Helios and c-Through).
 
-In every epoch a matching of racks is chosen from the demand between racks, and the circuit switch is set. Circuits carry
-what they join until the next epoch; everything else takes the packet network all the time.
+In every epoch a matching of racks is chosen from the demand between racks, and the circuit switch is set. Circuits
+carry what they join until the next epoch; everything else takes the packet network all the time.
 
 - Helios (Farrington et al., SIGCOMM 2010): demands are estimated as in Hedera: what the flows would reach if the racks'
   transceivers were their only limit, whatever their sizes are. Circuits are one way. The matching is bipartite; its
-  weights are the demands, each at most what a circuit carries, and a second circuit is weighed by what the first leaves.
-  Setting takes 27 ms with their switch.
+  weights are the demands, each at most what a circuit carries, and a second circuit is weighed by what the first
+  leaves. Setting takes 27 ms with their switch.
 - c-Through (Wang et al., SIGCOMM 2010): demand is what waits in hosts' socket buffers, a circuit joins two racks both
   ways, the matching is Edmonds'. Setting takes milliseconds, a matching holds for about 100 ms. End hosts demultiplex.
 
@@ -27,8 +27,8 @@ from scipy.optimize import linear_sum_assignment
 from fabric.simulated.flow_traffic import Circuits, Hybrid
 from fabric.simulated.graph import Bools, Floats, Ints, NetworkError, NetworkGraph, PathSet
 from fabric.simulated.routing import route
-from fabric.simulated.scheduling.hedera import estimate_demands
 from fabric.simulated.scheduling.fluid import BITS, max_min_rates
+from fabric.simulated.scheduling.hedera import estimate_demands
 
 DONE_BITS = 1.0
 
