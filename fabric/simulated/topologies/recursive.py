@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import ceil, hypot, prod
 
 from fabric.simulated.graph import Cabling
+from fabric.simulated.topologies.base import ROUNDING, pairs_between_halves
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +45,34 @@ class Recursion:
             cabling.join(
                 [at + tail for at in starts for tail in tails], [at + head for at in starts for head in heads], gbit
             )
+
+    def least_cut(self, spacing: int, num_backups: int) -> int:
+        """A bound for the cables of every cut between halves. A copy of level l − 1 has its cables to other copies at
+        one in `spacing`^l of its servers; a server has at most `num_backups` such cables.
+
+        Two bounds: |A||B| over the pairs of servers on the link that is used most; and, with l pairs on that among
+        copies, K ≥ (N²/4 − K²)/(num_backups·l). For if a cut has K cables, s of them at switches, then moving the s
+        servers that differ from most of their switch leaves `num_backups`·K cables at most, all among copies, and
+        parts of N/2 ± K servers.
+        """
+        if len(self.sizes) == 1:
+            return self.num_hosts // 2
+        loads = [self._most_pairs(level, spacing) for level in range(len(self.sizes))]
+        load = num_backups * max(loads[1:])
+        moved = (hypot(load, self.num_hosts) - load) / 2
+        return ceil(max(pairs_between_halves(self.num_hosts) / max(loads), moved) - ROUNDING)
+
+    def _most_pairs(self, level: int, spacing: int) -> float:
+        """Ordered pairs of servers whose routes take one link of a level, at most; level 0 is a server's to its switch.
+
+        A pair of servers of a copy also carries what all servers of other copies send through it: those of the level
+        above, where the one or the other has a cable to them.
+        """
+        block, own = (self.sizes[level - 1], self.sizes[level - 1] ** 2) if level else (1, self.sizes[0] - 1)
+        return own * prod(
+            1 + 2 * self.sizes[above - 1] * ceil(block / spacing**above) / block
+            for above in range(level + 1, len(self.sizes))
+        )
 
     def path(self, source: int, destination: int, via: int = 0) -> list[int]:
         """Nodes of the route; `via` = v > 0 goes round by the v-th other copy of the level where the two part."""
