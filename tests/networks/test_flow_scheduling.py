@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import permutations
 
@@ -11,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fabric.simulated.flow_traffic import Circuits, Hybrid
-from fabric.simulated.graph import Floats, NetworkError, NetworkGraph
+from fabric.simulated.graph import Floats, Ints, NetworkError, NetworkGraph
 from fabric.simulated.optical import HybridResult, check_circuits, matching, run_hybrid
 from fabric.simulated.routing import route
 from fabric.simulated.scheduling import (
@@ -30,7 +31,7 @@ from fabric.simulated.scheduling import (
     parse_scheduler,
     schedule_flows,
 )
-from fabric.simulated.topologies import FatTree, FiConn, LeafSpine
+from fabric.simulated.topologies import FatTree, FiConn, LeafSpine, Vl2
 
 STAR = LeafSpine(1, 1, 6, gbit=8, delay_us=0).build()  # 1 GB/s per host
 POLICIES: list[FlowPolicy] = [FairSharing(), FirstInFirstOut(), PFabric(), Pias(), Varys(), TrainingPriorities(4)]
@@ -169,7 +170,7 @@ def test_hedera_parts_large_flows_that_hashing_has_put_on_one_link() -> None:
     graph = FatTree(8).build()
     sources = np.arange(128)
     destinations = (sources + 32) % 128  # a stride of two pods: everything crosses the core
-    picked = global_first_fit(graph, sources.tolist(), destinations.tolist(), 64)
+    picked = global_first_fit(graph, sources.tolist(), destinations.tolist())
     hashed = max_min_rates(route(graph, sources, destinations), graph.link_rate_bps)
     placed = max_min_rates(route(graph, sources, destinations, picked), graph.link_rate_bps)
     # Hedera, figure 7: ECMP reaches about half of the bisection on such strides, Global First Fit far more
@@ -177,11 +178,35 @@ def test_hedera_parts_large_flows_that_hashing_has_put_on_one_link() -> None:
     assert placed.mean() > 0.85 * 10e9
 
 
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(("k", "num_paths"), [(8, 16), (16, 64)])
+def test_first_fit_reaches_every_path_of_a_fat_tree(k: int, num_paths: int, seed: int) -> None:
+    """As many flows as there are paths, from a pod to the next, each at full rate: the last one has one path left."""
+    graph = FatTree(k).build()
+    sources = np.random.default_rng(seed).permutation(num_paths)
+    picked = global_first_fit(graph, sources, sources + num_paths)
+    paths = route(graph, sources, sources + num_paths, picked)
+    cores = {int(graph.heads[paths[flow][2]]) for flow in range(num_paths)}
+    assert len(cores) == num_paths  # each path has a core switch of its own
+    assert max_min_rates(paths, graph.link_rate_bps) == pytest.approx(np.full(num_paths, 10e9))
+
+
+@pytest.mark.parametrize("choose", [global_first_fit, least_loaded])
+def test_flows_of_a_vl2_may_leave_by_either_switch_of_their_rack(choose: Callable[..., Ints]) -> None:
+    """Every second flow is of one rack: 40 choices on, the first switch would still be the same one."""
+    graph = Vl2(8, 4, gbit=10).build()
+    sources = np.arange(40).reshape(2, 20).T.ravel()
+    rates = max_min_rates(
+        route(graph, sources, sources + 40, choose(graph, sources, sources + 40)), graph.link_rate_bps
+    )
+    assert rates == pytest.approx(np.full(40, 10e9))
+
+
 def test_ficonns_traffic_aware_routes_spread_flows_over_detours() -> None:
     graph = FiConn(4, 2).build()
     sources, destinations = [0, 1, 2, 3] * 2, [44, 45, 46, 47] * 2
     direct = max_min_rates(route(graph, sources, destinations, [0] * 8), graph.link_rate_bps)
-    picked = least_loaded(graph, sources, destinations, graph.routing.num_choices)
+    picked = least_loaded(graph, sources, destinations)
     spread = max_min_rates(route(graph, sources, destinations, picked), graph.link_rate_bps)
     assert spread.sum() > 1.3 * direct.sum()
 

@@ -13,7 +13,7 @@ from measures import bisection_bps, cut_bps, diameter, lower_half, path_nodes, s
 from patience import cpu_limit_s
 
 from fabric.simulated.graph import NetworkError, NetworkGraph
-from fabric.simulated.routing import route
+from fabric.simulated.routing import all_paths, route
 from fabric.simulated.topologies import (
     BCube,
     DCell,
@@ -191,6 +191,29 @@ def test_equal_cost_routes_reach_every_core_switch(k: int, seed: int) -> None:
     assert len(cores) == (k // 2) ** 2
 
 
+@pytest.mark.parametrize(
+    ("topology", "num_paths"), [(FatTree(16), 64), (LeafSpine(2, 5, 1), 5), (Vl2(8, 4), 16), (BCube(4, 2), 3)], ids=str
+)
+def test_every_path_of_a_pair_is_numbered_once(topology: Topology, num_paths: int) -> None:
+    graph = topology.build()
+    last = graph.num_hosts - 1
+    paths, choices = all_paths(graph, np.array([0]), np.array([last]))
+    assert choices.tolist() == [-1 - place for place in range(num_paths)]
+    assert len({tuple(paths[place].tolist()) for place in range(num_paths)}) == num_paths
+    again = route(graph, [0], [last], [-1 - num_paths])
+    assert again[0].tolist() == paths[0].tolist()
+
+
+def test_paths_are_numbered_around_failures() -> None:
+    """Of the four cores one is lost, and of the two switches above host 15 one has one cable up instead of two."""
+    whole = FatTree(4).build()
+    graph = whole.without(switches=[whole.num_nodes - 1])
+    paths, choices = all_paths(graph, np.array([0, 0]), np.array([15, 1]))
+    assert len(choices) == 3
+    assert len({tuple(paths[2 * place].tolist()) for place in range(3)}) == 3
+    assert len({tuple(paths[2 * place + 1].tolist()) for place in range(3)}) == 1  # under one switch: one path
+
+
 def test_valiant_balancing_uses_every_intermediate_switch_also_for_near_racks() -> None:
     graph = Vl2(8, 4).build()
     paths = route(graph, [0] * 16, [41] * 16, range(16))  # racks 0 and 2 share their aggregation switches
@@ -201,9 +224,8 @@ def test_valiant_balancing_uses_every_intermediate_switch_also_for_near_racks() 
 def test_ficonn_can_go_round_by_every_other_copy() -> None:
     topology = FiConn(4, 2)
     graph = topology.build()
-    choices = graph.routing.num_choices
-    paths = route(graph, [0] * choices, [47] * choices, range(choices))
-    assert len({tuple(paths[flow].tolist()) for flow in range(choices)}) == choices == 3
+    paths, choices = all_paths(graph, np.array([0]), np.array([47]))
+    assert len({tuple(paths[place].tolist()) for place in range(len(choices))}) == len(choices) == 3
 
 
 @pytest.mark.parametrize("topology", [FatTree(4), LeafSpine(4, 4, 4), Vl2(8, 4), BCube(4, 1), Torus((4, 4))], ids=named)

@@ -68,11 +68,13 @@ class Recursion:
         A pair of servers of a copy also carries what all servers of other copies send through it: those of the level
         above, where the one or the other has a cable to them.
         """
-        block, own = (self.sizes[level - 1], self.sizes[level - 1] ** 2) if level else (1, self.sizes[0] - 1)
-        return own * prod(
+        block = self.sizes[level - 1] if level else 1
+        more = [
             1 + 2 * self.sizes[above - 1] * ceil(block / spacing**above) / block
             for above in range(level + 1, len(self.sizes))
-        )
+        ]
+        own = block**2 if level else self.sizes[0] - 1
+        return float(own * prod(more))
 
     def path(self, source: int, destination: int, via: int = 0) -> list[int]:
         """Nodes of the route; `via` = v > 0 goes round by the v-th other copy of the level where the two part."""
