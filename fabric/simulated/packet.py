@@ -378,7 +378,7 @@ def _setting(graph: NetworkGraph, settings: SwitchSettings, table: np.ndarray) -
                 f"use xoff_bytes of at most {largest}, or a larger buffer"
             )
     elif settings.flow_control is FlowControl.CREDITS:
-        _check_credits(graph, settings, packet_bytes)
+        _check_credits(settings, _most_ports(graph), packet_bytes)
     setting["flow_control"], setting["ack_bytes"] = settings.flow_control, settings.ack_bytes
     setting["xoff_bytes"], setting["xon_bytes"] = xoff, max(xoff - 2 * packet_bytes, 0)
     marking = settings.marking or Marking(np.inf, np.inf)
@@ -389,9 +389,9 @@ def _setting(graph: NetworkGraph, settings: SwitchSettings, table: np.ndarray) -
     return setting
 
 
-def _check_credits(graph: NetworkGraph, settings: SwitchSettings, packet_bytes: int) -> None:
+def _check_credits(settings: SwitchSettings, num_ports: int, packet_bytes: int) -> None:
     """Whether every link's credits hold a packet, and a switch's buffer all that its links may send at once."""
-    credit, num_ports = settings.credit_bytes, _most_ports(graph)
+    credit = settings.credit_bytes
     if credit < packet_bytes:
         raise NetworkError(f"{credit} bytes of credit hold no packet of {packet_bytes}; use more")
     if credit * num_ports > settings.buffer_bytes:

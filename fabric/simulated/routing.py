@@ -44,7 +44,7 @@ def route(
 
 
 def all_paths(graph: NetworkGraph, sources: Ints, destinations: Ints) -> tuple[PathSet, Ints]:
-    """Every path of every flow, and its choice [paths per flow]: path p of flow f is the one at p·flows + f.
+    """Every path of every flow, path p of flow f at p·flows + f, and the choices that give them [paths per flow].
 
     A flow with fewer paths than another has some of them several times.
     """
@@ -58,15 +58,13 @@ class EqualCost:
     """Shortest paths; where several links are equally short, a hash of flow and node picks one."""
 
     def paths(self, graph: NetworkGraph, sources: Ints, destinations: Ints, choices: Ints) -> PathSet:
-        """Flows are worked off by destination, so that distances are found once for each of them. Raises:
-        NetworkError."""
+        """Flows are worked off by destination, each of which is explored once. Raises: NetworkError."""
         offsets, links, _ = self._found(graph, sources, destinations, choices)
         return PathSet(offsets, links)
 
     def num_paths(self, graph: NetworkGraph, sources: Ints, destinations: Ints) -> int:
         """All shortest ones. Raises: NetworkError."""
-        *_, most = self._found(graph, sources, destinations, np.full(len(sources), -1, np.int64))
-        return most
+        return self._found(graph, sources, destinations, np.full(len(sources), -1))[2]
 
     def _found(self, graph: NetworkGraph, sources: Ints, destinations: Ints, choices: Ints) -> tuple[Ints, Ints, int]:
         order = np.argsort(destinations, kind="stable")
@@ -110,7 +108,7 @@ class Algorithmic:
         return PathSet.of(routes)
 
     def num_paths(self, graph: NetworkGraph, sources: Ints, destinations: Ints) -> int:
-        """As many as the topology's algorithm tells apart."""
+        """As many as the algorithm tells apart."""
         return self.num_choices
 
 
@@ -129,13 +127,13 @@ def mixed(number: int, node: int) -> int:
 
 
 @inlined
-def distances_to(first: Ints, neighbours: Ints, links: Ints, up: Bools, goal: int, distance: Ints, queue: Ints) -> int:
-    """Fill `distance` with the edges from every node to `goal` over cables that are up; UNREACHED where none lead.
-
-    The result counts the nodes that are reached; they are in `queue`, the nearest first.
-    """
+def explore(
+    first: Ints, neighbours: Ints, links: Ints, up: Bools, goal: int, distance: Ints, ways: Ints, queue: Ints
+) -> None:
+    """Fill `distance` with the edges from every node to `goal` over cables that are up, UNREACHED where none lead, and
+    `ways` with how many shortest paths there are."""
     distance[:] = UNREACHED
-    distance[goal] = 0
+    distance[goal], ways[goal] = 0, 1
     queue[0] = goal
     head, tail = 0, 1
     while head < tail:
@@ -143,54 +141,34 @@ def distances_to(first: Ints, neighbours: Ints, links: Ints, up: Bools, goal: in
         head += 1
         for place in range(first[node], first[node + 1]):
             other = neighbours[place]
-            if distance[other] == UNREACHED and up[links[place] >> 1]:
-                distance[other] = distance[node] + 1
+            if not up[links[place] >> 1]:
+                continue
+            if distance[other] == UNREACHED:
+                distance[other], ways[other] = distance[node] + 1, 0
                 queue[tail] = other
                 tail += 1
-    return tail
+            if distance[other] == distance[node] + 1:
+                ways[other] += ways[node]
 
 
 @inlined
-def count_ways(
-    first: Ints, neighbours: Ints, links: Ints, up: Bools, distance: Ints, queue: Ints, num_reached: int, ways: Ints
-) -> None:
-    """Fill `ways` with the number of shortest paths from every node that `distances_to` has reached."""
-    ways[queue[0]] = 1
-    for node in queue[1:num_reached]:
-        ways[node] = 0
-        for place in range(first[node], first[node + 1]):
-            if up[links[place] >> 1] and distance[neighbours[place]] == distance[node] - 1:
-                ways[node] += ways[neighbours[place]]
-
-
-@inlined
-def next_link(first: Ints, neighbours: Ints, links: Ints, up: Bools, node: int, distance: Ints, choice: int) -> int:
-    """The place (in `links`) of the hashed one among the links that lead closer."""
+def next_link(
+    first: Ints, neighbours: Ints, links: Ints, up: Bools, node: int, distance: Ints, ways: Ints, choice: int, left: int
+) -> tuple[int, int]:
+    """The place (in `links`) of one of the links that lead closer: hashed, or below 0 that of path number `left` from
+    here; and the path's number from there on."""
     count = 0
     for place in range(first[node], first[node + 1]):
         if up[links[place] >> 1] and distance[neighbours[place]] == distance[node] - 1:
             count += 1
-    wanted = mixed(choice, node) % count
+    wanted = mixed(choice, node) % count if choice >= 0 else left
     for place in range(first[node], first[node + 1]):
         if up[links[place] >> 1] and distance[neighbours[place]] == distance[node] - 1:
-            if wanted == 0:
-                return place
-            wanted -= 1
-    return -1
-
-
-@inlined
-def numbered_link(
-    first: Ints, neighbours: Ints, links: Ints, up: Bools, node: int, distance: Ints, ways: Ints, number: int
-) -> tuple[int, int]:
-    """The place of the link that path `number` takes from here, and the path's number among those from its head."""
-    for place in range(first[node], first[node + 1]):
-        other = neighbours[place]
-        if up[links[place] >> 1] and distance[other] == distance[node] - 1:
-            if number < ways[other]:
-                return place, number
-            number -= ways[other]
-    return -1, number
+            passed = 1 if choice >= 0 else ways[neighbours[place]]
+            if wanted < passed:
+                return place, wanted
+            wanted -= passed
+    return -1, wanted
 
 
 @entry_point(allocates=True)
@@ -204,15 +182,13 @@ def _equal_cost(
     choices: Ints,
     order: Ints,
 ) -> tuple[Ints, Ints, int, int]:
-    """Offsets and links of all paths, the first flow without one (−1: none), and the most paths of a pair that numbers
-    them. `order` sorts by destination.
+    """Offsets and links of all paths, the first flow without one (−1: none), and how many paths a pair has at most.
+    `order` sorts by destination.
 
     Two passes over the destinations: lengths first, so that the paths can be written where they belong.
     """
-    num_flows, most = len(sources), 0
-    numbers = len(choices) > 0 and choices.min() < 0
-    ways = np.empty(len(first) - 1, np.int64)
-    distance, queue = np.empty(len(first) - 1, np.int64), np.empty(len(first) - 1, np.int64)
+    num_flows, num_nodes, most = len(sources), len(first) - 1, 0
+    distance, ways, queue = np.empty(num_nodes, np.int64), np.empty(num_nodes, np.int64), np.empty(num_nodes, np.int64)
     offsets = np.zeros(num_flows + 1, np.int64)
     taken = np.empty(0, np.int64)
     for filling in range(2):
@@ -220,22 +196,17 @@ def _equal_cost(
         for flow in order:
             if destinations[flow] != goal:
                 goal = destinations[flow]
-                num_reached = distances_to(first, neighbours, links, up, goal, distance, queue)
-                if numbers:
-                    count_ways(first, neighbours, links, up, distance, queue, num_reached, ways)
+                explore(first, neighbours, links, up, goal, distance, ways, queue)
             if distance[sources[flow]] == UNREACHED:
                 return offsets, taken, flow, most
             if filling == 0:
                 offsets[flow + 1] = distance[sources[flow]]
                 continue
-            node, write, choice, number = sources[flow], offsets[flow], choices[flow], 0
-            if choice < 0:
-                number, most = (-1 - choice) % ways[node], max(most, ways[node])
+            node, write, choice = sources[flow], offsets[flow], choices[flow]
+            most = max(most, ways[node])
+            left = (-1 - choice) % ways[node]
             while node != goal:
-                if choice < 0:
-                    place, number = numbered_link(first, neighbours, links, up, node, distance, ways, number)
-                else:
-                    place = next_link(first, neighbours, links, up, node, distance, choice)
+                place, left = next_link(first, neighbours, links, up, node, distance, ways, choice, left)
                 taken[write] = links[place]
                 node = neighbours[place]
                 write += 1

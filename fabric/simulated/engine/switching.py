@@ -7,9 +7,9 @@
   told to pause that priority, at `xon_bytes` to go on. The frame takes its own 64 bytes and the cable's delay.
 - Credits (InfiniBand, IBTA 1.4 section 7.9): a transmitter sends only what the receiving buffer has room for.
 
-On lossless links a switch drops nothing: `packet` refuses thresholds and credits that could overfill its buffer.
-Differs from hardware: a packet leaves the buffer's account when its transmission starts. Control packets are never
-refused, and on lossless links they have memory of their own.
+On lossless links nothing is dropped: `packet` refuses thresholds and credits that could overfill a buffer.
+Differs from hardware: a packet leaves the buffer's account when its transmission starts, and on lossless links control
+packets do not enter it.
 """
 
 from __future__ import annotations

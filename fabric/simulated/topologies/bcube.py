@@ -7,10 +7,9 @@ server: path i corrects digits i, i − 1, …, 0, k, …, i + 1; where digit i 
 neighbour at level i and corrects digit i last.
 
 No cut between halves A and B has fewer cables than |A||B|·n/(N(n − 1)), since routes lead N(n − 1)/n pairs of servers
-over a link, and none fewer than |B|·ln(N/|B|). A switch with a of its n servers in A costs min(a, n − a) cables. With
-J(t) = min(t·ln(1/t), (1 − t)·ln(1/(1 − t))) every Y in [0, 1] and every m has E[J(Y) + |Y − m|] ≥ J(E Y). Taken for the
-parts of A in the n copies of level k, then for each copy, that gives N·J(|A|/N).
-Differs from the paper: halves along one digit cut N/2 cables (n even), but others cut fewer: 16 for n = 6, k = 1.
+over a link, nor than N·J(|A|/N) with J(t) = min(t·ln(1/t), (1 − t)·ln(1/(1 − t))): a switch with a of its n servers in
+A costs min(a, n − a) cables, and E[J(Y) + |Y − m|] ≥ J(E Y) for all Y in [0, 1], such as the parts of A in n copies.
+Halves along a digit cut N/2 (n even), but others cut fewer: 16 for n = 6, k = 1.
 """
 
 from __future__ import annotations
@@ -40,12 +39,10 @@ class BCube:
 
     @property
     def num_hosts(self) -> int:
-        """n^(k+1)."""
         return int(self.n ** (self.k + 1))
 
     @property
     def switches_per_level(self) -> int:
-        """n^k."""
         return int(self.n**self.k)
 
     def build(self) -> NetworkGraph:
@@ -63,7 +60,6 @@ class BCube:
         return np.asarray(level * self.switches_per_level + server // self.n ** (level + 1) * self.n**level + low)
 
     def nodes_of(self, source: int, destination: int, choice: int) -> list[int]:
-        """Path `choice` of the k + 1 disjoint ones."""
         start = self.k - choice
         order = [*range(start, -1, -1), *range(self.k, start, -1)]
         nodes, here = [source], source
@@ -88,7 +84,6 @@ class BCube:
         return server + int((digit - self._digit(server, level)) * self.n**level)
 
     def facts(self) -> TopologyFacts:
-        """As in section 3 of the paper; the bisection as above, N/2 cables for n = 2 and for one switch."""
         num_hosts, larger = self.num_hosts, (self.num_hosts + 1) // 2
         spread = pairs_between_halves(num_hosts) * self.n / (num_hosts * (self.n - 1))
         is_exact = self.n == 2 or self.k == 0

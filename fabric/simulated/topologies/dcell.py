@@ -33,7 +33,6 @@ class DCell:
 
     @property
     def recursion(self) -> Recursion:
-        """Copy a's server b − 1 is joined to copy b's server a."""
         sizes = [self.n]
         for _ in range(self.k):
             sizes.append(sizes[-1] * (sizes[-1] + 1))
@@ -48,7 +47,6 @@ class DCell:
         return cabling.graph(f"dcell(n={self.n}, k={self.k})", num_hosts, num_hosts // self.n, self.delay_us, routing)
 
     def facts(self) -> TopologyFacts:
-        """The longest route as the paper bounds it, and a bound of the bisection."""
         recursion = self.recursion
         num_hosts = recursion.num_hosts
         return TopologyFacts(

@@ -58,7 +58,6 @@ class FiConn:
         return cabling.graph(f"ficonn(n={self.n}, k={self.k})", num_hosts, num_hosts // self.n, self.delay_us, routing)
 
     def facts(self) -> TopologyFacts:
-        """The longest route as the paper bounds it, and a bound of the bisection."""
         num_hosts = self._sizes[-1]
         return TopologyFacts(
             num_hosts=num_hosts,

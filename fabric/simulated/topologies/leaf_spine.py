@@ -1,8 +1,7 @@
 """Leaf-spine: every leaf switch has a cable to every spine; two hosts are at most four edges apart.
 
 Source: Alizadeh and Edsall, On the Data Path Performance of Leaf-Spine Datacenter Fabrics, HOTI 2013.
-L·H hosts, L + S switches, L·H + L·S cables. Bisection: a host of the half has its part of its leaf's cables up, L·S/2
-of them for an even L, or its own cable if that is less.
+L·H hosts, L + S switches, L·H + L·S cables; bisection half of the spine cables unless the hosts' own are fewer.
 Oversubscription is H·gbit / (S·spine_gbit).
 """
 
@@ -47,7 +46,7 @@ class LeafSpine:
         return cabling.graph(name, num_hosts, self.leaves + self.spines, self.delay_us, EqualCost())
 
     def facts(self) -> TopologyFacts:
-        """Counts and the bisection; with an odd number of leaves of thin cables up, a bound."""
+        """Counts and the bisection; a bound for an odd number of leaves with thin cables up."""
         num_hosts = self.leaves * self.hosts_per_leaf
         own, up = self.hosts_per_leaf * self.gbit * 1e9, self.spines * self._spine_gbit * 1e9
         per_leaf = own if self.leaves == 1 else min(own, up)

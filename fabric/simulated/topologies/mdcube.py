@@ -7,9 +7,8 @@ A route corrects one container coordinate at a time: BCube path to a server unde
 Where two walks meet in one switch, the way between is cut out.
 
 The bound of the bisection counts pairs of servers, M of them in a container and N in all. A cable of dimension d has
-N·M/m_d, which come from all servers of one container and spread over all of the other. A server's cable has
-M(n − 1)/n of its own container's, a part 1/n of what passes its switch, and at most (n − 1)/n² of what passes each
-other switch with a cable.
+N·M/m_d, which spread over both containers. A server's cable has M(n − 1)/n of its own container's, 1/n of what passes
+its switch, and at most (n − 1)/n² of what passes each other switch with a cable.
 """
 
 from __future__ import annotations
@@ -52,7 +51,6 @@ class MdCube:
 
     @property
     def container(self) -> BCube:
-        """The BCube inside each container."""
         return BCube(self.n, self.k, self.gbit, self.delay_us)
 
     def build(self) -> NetworkGraph:
@@ -105,7 +103,6 @@ class MdCube:
             )
 
     def _switch(self, container: int, switch: int | Ints) -> Ints:
-        """Node numbers of a container's switches."""
         cube = self.container
         first = prod(self.grid) * cube.num_hosts + container * (self.k + 1) * cube.switches_per_level
         return np.asarray(first + switch)

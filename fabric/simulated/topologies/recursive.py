@@ -24,7 +24,6 @@ class Recursion:
 
     @property
     def num_hosts(self) -> int:
-        """Servers of the whole network."""
         return self.sizes[-1]
 
     def copies(self, level: int) -> int:
@@ -47,13 +46,11 @@ class Recursion:
             )
 
     def least_cut(self, spacing: int, num_backups: int) -> int:
-        """A bound for the cables of every cut between halves. A copy of level l − 1 has its cables to other copies at
-        one in `spacing`^l of its servers; a server has at most `num_backups` such cables.
+        """A bound for the cables of every cut between halves A and B: |A||B| over the pairs on the fullest link; and,
+        with l pairs on the fullest among copies, K ≥ (N²/4 − K²)/(num_backups·l).
 
-        Two bounds: |A||B| over the pairs of servers on the link that is used most; and, with l pairs on that among
-        copies, K ≥ (N²/4 − K²)/(num_backups·l). For if a cut has K cables, s of them at switches, then moving the s
-        servers that differ from most of their switch leaves `num_backups`·K cables at most, all among copies, and
-        parts of N/2 ± K servers.
+        For to move the servers that differ from most of their switch, at most K, leaves `num_backups`·K cables, all
+        among copies. One in `spacing`^l servers has a cable of level l, and each at most `num_backups` in all.
         """
         if len(self.sizes) == 1:
             return self.num_hosts // 2
@@ -63,10 +60,9 @@ class Recursion:
         return ceil(max(pairs_between_halves(self.num_hosts) / max(loads), moved) - ROUNDING)
 
     def _most_pairs(self, level: int, spacing: int) -> float:
-        """Ordered pairs of servers whose routes take one link of a level, at most; level 0 is a server's to its switch.
+        """Ordered pairs of servers that take one link of a level, at most; level 0 is a server's to its switch.
 
-        A pair of servers of a copy also carries what all servers of other copies send through it: those of the level
-        above, where the one or the other has a cable to them.
+        A pair in a copy also carries what copies that the one or the other is joined to send and receive through it.
         """
         block = self.sizes[level - 1] if level else 1
         more = [

@@ -42,7 +42,6 @@ class SwitchRing:
         return cabling.graph(name, num_hosts, self.switches, self.delay_us, EqualCost())
 
     def facts(self) -> TopologyFacts:
-        """Counts and the cut through two cables of the circle and the hosts that are left over."""
         num_hosts = self.switches * self.hosts_per_switch
         left_over = num_hosts // 2 % self.hosts_per_switch
         return TopologyFacts(

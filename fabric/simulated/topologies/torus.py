@@ -56,7 +56,6 @@ class Torus:
         return nodes
 
     def facts(self) -> TopologyFacts:
-        """Counts, the diameter, and the bisection across the side whose links are used most."""
         num_hosts = prod(self.sides)
         load, fullest = max(((side * side - side % 2) / (8 * side) if side > 2 else 0.5, side) for side in self.sides)
         cables = sum(num_hosts if side > 2 else num_hosts // 2 for side in self.sides)

@@ -36,7 +36,6 @@ class Vl2:
 
     @property
     def num_racks(self) -> int:
-        """D_A·D_I/4."""
         return self.aggregation_ports * self.intermediate_ports // 4
 
     def build(self) -> NetworkGraph:
