@@ -44,11 +44,13 @@ class PathSet:
 
 
 class Routing(Protocol):
-    """How a network sends: all flows at once, each with a number that settles what the rules leave open."""
+    """How a network sends: all flows at once, each with a number that settles what the rules leave open.
 
-    @property
-    def num_choices(self) -> int:
-        """How many values of a choice are told apart; choices beyond wrap around."""
+    Numbers from 0 on are hashed, or wrap around. −1, −2, … are a pair's paths one after the other, and wrap around.
+    """
+
+    def num_paths(self, graph: NetworkGraph, sources: Ints, destinations: Ints) -> int:
+        """How many paths the pair that has most of them has. Raises: NetworkError if failures leave a pair none."""
         ...
 
     def paths(self, graph: NetworkGraph, sources: Ints, destinations: Ints, choices: Ints) -> PathSet:

@@ -1,15 +1,18 @@
 """Optical hybrids: racks joined by a packet network and by circuits that follow the demand (Helios and c-Through).
 
-Every epoch the demand between racks is looked at, a matching of racks is chosen, the circuit switch is set, and
-circuits carry what they join until the next epoch; everything else takes the packet network all the time.
+In every epoch a matching of racks is chosen from the demand between racks, and the circuit switch is set. Circuits
+carry what they join until the next epoch; everything else takes the packet network all the time.
 
-- Helios (Farrington et al., SIGCOMM 2010): demands are estimated as in Hedera, circuits are one way, the matching
-  is bipartite and of largest weight (transceivers send to any other rack's). Setting takes 27 ms with their switch.
+- Helios (Farrington et al., SIGCOMM 2010): demands are estimated as in Hedera: what the flows would reach if the racks'
+  transceivers were their only limit, whatever their sizes are. Circuits are one way. The matching is bipartite; its
+  weights are the demands, each at most what a circuit carries, and a second circuit is weighed by what the first
+  leaves. Setting takes 27 ms with their switch.
 - c-Through (Wang et al., SIGCOMM 2010): demand is what waits in hosts' socket buffers, a circuit joins two racks both
   ways, the matching is Edmonds'. Setting takes milliseconds, a matching holds for about 100 ms. End hosts demultiplex.
 
-Differs from the papers: fluids; demands are known without delay; each rack has `num_per_rack` transceivers in Helios
-and one in c-Through. The packet network is any topology whose hosts are the racks, shared max-min fairly.
+Differs from the papers: fluids; which flows wait is known without delay, and Helios leaves no small ones out; each rack
+has `num_per_rack` transceivers in Helios and one in c-Through. The packet network is any topology whose hosts are the
+racks, shared max-min fairly.
 """
 
 from __future__ import annotations
@@ -25,6 +28,7 @@ from fabric.simulated.flow_traffic import Circuits, Hybrid
 from fabric.simulated.graph import Bools, Floats, Ints, NetworkError, NetworkGraph, PathSet
 from fabric.simulated.routing import route
 from fabric.simulated.scheduling.fluid import BITS, max_min_rates
+from fabric.simulated.scheduling.hedera import estimate_demands
 
 DONE_BITS = 1.0
 
@@ -56,16 +60,18 @@ def check_circuits(circuits: Circuits, pairs: Sequence[tuple[int, int]], starts_
         raise NetworkError(f"a flow starts at {max(starts_s)} s; beside circuits all start at 0, without jitter")
 
 
-def matching(circuits: Circuits, demand: Floats) -> list[tuple[int, int]]:
-    """Directed circuits (from rack, to rack) for a demand [racks, racks] in bits; only where there is any."""
+def matching(circuits: Circuits, waiting_bits: Floats) -> list[tuple[int, int]]:
+    """Directed circuits (from rack, to rack) for what waits [racks, racks]; only where something does."""
     if circuits.hybrid is Hybrid.C_THROUGH:
-        return _edmonds(demand)
-    left, joined = demand.copy(), []
+        return _edmonds(waiting_bits)
+    sources, destinations = np.nonzero(waiting_bits)
+    left, joined = np.zeros_like(waiting_bits), []
+    # in circuits: a rack sends and receives over all that it has
+    left[sources, destinations] = circuits.num_per_rack * estimate_demands(sources, destinations)
     for _ in range(circuits.num_per_rack):
-        rows, columns = linear_sum_assignment(left, maximize=True)
+        rows, columns = linear_sum_assignment(np.minimum(left, 1.0), maximize=True)
         joined += [(int(a), int(b)) for a, b in zip(rows, columns, strict=True) if left[a, b] > 0.0]
-        carried = circuits.gbit * 1e9 * (circuits.epoch_ms - circuits.setting_ms) / 1e3
-        left[rows, columns] = np.maximum(left[rows, columns] - carried, 0.0)
+        left[rows, columns] = np.maximum(left[rows, columns] - 1.0, 0.0)
     return joined
 
 
@@ -81,7 +87,7 @@ def run_hybrid(
     epochs = 0
     while running.waiting.any():
         epochs += 1
-        joined = matching(circuits, running.demand())
+        joined = matching(circuits, running.waiting_bits())
         lit: Floats = np.array([circuits.gbit * 1e9 * joined.count(pair) for pair in pairs])
         running.serve(lit * 0.0, circuits.setting_ms / 1e3)
         running.serve(lit, (circuits.epoch_ms - circuits.setting_ms) / 1e3)
@@ -107,8 +113,8 @@ class _Delivery:
         """Which flows have not ended."""
         return self._left > DONE_BITS
 
-    def demand(self) -> Floats:
-        """Bits left [racks, racks]."""
+    def waiting_bits(self) -> Floats:
+        """What is left of each pair's flow [racks, racks]."""
         racks = self._graph.num_hosts
         found = np.zeros((racks, racks))
         for (source, destination), left in zip(self._pairs, self._left, strict=True):

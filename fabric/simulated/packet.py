@@ -269,7 +269,7 @@ def _fresh(
         ports=ports,
         queues=_queues(graph),
         nodes=_nodes(graph, settings),
-        setting=_setting(graph, settings, int(table["packet_bytes"].max())),
+        setting=_setting(graph, settings, table),
         clock=clock,
         keys=keys,
         codes=codes,
@@ -365,36 +365,59 @@ def _nodes(graph: NetworkGraph, settings: SwitchSettings) -> np.ndarray:
     return nodes
 
 
-def _setting(graph: NetworkGraph, settings: SwitchSettings, packet_bytes: int) -> np.ndarray:
+def _setting(graph: NetworkGraph, settings: SwitchSettings, table: np.ndarray) -> np.ndarray:
+    packet_bytes, num_priorities = int(table["packet_bytes"].max()), len(np.unique(table["priority"]))
     setting = np.zeros(1, state.SETTING)
-    xoff = settings.xoff_bytes
-    if xoff is None and settings.flow_control is FlowControl.PFC:
-        xoff = largest_xoff_bytes(graph, settings.buffer_bytes, packet_bytes)
+    xoff = 0
+    if settings.flow_control is FlowControl.PFC:
+        largest = largest_xoff_bytes(graph, settings.buffer_bytes, packet_bytes, num_priorities)
+        xoff = largest if settings.xoff_bytes is None else settings.xoff_bytes
+        if xoff > largest:
+            raise NetworkError(
+                f"links that are paused at {xoff} bytes can overfill a buffer of {settings.buffer_bytes}; "
+                f"use xoff_bytes of at most {largest}, or a larger buffer"
+            )
+    elif settings.flow_control is FlowControl.CREDITS:
+        _check_credits(settings, _most_ports(graph), packet_bytes)
     setting["flow_control"], setting["ack_bytes"] = settings.flow_control, settings.ack_bytes
-    setting["xoff_bytes"] = xoff or 0
-    setting["xon_bytes"] = max((xoff or 0) - 2 * packet_bytes, 0)
+    setting["xoff_bytes"], setting["xon_bytes"] = xoff, max(xoff - 2 * packet_bytes, 0)
     marking = settings.marking or Marking(np.inf, np.inf)
     setting["mark_from"], setting["mark_all"] = marking.mark_from, marking.mark_all
     setting["mark_most"], setting["share"] = marking.mark_most, settings.share
     setting["port_limit"] = settings.port_bytes or 2**62
     setting["timeout_min_ps"] = round(settings.timeout_min_s * PS_PER_S)
-    if settings.flow_control is FlowControl.CREDITS and settings.credit_bytes < packet_bytes:
-        raise NetworkError(f"{settings.credit_bytes} bytes of credit hold no packet of {packet_bytes}; use more")
     return setting
 
 
-def largest_xoff_bytes(graph: NetworkGraph, buffer_bytes: int, packet_bytes: int) -> int:
-    """The largest PFC threshold with which no packet can be dropped: the buffer's part per port less the headroom.
+def _check_credits(settings: SwitchSettings, num_ports: int, packet_bytes: int) -> None:
+    """Whether every link's credits hold a packet, and a switch's buffer all that its links may send at once."""
+    credit = settings.credit_bytes
+    if credit < packet_bytes:
+        raise NetworkError(f"{credit} bytes of credit hold no packet of {packet_bytes}; use more")
+    if credit * num_ports > settings.buffer_bytes:
+        raise NetworkError(
+            f"{credit} bytes of credit for each of {num_ports} ports can overfill a buffer of {settings.buffer_bytes}; "
+            f"use credit_bytes of at most {settings.buffer_bytes // num_ports}, or a buffer of {credit * num_ports}"
+        )
 
-    NetworkError if the buffer is too small for any.
+
+def _most_ports(graph: NetworkGraph) -> int:
+    """The cables of the switch that has most of them; at least 1."""
+    return max(int(np.diff(graph.first)[graph.num_hosts :].max(initial=1)), 1)
+
+
+def largest_xoff_bytes(graph: NetworkGraph, buffer_bytes: int, packet_bytes: int, num_priorities: int = 1) -> int:
+    """The largest PFC threshold with which no packet can be dropped: the buffer's part less the headroom.
+
+    Each priority of each port has a part, since each is paused by itself. NetworkError if the buffer is too small.
     """
-    degree = max(int(np.diff(graph.first)[graph.num_hosts :].max(initial=1)), 1)
+    num_parts = _most_ports(graph) * num_priorities
     headroom = headroom_bytes(float(graph.rate_bps.max()), float(graph.delay_s.max()), packet_bytes)
-    xoff = buffer_bytes // degree - headroom
+    xoff = buffer_bytes // num_parts - headroom
     if xoff < 2 * packet_bytes:
         raise NetworkError(
-            f"{buffer_bytes} bytes of buffer for {degree} ports leave nothing after {headroom} bytes of headroom each; "
-            f"use at least {degree * (headroom + 2 * packet_bytes)}"
+            f"{buffer_bytes} bytes of buffer for {num_parts} ports and priorities leave nothing after {headroom} bytes "
+            f"of headroom each; use at least {num_parts * (headroom + 2 * packet_bytes)}"
         )
     return int(xoff)
 

@@ -11,14 +11,13 @@ import numpy as np
 from fabric.network import NetworkSpec, Paths
 from fabric.simulated.graph import Floats, Ints, NetworkError, NetworkGraph, PathSet
 from fabric.simulated.laws import TransportLaw, law_of
-from fabric.simulated.routing import Algorithmic, route
+from fabric.simulated.routing import Algorithmic, all_paths, route
 from fabric.simulated.scheduling.hedera import global_first_fit, least_loaded
 from fabric.simulated.topologies import parse_topology
 from fabric.simulated.traffic import FlowRound, place_jobs
 from fabric.simulated.transports import TRANSPORTS
 
 BITS = 8.0
-TRIED_PATHS = 64  # of a flow, where paths are chosen by load or length
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -118,9 +117,9 @@ def built(topology: str, num_failed: int = 0, seed: int = 1) -> NetworkGraph:
 def chosen_paths(graph: NetworkGraph, paths: Paths, sources: Ints, destinations: Ints) -> Ints | None:
     """Routing choices of flows that are sent at once; None where they are hashed."""
     if paths is Paths.FIRST_FIT:
-        return global_first_fit(graph, sources, destinations, TRIED_PATHS)
+        return global_first_fit(graph, sources, destinations)
     if paths is Paths.LEAST_LOADED:
-        return least_loaded(graph, sources, destinations, min(graph.routing.num_choices, TRIED_PATHS))
+        return least_loaded(graph, sources, destinations)
     return shortest_choices(graph, sources, destinations) if is_server_centric(graph) else None
 
 
@@ -136,14 +135,11 @@ def shortest_choices(graph: NetworkGraph, sources: Ints, destinations: Ints) -> 
     Parallel routes are for a server that has its ports to itself. In a collective all servers send at once, and a
     detour takes the place of somebody else's shortest route.
     """
-    num_flows, num_choices = len(sources), min(graph.routing.num_choices, TRIED_PATHS)
-    lengths = [
-        np.diff(route(graph, sources, destinations, np.full(num_flows, choice)).offsets)
-        for choice in range(num_choices)
-    ]
-    turned = (np.arange(num_flows)[None, :] + np.arange(num_choices)[:, None]) % num_choices
-    best = np.take_along_axis(np.stack(lengths), turned, axis=0).argmin(axis=0)
-    chosen: Ints = np.take_along_axis(turned, best[None, :], axis=0)[0]
+    paths, choices = all_paths(graph, sources, destinations)
+    lengths = np.diff(paths.offsets).reshape(len(choices), len(sources))
+    turned = (np.arange(len(sources))[None, :] + np.arange(len(choices))[:, None]) % len(choices)
+    best = np.take_along_axis(lengths, turned, axis=0).argmin(axis=0)
+    chosen: Ints = choices[np.take_along_axis(turned, best[None, :], axis=0)[0]]
     return chosen
 
 

@@ -27,9 +27,10 @@ class Marking:
 class SwitchSettings:
     """All switches alike. None takes what the first flow's transport was designed for.
 
-    `xoff_bytes` None: what the buffer leaves per ingress link after the headroom. `share` is the dynamic threshold's
-    factor on lossy queues, `port_bytes` a fixed limit of a queue; `credit_bytes` is a link's receive buffer under
-    credits. `timeout_min_s` is TCP's smallest timeout.
+    `xoff_bytes` None: what the buffer leaves per ingress link and priority after the headroom. `share` is the dynamic
+    threshold's factor on lossy queues, `port_bytes` a fixed limit of a queue; `credit_bytes` is a link's receive buffer
+    under credits. Lossless links drop nothing: thresholds and credits that could overfill `buffer_bytes` are refused.
+    `timeout_min_s` is TCP's smallest timeout.
     """
 
     buffer_bytes: int = 9_000_000

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import maximum_flow
 
@@ -35,6 +36,29 @@ def cut_bps(graph: NetworkGraph, half: Bools) -> float:
     shape = (graph.num_nodes + 2, graph.num_nodes + 2)
     capacities = coo_array((np.rint(mbit).astype(np.int32), (tails, heads)), shape=shape).tocsr()
     return float(maximum_flow(capacities, source, sink).flow_value) * 1e6
+
+
+def bisection_bps(graph: NetworkGraph) -> float:
+    """The smallest cut of all that part the hosts into halves, bit/s one way: an exact search by branch and bound.
+
+    Every node is on side 0 or 1, half of the hosts on side 1, and a cable counts if its ends differ.
+    """
+    nodes, cables = graph.num_nodes, np.arange(graph.num_cables)
+    first, second = graph.ends.T
+    rows = np.concatenate([cables, cables, cables, cables + len(cables), cables + len(cables), cables + len(cables)])
+    columns = np.concatenate([first, second, nodes + cables, second, first, nodes + cables])
+    signs = np.repeat([-1.0, 1.0, 1.0, -1.0, 1.0, 1.0], len(cables))
+    differ = coo_array((signs, (rows, columns)), shape=(2 * len(cables), nodes + len(cables))).tocsr()
+    is_host = (np.arange(nodes + len(cables)) < graph.num_hosts).astype(float)[None, :]
+    half = graph.num_hosts // 2
+    found = milp(
+        np.concatenate([np.zeros(nodes), graph.rate_bps / 1e9]),
+        constraints=[LinearConstraint(differ, 0, np.inf), LinearConstraint(is_host, half, half)],
+        integrality=np.concatenate([np.ones(nodes), np.zeros(len(cables))]),
+        bounds=Bounds(0, 1),
+    )
+    assert found.status == 0, found.message
+    return float(found.fun) * 1e9
 
 
 def lower_half(graph: NetworkGraph) -> Bools:

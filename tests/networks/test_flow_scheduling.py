@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import permutations
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fabric.simulated.flow_traffic import Circuits, Hybrid
-from fabric.simulated.graph import Floats, NetworkError, NetworkGraph
+from fabric.simulated.graph import Floats, Ints, NetworkError, NetworkGraph
 from fabric.simulated.optical import HybridResult, check_circuits, matching, run_hybrid
 from fabric.simulated.routing import route
 from fabric.simulated.scheduling import (
@@ -27,7 +31,7 @@ from fabric.simulated.scheduling import (
     parse_scheduler,
     schedule_flows,
 )
-from fabric.simulated.topologies import FatTree, FiConn, LeafSpine
+from fabric.simulated.topologies import FatTree, FiConn, LeafSpine, Vl2
 
 STAR = LeafSpine(1, 1, 6, gbit=8, delay_us=0).build()  # 1 GB/s per host
 POLICIES: list[FlowPolicy] = [FairSharing(), FirstInFirstOut(), PFabric(), Pias(), Varys(), TrainingPriorities(4)]
@@ -166,7 +170,7 @@ def test_hedera_parts_large_flows_that_hashing_has_put_on_one_link() -> None:
     graph = FatTree(8).build()
     sources = np.arange(128)
     destinations = (sources + 32) % 128  # a stride of two pods: everything crosses the core
-    picked = global_first_fit(graph, sources.tolist(), destinations.tolist(), 64)
+    picked = global_first_fit(graph, sources.tolist(), destinations.tolist())
     hashed = max_min_rates(route(graph, sources, destinations), graph.link_rate_bps)
     placed = max_min_rates(route(graph, sources, destinations, picked), graph.link_rate_bps)
     # Hedera, figure 7: ECMP reaches about half of the bisection on such strides, Global First Fit far more
@@ -174,11 +178,35 @@ def test_hedera_parts_large_flows_that_hashing_has_put_on_one_link() -> None:
     assert placed.mean() > 0.85 * 10e9
 
 
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(("k", "num_paths"), [(8, 16), (16, 64)])
+def test_first_fit_reaches_every_path_of_a_fat_tree(k: int, num_paths: int, seed: int) -> None:
+    """As many flows as there are paths, from a pod to the next, each at full rate: the last one has one path left."""
+    graph = FatTree(k).build()
+    sources = np.random.default_rng(seed).permutation(num_paths)
+    picked = global_first_fit(graph, sources, sources + num_paths)
+    paths = route(graph, sources, sources + num_paths, picked)
+    cores = {int(graph.heads[paths[flow][2]]) for flow in range(num_paths)}
+    assert len(cores) == num_paths  # each path has a core switch of its own
+    assert max_min_rates(paths, graph.link_rate_bps) == pytest.approx(np.full(num_paths, 10e9))
+
+
+@pytest.mark.parametrize("choose", [global_first_fit, least_loaded])
+def test_flows_of_a_vl2_may_leave_by_either_switch_of_their_rack(choose: Callable[..., Ints]) -> None:
+    """Every second flow is of one rack: 40 choices on, the first switch would still be the same one."""
+    graph = Vl2(8, 4, gbit=10).build()
+    sources = np.arange(40).reshape(2, 20).T.ravel()
+    rates = max_min_rates(
+        route(graph, sources, sources + 40, choose(graph, sources, sources + 40)), graph.link_rate_bps
+    )
+    assert rates == pytest.approx(np.full(40, 10e9))
+
+
 def test_ficonns_traffic_aware_routes_spread_flows_over_detours() -> None:
     graph = FiConn(4, 2).build()
     sources, destinations = [0, 1, 2, 3] * 2, [44, 45, 46, 47] * 2
     direct = max_min_rates(route(graph, sources, destinations, [0] * 8), graph.link_rate_bps)
-    picked = least_loaded(graph, sources, destinations, graph.routing.num_choices)
+    picked = least_loaded(graph, sources, destinations)
     spread = max_min_rates(route(graph, sources, destinations, picked), graph.link_rate_bps)
     assert spread.sum() > 1.3 * direct.sum()
 
@@ -226,6 +254,45 @@ def test_helios_matches_one_way_demands_that_c_through_cannot() -> None:
     cycle[0, 1] = cycle[1, 2] = cycle[2, 0] = GB
     assert sorted(matching(Circuits(hybrid=Hybrid.HELIOS), cycle)) == [(0, 1), (1, 2), (2, 0)]
     assert len(matching(Circuits(hybrid=Hybrid.C_THROUGH), cycle)) == 2
+
+
+def test_helios_weighs_what_flows_would_reach_and_not_what_is_left_of_them() -> None:
+    """By hand, in circuits: each demand is a half, so two circuits carry more than one. By bytes 0 to 1 would win.
+
+    A circuit carries 1 Gbit per epoch. Packets at 0.1 Gbit/s carry what is dark, so the ends are a little earlier than
+    the circuits' own 0.457, 0.127 and 0.127 s.
+    """
+    per_epoch = 0.1 * 10e9 / 8
+    waiting = np.zeros((4, 4))
+    waiting[0, 1], waiting[0, 2], waiting[3, 1] = 2.5 * per_epoch, per_epoch, per_epoch
+    circuits = Circuits(hybrid=Hybrid.HELIOS)
+    assert matching(circuits, waiting) == [(0, 2), (3, 1)]
+    pairs = [(0, 1), (0, 2), (3, 1)]
+    slow = LeafSpine(1, 1, 4, gbit=0.1).build()
+    found = run_hybrid(slow, circuits, pairs, np.array([2.5, 1.0, 1.0]) * per_epoch)
+    assert found.end_s == pytest.approx([0.456, 0.127, 0.127], abs=5e-4)
+    # of two circuits per rack the second serves what the first has left out
+    assert sorted(matching(replace(circuits, num_per_rack=2), waiting)) == pairs
+
+
+@settings(max_examples=30)
+@given(seed=st.integers(0, 10**6), num_racks=st.integers(2, 5), num_per_rack=st.integers(1, 3))
+def test_no_other_matching_has_more_of_the_estimated_demands(seed: int, num_racks: int, num_per_rack: int) -> None:
+    """Every matching is tried. Sizes play no part, and no rack uses more transceivers than it has."""
+    rng = np.random.default_rng(seed)
+    waiting = np.where(rng.random((num_racks, num_racks)) < 0.6, rng.uniform(1e6, 1e10, (num_racks, num_racks)), 0.0)
+    np.fill_diagonal(waiting, 0.0)
+    circuits = Circuits(hybrid=Hybrid.HELIOS, num_per_rack=num_per_rack)
+    joined = matching(circuits, waiting)
+    assert joined == matching(circuits, np.where(waiting > 0.0, rng.uniform(1.0, 1e12, waiting.shape), 0.0))
+    sources, destinations = np.nonzero(waiting)
+    assert max(np.bincount([a for a, _ in joined], minlength=1)) <= num_per_rack
+    assert max(np.bincount([b for _, b in joined], minlength=1)) <= num_per_rack
+    if num_per_rack == 1:
+        weights = np.zeros_like(waiting)
+        weights[sources, destinations] = estimate_demands(sources, destinations)
+        most = max(weights[range(num_racks), order].sum() for order in permutations(range(num_racks)))
+        assert sum(weights[pair] for pair in joined) == pytest.approx(most)
 
 
 def test_two_circuits_between_two_racks_carry_twice_as_much() -> None:

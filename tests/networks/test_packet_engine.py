@@ -5,6 +5,8 @@ Bands are wide where a paper's setting was scaled: orders and ratios are checked
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -96,8 +98,64 @@ def test_pfc_drops_nothing_while_the_headroom_suffices(delay_us: float) -> None:
     kept = simulate_packets(graph, flows, SwitchSettings(buffer_bytes=buffer))
     assert kept.num_drops.sum() == 0
     assert kept.num_pauses.sum() > 0
-    greedy = SwitchSettings(buffer_bytes=buffer, xoff_bytes=buffer // 2)
-    assert simulate_packets(graph, flows, greedy).num_drops.sum() > 0
+    with pytest.raises(NetworkError, match=r"can overfill a buffer of .* use xoff_bytes of at most"):
+        simulate_packets(graph, flows, SwitchSettings(buffer_bytes=buffer, xoff_bytes=buffer // 2))
+    greedy = PacketRun(graph, flows, SwitchSettings(buffer_bytes=buffer))
+    greedy.sim.setting["xoff_bytes"] = buffer // 2  # what is refused above
+    greedy.advance(1.0)
+    assert greedy.result().num_drops.sum() > 0
+
+
+@pytest.mark.parametrize(("num_senders", "buffer_bytes", "most"), [(5, 300_000, 42_857), (160, 9_000_000, 55_555)])
+def test_credits_that_could_overfill_a_buffer_are_refused(num_senders: int, buffer_bytes: int, most: int) -> None:
+    """A switch whose links may all send their credits at once holds them, or it would have to drop."""
+    graph = LeafSpine(1, 1, num_senders + 1, gbit=40).build()
+    flows = [PacketFlow(host, 0, 2e5, "infiniband") for host in range(1, num_senders + 1)]
+    settings = SwitchSettings(buffer_bytes=buffer_bytes)
+    with pytest.raises(NetworkError, match=f"64000 bytes of credit .* use credit_bytes of at most {most}"):
+        simulate_packets(graph, flows, settings)
+    kept = simulate_packets(graph, flows, replace(settings, credit_bytes=most))
+    assert kept.num_drops.sum() == 0
+    assert np.isfinite(kept.end_s).all()
+
+
+def bare_star(num_hosts: int, delay_us: float = 0.0) -> NetworkGraph:
+    """A switch and no port more than its hosts take."""
+    cabling = Cabling()
+    cabling.join(range(num_hosts), [num_hosts] * num_hosts, 40)
+    return cabling.graph("bare star", num_hosts, 1, delay_us, EqualCost())
+
+
+@pytest.mark.parametrize("num_packets", [1, 4, 8])
+@pytest.mark.parametrize("num_hosts", [4, 6])
+def test_acknowledgements_take_no_room_that_credits_promise_to_data(num_hosts: int, num_packets: int) -> None:
+    """All links fill all of the buffer with data; the two hosts that all send to also acknowledge it."""
+    credit = num_packets * (2048 + 30)
+    pairs = [(0, 1), *((host, goal) for host in range(1, num_hosts) for goal in (0, 1) if host != goal)]
+    flows = [PacketFlow(source, goal, 1e6, "infiniband") for source, goal in pairs]
+    settings = SwitchSettings(buffer_bytes=num_hosts * credit, credit_bytes=credit)
+    assert simulate_packets(bare_star(num_hosts), flows, settings).num_drops.sum() == 0
+
+
+@pytest.mark.parametrize(
+    "transport", [name for name, spec in TRANSPORTS.items() if spec.flow_control is FlowControl.PFC]
+)
+@pytest.mark.parametrize("num_priorities", [2, 7])
+def test_pfc_drops_nothing_of_any_priority(transport: str, num_priorities: int) -> None:
+    """Each priority is paused by itself, so each needs a part of the buffer and a headroom of its own."""
+    spec = find_transport(transport)
+    packet = spec.payload_bytes + spec.header_bytes
+    least = 6 * num_priorities * (headroom_bytes(40e9, 1e-6, packet) + 2 * packet)
+    flows = [
+        PacketFlow(host, 0, 2e5, transport, priority=priority)
+        for host in range(1, 6)
+        for priority in range(1, num_priorities + 1)
+    ]
+    graph = bare_star(6, delay_us=1.0)
+    result = simulate_packets(graph, flows, SwitchSettings(buffer_bytes=least))
+    assert result.num_drops.sum() == 0
+    with pytest.raises(NetworkError, match=f"{6 * num_priorities} ports and priorities .* use at least {least}"):
+        simulate_packets(graph, flows, SwitchSettings(buffer_bytes=least - 1))
 
 
 @pytest.mark.parametrize("credit_bytes", [4_000, 16_000, 64_000, 1_000_000])
@@ -210,6 +268,24 @@ def test_hpcc_is_better_for_short_flows_and_worse_for_long_ones() -> None:
         short_s[transport] = ends.mean()
     assert short_s["hpcc"] < 0.95 * short_s["dcqcn"]
     assert long_gbit["hpcc"] < long_gbit["dcqcn"]
+
+
+def test_hpccs_first_acknowledgement_changes_nothing() -> None:
+    """The authors' simulator stores it: a rate takes two. The window stays one product of rate and round trip."""
+    run = PacketRun(STAR, [PacketFlow(1, 0, 1e6, "hpcc")], SwitchSettings())
+    flow = run.sim.flows[0]
+    run.advance(1e-9)
+    product = flow["line_bps"] / 8 * flow["base_rtt_ps"] / 1e12 / flow["packet_bytes"]
+    assert flow["window"] == pytest.approx(product)
+    while flow["una"] == 0:
+        run.advance(run.now_s + 1e-9)
+    assert flow["una"] == 1
+    assert flow["window"] == flow["peak"] == pytest.approx(product)
+    assert flow["rate_bps"] == flow["line_bps"]
+    assert run.sim.seen[0, 1, 2] > 0  # when the switch sent it: the second one is measured against that
+    while flow["una"] == 1:
+        run.advance(run.now_s + 1e-9)
+    assert flow["window"] < product
 
 
 def test_a_victim_behind_paused_ports_gets_less_than_its_fluid_share() -> None:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import time
+from itertools import combinations
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from measures import cut_bps, diameter, lower_half, path_nodes, server_hops
+from measures import bisection_bps, cut_bps, diameter, lower_half, path_nodes, server_hops
 from patience import cpu_limit_s
 
 from fabric.simulated.graph import NetworkError, NetworkGraph
-from fabric.simulated.routing import route
+from fabric.simulated.routing import all_paths, route
 from fabric.simulated.topologies import (
     BCube,
     DCell,
@@ -40,6 +41,20 @@ SMALL: list[Topology] = [
     ),
     *(SwitchRing(*sizes) for sizes in ((3, 1), (4, 2), (5, 2), (6, 3), (8, 1))),
     *(Torus(sides) for sides in ((4, 4), (3, 5), (2, 4), (4, 4, 4), (8, 3, 2), (6,))),
+]
+# small enough for an exact search of all halvings
+TINY: list[Topology] = [
+    *(Torus(sides) for sides in ((2, 2), (5,), (2, 3), (2, 2, 3), (3, 3), (3, 4), (3, 5), (5, 4), (3, 3, 2))),
+    *(BCube(n, k) for n, k in ((3, 0), (4, 0), (2, 2), (3, 1), (4, 1))),
+    *(DCell(n, k) for n, k in ((3, 0), (2, 1), (3, 1), (4, 1))),
+    *(FiConn(n, k) for n, k in ((6, 0), (2, 1), (2, 2), (4, 1), (6, 1))),
+    *(MdCube(n, k, grid) for n, k, grid in ((2, 0, (2,)), (2, 1, (2,)), (2, 1, (4,)), (3, 1, (2, 2)), (2, 2, (2, 3)))),
+    *(MdCube(2, 1, grid, container_gbit=gbit) for grid, gbit in (((2,), 1000), ((3,), 4))),
+    *(SwitchRing(*sizes) for sizes in ((3, 1), (3, 2), (4, 1), (5, 2), (7, 3), (5, 5))),
+    *(LeafSpine(*sizes) for sizes in ((1, 1, 5), (3, 1, 2), (3, 2, 3), (4, 1, 3))),
+    *(LeafSpine(*sizes, spine_gbit=gbit) for *sizes, gbit in ((1, 2, 4, 1), (3, 1, 2, 25), (3, 2, 3, 4), (4, 2, 2, 3))),
+    *(FatTree(2), FatTree(4), FatTree(4, core_gbit=2.5), FatTree(4, pod_gbit=4, core_gbit=20)),
+    *(Vl2(2, 2), Vl2(4, 2)),
 ]
 LARGE: list[Topology] = [
     FatTree(16),
@@ -87,6 +102,9 @@ def test_counts_and_diameter_are_those_of_the_paper(topology: Topology) -> None:
 def test_the_cut_through_the_middle_is_the_stated_bisection(topology: Topology) -> None:
     graph, facts = topology.build(), topology.facts()
     cut = cut_bps(graph, lower_half(graph))
+    rng = np.random.default_rng(1)
+    shuffled = cut_bps(graph, lower_half(graph)[rng.permutation(graph.num_hosts)])
+    assert min(cut, shuffled) >= facts.bisection_bps * (1 - 1e-9)
     if facts.bisection_is_exact:
         half = lower_half(graph)
         if isinstance(topology, Torus):  # its hosts are numbered by the first side, which need not be the longest
@@ -94,11 +112,36 @@ def test_the_cut_through_the_middle_is_the_stated_bisection(topology: Topology) 
             longest = int(np.argmax(topology.sides))
             half = np.asarray(place[longest]) < topology.sides[longest] // 2
         assert cut_bps(graph, half) == pytest.approx(facts.bisection_bps, rel=1e-9)
-    elif isinstance(topology, DCell | FiConn):
-        rng = np.random.default_rng(1)
-        shuffled = lower_half(graph)[rng.permutation(graph.num_hosts)]
-        # proved for every halving, so no halving may go below it
-        assert min(cut, cut_bps(graph, shuffled)) >= facts.bisection_bps * (1 - 1e-9)
+
+
+@pytest.mark.parametrize("topology", TINY, ids=str)
+def test_no_halving_of_a_small_network_cuts_less_than_the_stated_bisection(topology: Topology) -> None:
+    facts = topology.facts()
+    least = bisection_bps(topology.build())
+    assert 0.0 < facts.bisection_bps <= least * (1 + 1e-6)  # HiGHS ends within 1e-6
+    if facts.bisection_is_exact:
+        assert facts.bisection_bps == pytest.approx(least, rel=1e-6)
+
+
+@pytest.mark.parametrize("topology", [Torus((2, 3)), DCell(2, 1), BCube(3, 1), LeafSpine(3, 1, 2)], ids=named)
+def test_the_exact_search_finds_what_trying_every_halving_finds(topology: Topology) -> None:
+    graph = topology.build()
+    halves = (
+        np.isin(range(graph.num_hosts), half) for half in combinations(range(graph.num_hosts), graph.num_hosts // 2)
+    )
+    assert bisection_bps(graph) == pytest.approx(min(cut_bps(graph, half) for half in halves), rel=1e-6)
+
+
+@pytest.mark.parametrize("n", [6, 8, 12, 32])
+def test_a_square_of_a_bcube_cuts_fewer_cables_than_half_of_a_digit(n: int) -> None:
+    """Where the digits of half of the servers are small, most switches have nearly all of their servers in it."""
+    graph, facts = BCube(n, 1).build(), BCube(n, 1).facts()
+    digits = np.stack(np.divmod(np.arange(n * n), n))
+    half = np.zeros(n * n, bool)
+    half[np.argsort(digits.max(axis=0), kind="stable")[: n * n // 2]] = True
+    square = cut_bps(graph, half)
+    assert facts.bisection_bps <= square < cut_bps(graph, lower_half(graph))
+    assert square < 1.25 * facts.bisection_bps  # the bound for all k is near to what k = 1 has
 
 
 @pytest.mark.parametrize("topology", [*SMALL, *LARGE], ids=named)
@@ -148,6 +191,29 @@ def test_equal_cost_routes_reach_every_core_switch(k: int, seed: int) -> None:
     assert len(cores) == (k // 2) ** 2
 
 
+@pytest.mark.parametrize(
+    ("topology", "num_paths"), [(FatTree(16), 64), (LeafSpine(2, 5, 1), 5), (Vl2(8, 4), 16), (BCube(4, 2), 3)], ids=str
+)
+def test_every_path_of_a_pair_is_numbered_once(topology: Topology, num_paths: int) -> None:
+    graph = topology.build()
+    last = graph.num_hosts - 1
+    paths, choices = all_paths(graph, np.array([0]), np.array([last]))
+    assert choices.tolist() == [-1 - place for place in range(num_paths)]
+    assert len({tuple(paths[place].tolist()) for place in range(num_paths)}) == num_paths
+    again = route(graph, [0], [last], [-1 - num_paths])
+    assert again[0].tolist() == paths[0].tolist()
+
+
+def test_paths_are_numbered_around_failures() -> None:
+    """Of the four cores one is lost, and of the two switches above host 15 one has one cable up instead of two."""
+    whole = FatTree(4).build()
+    graph = whole.without(switches=[whole.num_nodes - 1])
+    paths, choices = all_paths(graph, np.array([0, 0]), np.array([15, 1]))
+    assert len(choices) == 3
+    assert len({tuple(paths[2 * place].tolist()) for place in range(3)}) == 3
+    assert len({tuple(paths[2 * place + 1].tolist()) for place in range(3)}) == 1  # under one switch: one path
+
+
 def test_valiant_balancing_uses_every_intermediate_switch_also_for_near_racks() -> None:
     graph = Vl2(8, 4).build()
     paths = route(graph, [0] * 16, [41] * 16, range(16))  # racks 0 and 2 share their aggregation switches
@@ -158,9 +224,8 @@ def test_valiant_balancing_uses_every_intermediate_switch_also_for_near_racks() 
 def test_ficonn_can_go_round_by_every_other_copy() -> None:
     topology = FiConn(4, 2)
     graph = topology.build()
-    choices = graph.routing.num_choices
-    paths = route(graph, [0] * choices, [47] * choices, range(choices))
-    assert len({tuple(paths[flow].tolist()) for flow in range(choices)}) == choices == 3
+    paths, choices = all_paths(graph, np.array([0]), np.array([47]))
+    assert len({tuple(paths[place].tolist()) for place in range(len(choices))}) == len(choices) == 3
 
 
 @pytest.mark.parametrize("topology", [FatTree(4), LeafSpine(4, 4, 4), Vl2(8, 4), BCube(4, 1), Torus((4, 4))], ids=named)

@@ -7,7 +7,9 @@
   told to pause that priority, at `xon_bytes` to go on. The frame takes its own 64 bytes and the cable's delay.
 - Credits (InfiniBand, IBTA 1.4 section 7.9): a transmitter sends only what the receiving buffer has room for.
 
-Differs from hardware: a packet leaves the buffer's account when its transmission starts.
+On lossless links nothing is dropped: `packet` refuses thresholds and credits that could overfill a buffer.
+Differs from hardware: a packet leaves the buffer's account when its transmission starts, and on lossless links control
+packets do not enter it.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from fabric.simulated.engine.state import (
     CREDIT_BITS,
     CREDITS,
     DATA,
+    LOSSY,
     NOBODY,
     NUM_PRIORITIES,
     PAUSE,
@@ -44,7 +47,8 @@ def enqueue(sim: Simulated, number: int, link: int, now: int) -> None:
             _drop(sim, number, link)
             return
         _mark(sim, number, link)
-    node.used += packet.size
+    if _takes_room(sim, packet.priority):
+        node.used += packet.size
     if packet.ingress != NOBODY and setting.flow_control == PFC and packet.priority != CONTROL:
         _count_in(sim, packet.ingress, packet.priority, packet.size, now)
     packet.next = NOBODY
@@ -65,7 +69,8 @@ def dequeue(sim: Simulated, link: int, priority: int, now: int) -> int:
     packet, port, setting = sim.packets[number], sim.ports[link], sim.setting[0]
     queue.first = packet.next
     queue.bytes -= packet.size
-    sim.nodes[port.tail].used -= packet.size
+    if _takes_room(sim, priority):
+        sim.nodes[port.tail].used -= packet.size
     _note_length(sim, link, -packet.size, now)
     if packet.ingress != NOBODY and priority != CONTROL:
         if setting.flow_control == PFC:
@@ -82,6 +87,12 @@ def return_credit(sim: Simulated, link: int, size: int, now: int) -> None:
 
 
 @inlined
+def _takes_room(sim: Simulated, priority: int) -> bool:
+    """Whether packets of a priority fill the shared buffer: on lossless links all of it is promised to data."""
+    return bool(priority != CONTROL or sim.setting[0].flow_control == LOSSY)
+
+
+@inlined
 def _is_refused(sim: Simulated, number: int, link: int) -> bool:
     """Whether the buffer, or with lossy queues a queue's share of it, has no room. Hosts (buffer 0) have room."""
     packet, port, setting = sim.packets[number], sim.ports[link], sim.setting[0]
@@ -93,7 +104,7 @@ def _is_refused(sim: Simulated, number: int, link: int) -> bool:
     free = node.buffer - node.used
     if packet.size > free:
         return True
-    if setting.flow_control != 0:
+    if setting.flow_control != LOSSY:
         return False
     queued = sim.queues[link * NUM_PRIORITIES + packet.priority].bytes
     return bool(queued + packet.size > setting.port_limit or queued > setting.share * free)

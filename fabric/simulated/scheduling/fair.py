@@ -18,9 +18,7 @@ class FairSharing:
     name: ClassVar[str] = "fair"
 
     def decide(self, under_way: UnderWay) -> Decision:
-        """Rank 0 for everybody."""
         return Decision(np.zeros(len(under_way.flows), np.int64))
 
     def next_change_s(self, under_way: UnderWay, rates_bps: Floats) -> float:
-        """Never by itself."""
         return float("inf")

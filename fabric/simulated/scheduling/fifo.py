@@ -21,9 +21,7 @@ class FirstInFirstOut:
     name: ClassVar[str] = "fifo"
 
     def decide(self, under_way: UnderWay) -> Decision:
-        """Ranks by when coflows began."""
         return Decision(np.unique(under_way.began_s, return_inverse=True)[1])
 
     def next_change_s(self, under_way: UnderWay, rates_bps: Floats) -> float:
-        """Never by itself."""
         return float("inf")

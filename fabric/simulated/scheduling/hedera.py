@@ -2,8 +2,8 @@
 
 Paper: Al-Fares et al., Hedera: Dynamic Flow Scheduling for Data Center Networks, NSDI 2010, sections 4.2 and 4.3.
 Demands: senders split their NIC evenly over their flows, receivers cap what exceeds theirs, until nothing
-changes. Global First Fit: each flow of at least 10 % of a NIC takes the first path with room for its demand; those
-that fit nowhere keep their hashed path.
+changes. Global First Fit: each flow of at least 10 % of a NIC takes the first of all its paths that has room for its
+demand; those that fit nowhere keep their hashed path.
 
 Also here: `least_loaded`, which takes for each flow the path whose fullest link is least full (FiConn's traffic-aware
 routing chooses so among its detours).
@@ -16,7 +16,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from fabric.simulated.graph import Bools, Floats, Ints, NetworkGraph
-from fabric.simulated.routing import route
+from fabric.simulated.routing import all_paths
 
 LARGE = 0.1  # of a NIC
 ROUNDS = 100
@@ -53,41 +53,34 @@ def _cap(own: Ints, demand: Floats, is_limited: Bools) -> None:
         left -= demand[flow]
 
 
-def global_first_fit(
-    graph: NetworkGraph, sources: Sequence[int] | Ints, destinations: Sequence[int] | Ints, num_paths: int
-) -> Ints:
-    """Routing choices for flows, of the `num_paths` first ones per flow; hashed ones where a demand fits nowhere."""
+def global_first_fit(graph: NetworkGraph, sources: Sequence[int] | Ints, destinations: Sequence[int] | Ints) -> Ints:
+    """Routing choices for flows, the largest demands first; the hashed ones where a demand fits nowhere."""
     tails, heads = np.asarray(sources, np.int64), np.asarray(destinations, np.int64)
     nic_bps = graph.link_rate_bps[graph.links[graph.first[tails]]].max(initial=0.0)
     demand = estimate_demands(tails, heads) * nic_bps
-    candidates = [route(graph, tails, heads, _choices(len(tails), path)) for path in range(num_paths)]
-    room, picked = graph.link_rate_bps, _choices(len(tails), 0)
+    paths, choices = all_paths(graph, tails, heads)
+    room, picked = graph.link_rate_bps, np.arange(len(tails))
     for flow in np.argsort(-demand, kind="stable"):
         if demand[flow] < LARGE * nic_bps:
             continue
-        for path, paths in enumerate(candidates):
-            if (room[paths[flow]] >= demand[flow] * (1.0 - TOO_SMALL)).all():
-                room[paths[flow]] -= demand[flow]
-                picked[flow] = _choices(len(tails), path)[flow]
+        for place, choice in enumerate(choices):
+            links = paths[place * len(tails) + flow]
+            if (room[links] >= demand[flow] * (1.0 - TOO_SMALL)).all():
+                room[links] -= demand[flow]
+                picked[flow] = choice
                 break
     return picked
 
 
-def least_loaded(
-    graph: NetworkGraph, sources: Sequence[int] | Ints, destinations: Sequence[int] | Ints, num_paths: int
-) -> Ints:
+def least_loaded(graph: NetworkGraph, sources: Sequence[int] | Ints, destinations: Sequence[int] | Ints) -> Ints:
     """Routing choices for flows, one after the other: the path whose most used link has the fewest flows."""
     tails, heads = np.asarray(sources, np.int64), np.asarray(destinations, np.int64)
-    candidates = [route(graph, tails, heads, np.full(len(tails), path)) for path in range(num_paths)]
+    paths, choices = all_paths(graph, tails, heads)
     load = np.zeros(2 * graph.num_cables, np.int64)
     picked = np.zeros(len(tails), np.int64)
     for flow in range(len(tails)):
-        best = min(range(num_paths), key=lambda path: (load[candidates[path][flow]].max(), len(candidates[path][flow])))
-        load[candidates[best][flow]] += 1
-        picked[flow] = best
+        own = [paths[place * len(tails) + flow] for place in range(len(choices))]
+        best = min(range(len(choices)), key=lambda place: (load[own[place]].max(), len(own[place])))
+        load[own[best]] += 1
+        picked[flow] = choices[best]
     return picked
-
-
-def _choices(num_flows: int, path: int) -> Ints:
-    """Hashes of flow and path: path 0 is where ECMP would have put the flow."""
-    return np.arange(num_flows, dtype=np.int64) + path * num_flows

@@ -27,7 +27,6 @@ class PFabric:
     name: ClassVar[str] = "pfabric"
 
     def decide(self, under_way: UnderWay) -> Decision:
-        """Ranks by bits left, rounded so that equal flows stay equal."""
         return Decision(np.unique(np.round(under_way.left_bits), return_inverse=True)[1])
 
     def next_change_s(self, under_way: UnderWay, rates_bps: Floats) -> float:

@@ -32,11 +32,9 @@ class Pias:
             raise NetworkError(f"thresholds {self.thresholds} do not rise from above 0; use e.g. (1e4, 1e5, 1e6)")
 
     def decide(self, under_way: UnderWay) -> Decision:
-        """How many thresholds the flow has passed."""
         return Decision(np.searchsorted(self._bits, under_way.sent_bits + ROUNDING_BITS, side="right"))
 
     def next_change_s(self, under_way: UnderWay, rates_bps: Floats) -> float:
-        """When the first served flow passes its next threshold."""
         queue = np.searchsorted(self._bits, under_way.sent_bits + ROUNDING_BITS, side="right")
         due = (queue < len(self.thresholds)) & (rates_bps > 0.0)
         ahead = self._bits[np.minimum(queue, len(self.thresholds) - 1)][due] - under_way.sent_bits[due]

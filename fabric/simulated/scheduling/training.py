@@ -29,9 +29,7 @@ class TrainingPriorities:
             raise NetworkError(f"{self.num_priorities} priorities on {self.levels} levels order nothing; use 1 or more")
 
     def decide(self, under_way: UnderWay) -> Decision:
-        """The flow's priority, mapped to `levels`."""
         return Decision(under_way.priority * min(self.levels, self.num_priorities) // self.num_priorities)
 
     def next_change_s(self, under_way: UnderWay, rates_bps: Floats) -> float:
-        """Never by itself."""
         return float("inf")

@@ -43,7 +43,6 @@ class Varys:
         return Decision(np.zeros(len(under_way.flows), np.int64), promised_bps=rates)
 
     def next_change_s(self, under_way: UnderWay, rates_bps: Floats) -> float:
-        """Never by itself."""
         return float("inf")
 
 

@@ -58,15 +58,14 @@ class FiConn:
         return cabling.graph(f"ficonn(n={self.n}, k={self.k})", num_hosts, num_hosts // self.n, self.delay_us, routing)
 
     def facts(self) -> TopologyFacts:
-        """The bounds that the paper proves."""
         num_hosts = self._sizes[-1]
         return TopologyFacts(
             num_hosts=num_hosts,
             num_switches=num_hosts // self.n,
             num_cables=num_hosts + round(num_hosts * (1 - 0.5**self.k) / 2),
             max_edges=2 * 2**self.k + (2**self.k - 1),
-            bisection_bps=num_hosts / 2 ** (self.k + 2) * self.gbit * 1e9,
+            bisection_bps=self.recursion.least_cut(spacing=2, num_backups=1) * self.gbit * 1e9,
             diameter_is_exact=False,
-            bisection_is_exact=False,
+            bisection_is_exact=self.k == 0,
             max_server_hops=2 ** (self.k + 1) - 1,
         )

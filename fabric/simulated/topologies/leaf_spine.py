@@ -1,7 +1,7 @@
 """Leaf-spine: every leaf switch has a cable to every spine; two hosts are at most four edges apart.
 
 Source: Alizadeh and Edsall, On the Data Path Performance of Leaf-Spine Datacenter Fabrics, HOTI 2013.
-L·H hosts, L + S switches, L·H + L·S cables; bisection L·S/2 spine cables (L even) unless the hosts' own are fewer.
+L·H hosts, L + S switches, L·H + L·S cables; bisection half of the spine cables unless the hosts' own are fewer.
 Oversubscription is H·gbit / (S·spine_gbit).
 """
 
@@ -13,7 +13,7 @@ import numpy as np
 
 from fabric.simulated.graph import Cabling, NetworkGraph
 from fabric.simulated.routing import EqualCost
-from fabric.simulated.topologies.base import TopologyFacts, require
+from fabric.simulated.topologies.base import TopologyFacts, require, whole_cables
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,14 +46,16 @@ class LeafSpine:
         return cabling.graph(name, num_hosts, self.leaves + self.spines, self.delay_us, EqualCost())
 
     def facts(self) -> TopologyFacts:
-        """Counts and the bisection between two halves of the leaves."""
+        """Counts and the bisection; a bound for an odd number of leaves with thin cables up."""
         num_hosts = self.leaves * self.hosts_per_leaf
-        half = self.leaves // 2
+        own, up = self.hosts_per_leaf * self.gbit * 1e9, self.spines * self._spine_gbit * 1e9
+        per_leaf = own if self.leaves == 1 else min(own, up)
+        rates = [self.gbit * 1e9, self._spine_gbit * 1e9]
         return TopologyFacts(
             num_hosts=num_hosts,
             num_switches=self.leaves + self.spines,
             num_cables=num_hosts + self.leaves * self.spines,
             max_edges=4 if self.leaves > 1 else 2,
-            bisection_bps=1e9 * half * min(self.hosts_per_leaf * self.gbit, self.spines * self._spine_gbit),
-            bisection_is_exact=self.leaves % 2 == 0,
+            bisection_bps=whole_cables(num_hosts // 2 / self.hosts_per_leaf * per_leaf, rates),
+            bisection_is_exact=self.leaves % 2 == 0 or per_leaf == own,
         )

@@ -5,6 +5,10 @@ sections 3 and 4. Containers stand on a grid `grid` = (m_1, …, m_D). In dimens
 m_d − 1 others of its row, by one of its BCube's switches each; so Σ(m_d − 1) may not exceed its (k + 1)·n^k switches.
 A route corrects one container coordinate at a time: BCube path to a server under the exit switch, up, across, down.
 Where two walks meet in one switch, the way between is cut out.
+
+The bound of the bisection counts pairs of servers, M of them in a container and N in all. A cable of dimension d has
+N·M/m_d, which spread over both containers. A server's cable has M(n − 1)/n of its own container's, 1/n of what passes
+its switch, and at most (n − 1)/n² of what passes each other switch with a cable.
 """
 
 from __future__ import annotations
@@ -17,7 +21,7 @@ import numpy as np
 
 from fabric.simulated.graph import Cabling, Ints, NetworkGraph
 from fabric.simulated.routing import Algorithmic
-from fabric.simulated.topologies.base import TopologyFacts, require
+from fabric.simulated.topologies.base import TopologyFacts, least_cut_bps, require
 from fabric.simulated.topologies.bcube import BCube
 
 
@@ -47,7 +51,6 @@ class MdCube:
 
     @property
     def container(self) -> BCube:
-        """The BCube inside each container."""
         return BCube(self.n, self.k, self.gbit, self.delay_us)
 
     def build(self) -> NetworkGraph:
@@ -100,7 +103,6 @@ class MdCube:
             )
 
     def _switch(self, container: int, switch: int | Ints) -> Ints:
-        """Node numbers of a container's switches."""
         cube = self.container
         first = prod(self.grid) * cube.num_hosts + container * (self.k + 1) * cube.switches_per_level
         return np.asarray(first + switch)
@@ -139,14 +141,16 @@ class MdCube:
         cube, num_containers, dimensions = self.container, prod(self.grid), len(self.grid)
         container_cables = num_containers * self._ports_used // 2
         fast = self.gbit if self.container_gbit is None else self.container_gbit
-        side = max(self.grid)
-        crossing = num_containers // side * (side // 2) * (side - side // 2)
+        num_hosts = num_containers * cube.num_hosts
+        pairs = [num_hosts * cube.num_hosts / side for side in self.grid]  # per cable of a dimension
+        elsewhere = sum((side - 1) * each for side, each in zip(self.grid, pairs, strict=True)) - max(pairs)
+        inside = (cube.num_hosts + elsewhere / self.n) * (self.n - 1) / self.n + max(pairs) / self.n
         return TopologyFacts(
-            num_hosts=num_containers * cube.num_hosts,
+            num_hosts=num_hosts,
             num_switches=num_containers * (self.k + 1) * cube.switches_per_level,
             num_cables=num_containers * cube.facts().num_cables + container_cables,
             max_edges=(dimensions + 1) * 2 * (self.k + 1) + 3 * dimensions,
-            bisection_bps=crossing * fast * 1e9,
+            bisection_bps=least_cut_bps(num_hosts, [(max(pairs), fast * 1e9), (inside, self.gbit * 1e9)]),
             diameter_is_exact=False,
             bisection_is_exact=False,
             max_server_hops=(dimensions + 1) * (self.k + 1) + 2 * dimensions,

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import ceil, hypot, prod
 
 from fabric.simulated.graph import Cabling
+from fabric.simulated.topologies.base import ROUNDING, pairs_between_halves
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +24,6 @@ class Recursion:
 
     @property
     def num_hosts(self) -> int:
-        """Servers of the whole network."""
         return self.sizes[-1]
 
     def copies(self, level: int) -> int:
@@ -43,6 +44,33 @@ class Recursion:
             cabling.join(
                 [at + tail for at in starts for tail in tails], [at + head for at in starts for head in heads], gbit
             )
+
+    def least_cut(self, spacing: int, num_backups: int) -> int:
+        """A bound for the cables of every cut between halves A and B: |A||B| over the pairs on the fullest link; and,
+        with l pairs on the fullest among copies, K ≥ (N²/4 − K²)/(num_backups·l).
+
+        For to move the servers that differ from most of their switch, at most K, leaves `num_backups`·K cables, all
+        among copies. One in `spacing`^l servers has a cable of level l, and each at most `num_backups` in all.
+        """
+        if len(self.sizes) == 1:
+            return self.num_hosts // 2
+        loads = [self._most_pairs(level, spacing) for level in range(len(self.sizes))]
+        load = num_backups * max(loads[1:])
+        moved = (hypot(load, self.num_hosts) - load) / 2
+        return ceil(max(pairs_between_halves(self.num_hosts) / max(loads), moved) - ROUNDING)
+
+    def _most_pairs(self, level: int, spacing: int) -> float:
+        """Ordered pairs of servers that take one link of a level, at most; level 0 is a server's to its switch.
+
+        A pair in a copy also carries what copies that the one or the other is joined to send and receive through it.
+        """
+        block = self.sizes[level - 1] if level else 1
+        more = [
+            1 + 2 * self.sizes[above - 1] * ceil(block / spacing**above) / block
+            for above in range(level + 1, len(self.sizes))
+        ]
+        own = block**2 if level else self.sizes[0] - 1
+        return float(own * prod(more))
 
     def path(self, source: int, destination: int, via: int = 0) -> list[int]:
         """Nodes of the route; `via` = v > 0 goes round by the v-th other copy of the level where the two part."""

@@ -2,8 +2,9 @@
 
 Source: Hu et al., Deadlocks in Datacenter Networks: Why Do They Form, and How to Avoid Them, HotNets 2016, on cyclic
 buffer dependencies. Nobody builds one; failures and loops in routes make them of other networks.
-S·H hosts, S switches, S·(H + 1) cables; two hosts are at most ⌊S/2⌋ + 2 edges apart; bisection two cables of the ring
-unless the hosts' own are fewer. With five switches or more, hosts that send two switches on all go the same way round.
+S·H hosts, S switches, S·(H + 1) cables; two hosts are at most ⌊S/2⌋ + 2 edges apart. Bisection: two cables of the ring
+and, of an odd number of switches, those of half a switch's hosts, unless the hosts' own are fewer.
+With five switches or more, hosts that send two switches on all go the same way round.
 """
 
 from __future__ import annotations
@@ -41,14 +42,12 @@ class SwitchRing:
         return cabling.graph(name, num_hosts, self.switches, self.delay_us, EqualCost())
 
     def facts(self) -> TopologyFacts:
-        """Counts and the cut through two cables of the circle."""
         num_hosts = self.switches * self.hosts_per_switch
-        half = self.switches // 2 * self.hosts_per_switch
+        left_over = num_hosts // 2 % self.hosts_per_switch
         return TopologyFacts(
             num_hosts=num_hosts,
             num_switches=self.switches,
             num_cables=num_hosts + self.switches,
             max_edges=self.switches // 2 + 2,
-            bisection_bps=1e9 * self.gbit * min(half, 2),
-            bisection_is_exact=self.switches % 2 == 0,
+            bisection_bps=1e9 * self.gbit * min(num_hosts // 2, 2 + min(left_over, self.hosts_per_switch - left_over)),
         )

@@ -1,8 +1,9 @@
 """Torus: hosts on a grid that wraps round, each joined to its two neighbours in every dimension; no switches.
 
 Source: Dally and Towles, Principles and Practices of Interconnection Networks (2004), chapter 5; dimension-order
-routing is section 8.4.2. Diameter Σ⌊d_i/2⌋; bisection 2·∏d_i/max d cables where the longest side is even (a side
-of 2 has one cable and not two).
+routing is section 8.4.2. Diameter Σ⌊d_i/2⌋. Bisection 2N/d cables where the longest side d is even; a side of 2 has
+one cable and not two, and counts as one of 4. Where it is odd, a bound: routes the shorter way round lead
+N(d² − 1)/8d pairs of hosts over a link.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import numpy as np
 
 from fabric.simulated.graph import Cabling, NetworkGraph
 from fabric.simulated.routing import Algorithmic
-from fabric.simulated.topologies.base import TopologyFacts, require
+from fabric.simulated.topologies.base import TopologyFacts, least_cut_bps, require
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +56,8 @@ class Torus:
         return nodes
 
     def facts(self) -> TopologyFacts:
-        """Counts, the diameter, and the bisection across the longest side."""
-        num_hosts, longest = prod(self.sides), max(self.sides)
+        num_hosts = prod(self.sides)
+        load, fullest = max(((side * side - side % 2) / (8 * side) if side > 2 else 0.5, side) for side in self.sides)
         cables = sum(num_hosts if side > 2 else num_hosts // 2 for side in self.sides)
         reach = sum(side // 2 for side in self.sides)
         return TopologyFacts(
@@ -64,7 +65,7 @@ class Torus:
             num_switches=0,
             num_cables=cables,
             max_edges=reach,
-            bisection_bps=(2 if longest > 2 else 1) * num_hosts / longest * self.gbit * 1e9,
-            bisection_is_exact=longest % 2 == 0,
+            bisection_bps=least_cut_bps(num_hosts, [(num_hosts * load, self.gbit * 1e9)]),
+            bisection_is_exact=fullest % 2 == 0,
             max_server_hops=reach,
         )

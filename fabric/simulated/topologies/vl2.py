@@ -36,7 +36,6 @@ class Vl2:
 
     @property
     def num_racks(self) -> int:
-        """D_A·D_I/4."""
         return self.aggregation_ports * self.intermediate_ports // 4
 
     def build(self) -> NetworkGraph:
@@ -75,7 +74,7 @@ class Vl2:
         return rack % (self.intermediate_ports // 2) * 2
 
     def facts(self) -> TopologyFacts:
-        """Full bisection: half of the servers at their own rate."""
+        """Full bisection: half of the servers at their own rate, which balancing can carry for any halves."""
         num_hosts = SERVERS_PER_RACK * self.num_racks
         cables = num_hosts + 2 * self.num_racks + self.aggregation_ports * self.intermediate_ports // 2
         return TopologyFacts(
@@ -83,7 +82,6 @@ class Vl2:
             num_switches=self.num_racks + self.intermediate_ports + self.aggregation_ports // 2,
             num_cables=cables,
             max_edges=6,
-            bisection_bps=num_hosts / 2 * self.gbit * 1e9,
+            bisection_bps=num_hosts // 2 * self.gbit * 1e9,
             diameter_is_exact=self.intermediate_ports > 2,  # else all racks share one pair
-            bisection_is_exact=self.num_racks % 2 == 0,
         )

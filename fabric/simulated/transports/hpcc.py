@@ -4,6 +4,7 @@ Paper: Li et al., HPCC: High Precision Congestion Control, SIGCOMM 2019, section
 Per hop u = min(q, q_prev)/(B·T) + txRate/B; U = (1 − τ/T)U + (τ/T)·max u. If U ≥ η or the stage is maxStage:
 W = W_c/(U/η) + W_AI, else W = W_c + W_AI; W_c follows once per round trip. Rate W/T. η = 95 %, maxStage = 5,
 W_AI = B·T(1 − η)/N, N = 100 flows. T is the round trip without queues. INT adds 42 bytes per packet (5 hops).
+A flow's first acknowledgement is only stored, as in the authors' simulator: a rate takes two.
 """
 
 from __future__ import annotations
@@ -37,7 +38,11 @@ def on_start(sim: Simulated, number: int) -> None:
 @inlined
 def on_ack(sim: Simulated, packet: int, now: int) -> None:
     flow = sim.flows[sim.packets[packet].flow]
-    _observe(sim, packet)
+    is_first = flow.window_end == 0
+    _observe(sim, packet, is_first)
+    if is_first:
+        flow.window_end = flow.next_seq
+        return
     once = sim.packets[packet].ack > flow.window_end
     additive = flow.peak * (1 - ETA) / NUM_FLOWS
     if flow.previous >= ETA or flow.stage >= LAST_STAGE:
@@ -55,14 +60,14 @@ def on_ack(sim: Simulated, packet: int, now: int) -> None:
 
 
 @inlined
-def _observe(sim: Simulated, packet: int) -> None:
-    """The largest utilisation on the path, smoothed over the round trip (`previous` is U)."""
+def _observe(sim: Simulated, packet: int, is_first: bool) -> None:
+    """The largest utilisation on the path since the last packet, smoothed over the round trip (`previous` is U)."""
     number = sim.packets[packet].flow
     flow = sim.flows[number]
     most, gap = 0.0, 0
     for hop in range(flow.path_len):
         now, then = sim.telemetry[packet, hop], sim.seen[number, hop]
-        if then[2] > 0 and now[2] > then[2]:
+        if not is_first and now[2] > then[2]:
             bytes_per_s = sim.hop_bps[sim.paths[flow.path_at + hop]] / 8
             rate = (now[1] - then[1]) * (float(PS_PER_S) / (now[2] - then[2]))
             used = min(now[0], then[0]) * (float(PS_PER_S) / flow.base_rtt_ps) / bytes_per_s + rate / bytes_per_s
