@@ -1,4 +1,4 @@
-"""A folder for a lab's logs and sockets, owned by whoever holds its lock.
+"""A private folder for logs and sockets of a lab or a paced script, owned by the process that holds its lock.
 
 A process number would not do for an owner: seen from another process namespace (a container that shares /tmp) a live
 owner looks dead, and a dead one's number is used again. The kernel lets go of a lock when its holder ends, however it
@@ -13,6 +13,8 @@ import os
 import shutil
 import tempfile
 from pathlib import Path
+
+from crossover.arbiter.listening import socket_place
 
 PREFIX = "crossover-bench-lab-"
 _NOT_OURS = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EACCES, errno.EPERM)
@@ -36,7 +38,7 @@ class Scratch:
 
 def _made() -> tuple[Path, int]:
     while True:
-        path = Path(tempfile.mkdtemp(prefix=PREFIX))
+        path = Path(tempfile.mkdtemp(prefix=PREFIX, dir=socket_place()))
         try:
             fd = _locked(path)
         except OSError:
@@ -49,7 +51,7 @@ def _made() -> tuple[Path, int]:
 
 def _sweep() -> None:
     """Delete the folders of this user that nobody holds."""
-    for path in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
+    for path in socket_place().glob(f"{PREFIX}*"):
         fd = _locked(path)
         if fd is not None:
             shutil.rmtree(path, ignore_errors=True)
