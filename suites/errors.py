@@ -41,7 +41,6 @@ def _request_errors() -> tuple[type[ValueError], ...]:
     from baselines.outside import OutsideError
     from baselines.parallelism.api import ParallelismError
     from baselines.text import TextError
-    from crossover.errors import Refused
     from fabric.api import FabricError
     from fabric.simulated.graph import NetworkError
     from harness.asynchrony.cluster import VirtualClusterError
@@ -71,7 +70,6 @@ def _request_errors() -> tuple[type[ValueError], ...]:
         ParallelismError,
         ProblemError,
         RecordError,
-        Refused,
         SpeedError,
         SuiteError,
         TextError,

@@ -15,13 +15,18 @@ import tempfile
 from pathlib import Path
 
 from crossover.arbiter.listening import socket_place
+from crossover.errors import Refused
+from fabric.cluster import FabricError
 
 PREFIX = "crossover-bench-lab-"
 _NOT_OURS = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EACCES, errno.EPERM)
 
 
 class Scratch:
-    """A new folder; `remove` deletes it. What killed owners have left is deleted first. Raises OSError."""
+    """A new folder; `remove` deletes it. What killed owners have left is deleted first.
+
+    Raises: FabricError if no folder is short enough for sockets, OSError.
+    """
 
     def __init__(self) -> None:
         # Before making a folder, so that disks do not fill up with what killed runs have left.
@@ -38,7 +43,7 @@ class Scratch:
 
 def _made() -> tuple[Path, int]:
     while True:
-        path = Path(tempfile.mkdtemp(prefix=PREFIX, dir=socket_place()))
+        path = Path(tempfile.mkdtemp(prefix=PREFIX, dir=_place()))
         try:
             fd = _locked(path)
         except OSError:
@@ -49,9 +54,16 @@ def _made() -> tuple[Path, int]:
         # a sweep was quicker, and has taken the folder for abandoned before it was locked
 
 
+def _place() -> Path:
+    try:
+        return socket_place()
+    except Refused as error:
+        raise FabricError(str(error)) from error
+
+
 def _sweep() -> None:
     """Delete the folders of this user that nobody holds."""
-    for path in socket_place().glob(f"{PREFIX}*"):
+    for path in _place().glob(f"{PREFIX}*"):
         fd = _locked(path)
         if fd is not None:
             shutil.rmtree(path, ignore_errors=True)

@@ -16,8 +16,7 @@ from typing import Any
 import pytest
 
 from crossover.arbiter.listening import check_path
-from crossover.errors import Refused
-from fabric.api import FabricKind, FabricSpec
+from fabric.api import FabricError, FabricKind, FabricSpec
 from harness.doctor import check_sockets
 from harness.lab.launch import CHECKOUT, LabHandle
 from harness.lab.scratch import PREFIX, Scratch
@@ -96,7 +95,7 @@ def test_sockets_fit_into_a_folder_wherever_temporary_files_lie(scratch: Path, m
 def test_without_a_short_folder_the_variable_is_named(scratch: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(scratch / ("x" * 60)))
     monkeypatch.setattr(os, "access", lambda *_: False)
-    with pytest.raises(Refused, match=r"TMPDIR=.*xxx is too long for sockets, .* set TMPDIR to a short folder"):
+    with pytest.raises(FabricError, match=r"TMPDIR=.*xxx is too long for sockets, .* set TMPDIR to a short folder"):
         Scratch()
     (finding,) = check_sockets()
     assert not finding.ok

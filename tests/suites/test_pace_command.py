@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from multiprocessing import get_context
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from patience import patience_s
 
 from fabric.cluster import FabricError
 from harness.paced.pacing import PacedTraffic
+from harness.paced.script import at_end
 from harness.paced.settings import VARIABLE, parse_pace
 from harness.paced.steps import NUM_ENOUGH, PacedStep, StepMeter, is_free_round, report_of
 from suites.cli import main
@@ -25,6 +27,7 @@ from suites.cli import main
 NUM_BYTES = 4 * (64 * 64 + 64)
 SCRIPT = """
 import sys
+import psutil
 import torch
 import torch.distributed as dist
 import models  # the script's own, which has the name of a package of the project
@@ -49,24 +52,29 @@ for asked, num_steps in (("gloo", 1), ("nccl", 22)):  # what is sent once lies i
         optimizer.zero_grad()
     refused(dist.broadcast, tensor=torch.ones(1), src=2)
     dist.destroy_process_group()
+(link,) = psutil.Process().children()
+link.kill()
 """
 
 
-def pace(folder: Path, script: str, *options: str) -> subprocess.CompletedProcess[str]:
+def pace(folder: Path, script: str, *options: str, temporary: Path | None = None) -> subprocess.CompletedProcess[str]:
     (folder / "models.py").write_text("import torch\n\ndef network():\n    return torch.nn.Linear(64, 64)\n")
     (folder / "train.py").write_text(script)
     command = [sys.executable, "-W", "ignore", str(folder / "train.py")]
     line = [sys.executable, "-m", "suites", "pace", "--hosts", "4", "--rate", "1gbit", *options, "--", *command]
-    return subprocess.run(line, capture_output=True, text=True, timeout=patience_s(150), check=False)
+    environment = {**os.environ, **({} if temporary is None else {"TMPDIR": str(temporary)})}
+    return subprocess.run(line, capture_output=True, text=True, timeout=patience_s(150), check=False, env=environment)
 
 
 @pytest.mark.slow
-def test_an_unmodified_script_runs_as_rank_0_and_its_steps_are_told(tmp_path: Path) -> None:
+def test_an_unmodified_script_runs_as_rank_0_and_its_steps_are_told(tmp_path: Path, scratch: Path) -> None:
     """Whichever backend it asks for; with the first it takes the steps that are not counted. What cannot be paced is
-    refused with the reason."""
-    out = tmp_path / "told.json"
-    done = pace(tmp_path, SCRIPT, "--alpha", "5ms", "--out", str(out))
+    refused with the reason. Nothing stays in the folder for temporary files, although the link is killed."""
+    out, temporary = tmp_path / "told.json", scratch / "of job 7,hosts=2"
+    temporary.mkdir()
+    done = pace(tmp_path, SCRIPT, "--alpha", "5ms", "--out", str(out), temporary=temporary)
     assert done.returncode == 0, done.stderr
+    assert list(temporary.glob("crossover-bench-*")) == []
     told = json.loads(out.read_text())
     assert (told["num_steps"], told["num_free_steps"]) == (9, 4)
     assert told["bytes_per_step"] == pytest.approx(2 * 3 / 4 * NUM_BYTES)
@@ -147,7 +155,7 @@ def test_a_report_takes_an_earlier_ones_place_whole(tmp_path: Path) -> None:
     assert json.loads(path.read_text())["num_ranks"] == 8
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
 def test_whatever_ends_the_command_ends_all_of_the_script(number: signal.Signals, scratch: Path) -> None:
     script = f"sleep {patience_s(60):.0f} & echo begun; wait"
     started = Started(("-m", "suites", "pace", "--", "sh", "-c", script), {"TMPDIR": str(scratch)})
@@ -174,8 +182,24 @@ def test_a_link_whose_script_was_killed_before_it_served_ends_and_leaves_nothing
     assert not folder.exists()
 
 
+def test_a_forked_worker_ends_what_is_its_own_and_not_its_parents(tmp_path: Path) -> None:
+    """A worker of multiprocessing ends without the calls of `atexit`, and would not report its steps."""
+
+    def work() -> None:
+        at_end((tmp_path / "own").touch)
+
+    parent = os.getpid()
+    at_end(lambda: os.getpid() == parent or (tmp_path / "parent's").touch())
+    worker = get_context("fork").Process(target=work)
+    worker.start()
+    worker.join(patience_s(30))
+    assert worker.exitcode == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["own"]
+
+
 def test_the_variable_names_what_is_wrong_in_it() -> None:
     assert parse_pace("hosts=4,alpha=1.5ms").spec.alpha_s == pytest.approx(1.5e-3)
+    assert parse_pace("hosts=4,report=/a,hosts=5/b").report == Path("/a,hosts=5/b")
     for wrong in ("host=4", "hosts=many", "hosts"):
         with pytest.raises(FabricError, match="hosts=8,rate=10gbit,alpha=20us"):
             parse_pace(wrong)
