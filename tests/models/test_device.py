@@ -159,10 +159,8 @@ def test_a_client_that_leaves_or_stops_costs_its_own_work_alone(
         client = ask(path, *packets)
         if leaves:
             client.close()
-        start_s = time.monotonic()
-        device.run(0.02)
+        device.run(0.02)  # raises where the server has ended
         client.close()
-        assert time.monotonic() - start_s >= 0.02
 
 
 def test_a_dead_server_is_an_error_with_a_remedy(tmp_path: Path) -> None:
