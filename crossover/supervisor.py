@@ -8,7 +8,8 @@
 With `--control` standard input is a pipe that only the one who asked holds. A byte on it is a signal for the command's
 process group; its end, however it came, is SIGKILL for every process the command has left. With `--parent` the end of
 that process is, and so is a SIGTERM. With `--grace` the first SIGTERM is passed on to every process below instead, and
-SIGKILL comes S seconds later, or with a second one.
+SIGKILL comes S seconds later, or with a second one. SIGINT and SIGHUP of a terminal reach the command as well. If it
+has not ended after two thirds of the grace, they have the effect of a SIGTERM, with the last third left.
 
 Every process below is a descendant, because the supervisor adopts orphans (launchers start ranks in sessions of their
 own), and so none gets away. If the supervisor itself is killed, the kernel kills the command with it, and the orphans
@@ -19,6 +20,7 @@ Run by its path, on the standard library alone, so that it starts in a few milli
 """
 
 import ctypes
+import math
 import os
 import select
 import signal
@@ -132,18 +134,25 @@ def supervise(command: list[str], *, control: bool, parent_pid: int | None, grac
         return NOT_FOUND
     watched = [wake_fd, *([0] if control else []), *([parent_fd] if parent_fd is not None else [])]
     code: int | None = None
-    deadline_s: float | None = None
-    # Ctrl-C and SIGHUP of a terminal reach the command as well, so they end nothing here.
+    ask_at_s = kill_at_s = math.inf  # when every process below gets SIGTERM, and SIGKILL
     # nothing is polled: a child's end arrives as SIGCHLD on the wake-up descriptor
     while code is None:
-        left_s = None if deadline_s is None else max(0.0, deadline_s - time.monotonic())
-        readable, _, _ = select.select(watched, [], [], left_s)
-        if not readable or parent_fd in readable or (control and 0 in readable and not _pass_on(child)):
+        left_s = min(ask_at_s, kill_at_s) - time.monotonic()
+        readable, _, _ = select.select(watched, [], [], None if left_s == math.inf else max(0.0, left_s))
+        if parent_fd in readable or (control and 0 in readable and not _pass_on(child)):
             break
-        if wake_fd in readable and signal.SIGTERM in os.read(wake_fd, 4096) and not control:
-            if not grace_s or deadline_s is not None:
+        numbers = os.read(wake_fd, 4096) if wake_fd in readable else b""
+        now_s = time.monotonic()
+        if signal.SIGTERM in numbers and not control:
+            if not grace_s or kill_at_s < ask_at_s:
                 break
-            deadline_s = time.monotonic() + grace_s
+            ask_at_s, kill_at_s = now_s, min(kill_at_s, now_s + grace_s)
+        elif grace_s and kill_at_s == math.inf and {signal.SIGINT, signal.SIGHUP} & set(numbers):
+            ask_at_s, kill_at_s = now_s + grace_s * 2 / 3, now_s + grace_s
+        if now_s >= kill_at_s:
+            break
+        if now_s >= ask_at_s:
+            ask_at_s = math.inf
             # not the command alone: unshare blocks SIGTERM, and a shell lets its own command run on
             for pid in descendants(os.getpid()):
                 _send(pid, signal.SIGTERM)

@@ -159,6 +159,20 @@ def check_cache() -> Iterator[Finding]:
         )
 
 
+def check_sockets() -> Iterator[Finding]:
+    """Where the sockets of trials lie: the folder for temporary files, where its name is short enough."""
+    from crossover.arbiter.listening import socket_place
+    from crossover.errors import Refused
+
+    try:
+        given, place = Path(tempfile.gettempdir()), socket_place()
+    except Refused as error:
+        yield Finding("sockets", False, str(error), "set TMPDIR to a short folder that you can write")
+        return
+    reason = "" if place == given else f": TMPDIR={given} is too long for sockets"
+    yield Finding("sockets", True, f"private folders in {place}{reason}")
+
+
 CHECKS: tuple[Check, ...] = (
     check_python,
     check_torch,
@@ -170,6 +184,7 @@ CHECKS: tuple[Check, ...] = (
     check_cores,
     check_memory,
     check_cache,
+    check_sockets,
 )
 
 

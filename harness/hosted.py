@@ -27,6 +27,7 @@ from fabric.run_module import module_command
 VARIABLE = "CROSSOVER_BENCH_HOSTS"
 ADDRESSES = "CROSSOVER_BENCH_ADDRESSES"
 GRACE_S = 2.0  # for ranks to end after a signal, or once another one has ended badly
+MOST_S = 2.7  # for all of it to end after a signal; with the time that ending takes, three seconds
 INTERRUPTED = 130
 CANNOT_START = 127  # a shell's code for a command that it does not find
 MASTER_PORT = "29500"  # free: the namespaces are the cluster's own
@@ -190,8 +191,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # A supervisor takes this process' place: unshare itself blocks SIGTERM, and outlives whoever started it.
         # Process 1 of a container has no parent that could end.
         until = [f"--parent={os.getppid()}"] if os.getppid() else []
-        # Twice the grace of ranks: theirs ends within it, and the cluster is then gone before the supervisor kills.
-        line = [*supervised(*until, granting(2 * GRACE_S)), *command_prefix(spec), *again]
+        # Longer than the grace of ranks: the cluster is then gone before the supervisor kills.
+        line = [*supervised(*until, granting(MOST_S)), *command_prefix(spec), *again]
         os.execvpe(line[0], line, {**os.environ, _INSIDE: "1"})
     except FabricError as error:
         print(f"error: {error}", file=sys.stderr)

@@ -29,9 +29,9 @@ from typing import Self
 
 DEFAULT_SLACK_S = 0.05
 
-# Seconds of work and whether it follows the last one; the answer is one byte.
-REQUEST = struct.Struct("<d?")
-DONE = b"\1"
+# A flow of the client's, seconds of work and whether it follows the flow's last one; the answer is the flow.
+REQUEST = struct.Struct("<Id?")
+ANSWER = struct.Struct("<I")
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_TIMERSLACK = 29
@@ -173,16 +173,16 @@ class _SharedDevice(VirtualDevice):
 
     def _submit(self, seconds: float) -> None:
         try:
-            self._socket.sendall(REQUEST.pack(seconds, self._follows()))
+            self._socket.sendall(REQUEST.pack(0, seconds, self._follows()))
         except OSError as error:
             raise self._gone() from error
 
     def _await(self) -> None:
         try:
-            answer = self._socket.recv(1)
+            answer = self._socket.recv(ANSWER.size)
         except OSError as error:
             raise self._gone() from error
-        if answer != DONE:
+        if len(answer) != ANSWER.size:
             raise self._gone()
 
     def _gone(self) -> DeviceError:

@@ -16,9 +16,11 @@ import stat
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import cast
 
-from models.device import DONE, REQUEST, DeviceError, die_with_parent, sharpen_timer
+from models.device import ANSWER, REQUEST, DeviceError, die_with_parent, sharpen_timer
 from models.fluid import FluidDevice
 
 _LONGEST_WORK_S = 3600.0
@@ -50,11 +52,20 @@ def serve(
         path.unlink(missing_ok=True)
 
 
+@dataclass(slots=True)
+class _Client:
+    """A connection: its flows, and the answers that its process has left no room for."""
+
+    socket: socket.socket
+    flows: set[int] = field(default_factory=set)
+    owed: bytearray = field(default_factory=bytearray)
+
+
 class _Server:
     def __init__(self, listener: socket.socket, fluid: FluidDevice, stop_fd: int) -> None:
         self._listener = listener
         self._stop_fd = stop_fd
-        self._clients: dict[int, socket.socket] = {}
+        self._clients: dict[int, _Client] = {}
         self._device = fluid
 
     def run(self) -> int:
@@ -65,7 +76,7 @@ class _Server:
                 pass
         finally:
             for client in self._clients.values():
-                client.close()
+                client.socket.close()
         return number
 
     def _step(self) -> int:
@@ -73,47 +84,56 @@ class _Server:
         event_s = self._device.next_event_s()
         timeout_s = None if event_s is None else max(0.0, event_s - time.monotonic())
         # select and not epoll: its timeout is in microseconds, epoll's in milliseconds.
-        sockets = (self._listener, *self._clients.values())
-        numbers = [self._stop_fd, *(source.fileno() for source in sockets)]
-        ready = set(select.select(numbers, [], [], timeout_s)[0])
+        numbers = [self._stop_fd, self._listener.fileno(), *self._clients]
+        owing = [number for number, client in self._clients.items() if client.owed]
+        ready, has_room, _ = select.select(numbers, owing, [], timeout_s)
         if self._stop_fd in ready:
             return os.read(self._stop_fd, 1)[0]
-        for source in sockets:
-            if source.fileno() not in ready:
-                continue
-            if source is self._listener:
-                client, _ = self._listener.accept()
-                self._clients[client.fileno()] = client
-            else:
-                self._receive(source)
-        for number in self._device.collect_finished(time.monotonic()):
+        # A client that leaves takes its flows along, and answers of its own may still follow here.
+        for number in self._clients.keys() & ready:
+            self._receive(number)
+        for number, flow in cast("list[tuple[int, int]]", self._device.collect_finished(time.monotonic())):
+            if number in self._clients:
+                self._answer(number, ANSWER.pack(flow))
+        for number in self._clients.keys() & has_room:
             self._answer(number)
+        if self._listener.fileno() in ready:
+            client, _ = self._listener.accept()
+            self._clients[client.fileno()] = _Client(client)
         return 0
 
-    def _receive(self, client: socket.socket) -> None:
-        number = client.fileno()
+    def _receive(self, number: int) -> None:
+        client = self._clients[number]
         try:
-            request = client.recv(REQUEST.size)
+            request = client.socket.recv(REQUEST.size)
         except ConnectionResetError:
             request = b""
         if len(request) != REQUEST.size:
             self._drop(number)
             return
-        work_s, follows = REQUEST.unpack(request)
+        flow, work_s, follows = REQUEST.unpack(request)
         if not 0 <= work_s <= _LONGEST_WORK_S:
             self._drop(number)
             return
-        self._device.submit(number, work_s, follows=follows, now_s=time.monotonic())
+        client.flows.add(flow)
+        self._device.submit((number, flow), work_s, follows=follows, now_s=time.monotonic())
 
-    def _answer(self, number: int) -> None:
+    def _answer(self, number: int, answer: bytes = b"") -> None:
+        """Send it and what is owed, as far as there is room: a process that is stopped must not stop the others."""
+        client = self._clients[number]
+        client.owed += answer
         try:
-            self._clients[number].sendall(DONE)
-        except (BrokenPipeError, ConnectionResetError):
+            del client.owed[: client.socket.send(client.owed, socket.MSG_DONTWAIT)]
+        except BlockingIOError:
+            return
+        except OSError:
             self._drop(number)
 
     def _drop(self, number: int) -> None:
-        self._device.leave(number, now_s=time.monotonic())
-        self._clients.pop(number).close()
+        client = self._clients.pop(number)
+        for flow in client.flows:
+            self._device.leave((number, flow), now_s=time.monotonic())
+        client.socket.close()
 
 
 def _listen(path: Path) -> socket.socket:

@@ -10,9 +10,10 @@ waits behind that and follows it at once, however late the caller looks.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Hashable
 from dataclasses import dataclass, field
 
-Client = int
+Client = Hashable
 
 
 @dataclass(slots=True)

@@ -102,14 +102,16 @@ def _is_read(stream: TextIO) -> bool:
 
 @contextmanager
 def _interrupted_once() -> Iterator[None]:
-    """Ctrl-C and SIGTERM both raise KeyboardInterrupt, once: what is under way is then ended in peace."""
+    """Ctrl-C, SIGTERM and SIGHUP raise KeyboardInterrupt, once: what is under way then ends in order."""
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         for name in signals:
             signal.signal(name, signal.SIG_IGN)
         raise KeyboardInterrupt
 
-    signals = (signal.SIGINT, signal.SIGTERM)
+    signals = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as under nohup
+        signals.append(signal.SIGHUP)
     before = {name: signal.signal(name, interrupt) for name in signals}
     try:
         yield

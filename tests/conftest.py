@@ -12,6 +12,7 @@ from contextlib import ExitStack, closing
 from functools import cache
 from importlib.util import find_spec
 from logging.handlers import BufferingHandler
+from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
@@ -105,6 +106,13 @@ def missing_for_emulation() -> str:
     first, *others = capabilities()  # the first is how this user enters namespaces
     needed = [first, *(other for other in others if other.name not in OPTIONAL_CAPABILITIES)]
     return "; ".join(f"{need.name}: {need.detail} ({need.remedy})" for need in needed if not need.ok)
+
+
+@pytest.fixture
+def scratch() -> Iterator[Path]:
+    """A folder for temporary files whose name is short enough for sockets below it, unlike `tmp_path`."""
+    with TemporaryDirectory(prefix="cb-") as folder:
+        yield Path(folder)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -11,6 +11,7 @@ import os
 import socket
 import stat
 import struct
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from crossover.errors import Refused
 
 _BACKLOG = 128
 _MAX_PATH_BYTES = 107  # sun_path less its final zero
+_ROOM_BYTES = 60  # for the names of a private folder, one in it, and a socket
 _MAX_TEXT_BYTES = 1 << 20  # no roster is longer: 64 tokens of 64 jobs
 _CONNECT_LIMIT_S = 2
 _SAFE = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # O_NONBLOCK: a named pipe must not hold the reader
@@ -164,6 +166,25 @@ def locked_folder(path: Path) -> Iterator[PrivateFolder]:
     with private_folder(path) as folder:
         fcntl.flock(folder.fd, fcntl.LOCK_EX)
         yield folder
+
+
+def socket_place() -> Path:
+    """Where to make a private folder (`mkdtemp`) for sockets: the folder for temporary files, or another one of this
+    machine where the name of that is too long for a socket's address, as TMPDIR may be under Slurm or CI.
+
+    Raises `Refused` if there is none.
+    """
+    try:
+        given = Path(tempfile.gettempdir())
+    except FileNotFoundError as error:
+        raise Refused(f"{error.strerror}: set TMPDIR to a folder that you can write") from error
+    for place in (given, Path("/tmp"), Path("/var/tmp"), Path("/dev/shm")):
+        if len(os.fsencode(place)) <= _MAX_PATH_BYTES - _ROOM_BYTES and os.access(place, os.W_OK | os.X_OK):
+            return place
+    raise Refused(
+        f"TMPDIR={given} is too long for sockets, whose folder may have {_MAX_PATH_BYTES - _ROOM_BYTES} bytes, and "
+        "/tmp, /var/tmp and /dev/shm cannot be written: set TMPDIR to a short folder of your own"
+    )
 
 
 def check_path(path: Path) -> None:

@@ -27,13 +27,14 @@ import shlex
 import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import FrameType
 
+from crossover.arbiter.listening import socket_place
 from crossover.commands.launching import parse_job
 from crossover.digests import DIGESTS
 from crossover.errors import Refused
@@ -69,7 +70,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Run, compare, and say the verdict in one line."""
     command = parse_job(f"{_JOBS[0]}={arguments.job_command}")
     jobs = _JOBS[:1] if arguments.alone else _JOBS
-    with _terminated_in_order(), tempfile.TemporaryDirectory(prefix="crossover-verify-") as folder:
+    with _terminated_in_order(), TemporaryDirectory(prefix="crossover-verify-", dir=socket_place()) as folder:
         try:
             plain = _run_plain(command.words, Path(folder, "plain"))
             shared = _run_in_turns(command.words, jobs, Path(folder))

@@ -13,6 +13,7 @@ from time import monotonic
 from types import TracebackType
 from typing import Self
 
+from crossover.arbiter.listening import socket_place
 from crossover.supervisor import ending_with_me, supervised
 from fabric.api import FabricSpec, command_prefix
 from harness.lab.messages import Answer, Ending, Event, Task, event_from, to_line
@@ -138,6 +139,7 @@ def _environment() -> dict[str, str]:
     return {
         **os.environ,
         "PYTHONPATH": path,
+        "TMPDIR": str(socket_place()),  # multiprocessing's sockets, by which loaders hand over tensors, lie there too
         # A host of the emulated cluster stands for one core.
         "OMP_NUM_THREADS": "1",
         "PYTORCH_NVML_BASED_CUDA_CHECK": "1",  # asking whether there is a GPU must not spoil it for forked ranks

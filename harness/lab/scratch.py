@@ -1,4 +1,4 @@
-"""A folder for a lab's logs and sockets, owned by whoever holds its lock.
+"""A private folder for logs and sockets of a lab or a paced script, owned by the process that holds its lock.
 
 A process number would not do for an owner: seen from another process namespace (a container that shares /tmp) a live
 owner looks dead, and a dead one's number is used again. The kernel lets go of a lock when its holder ends, however it
@@ -14,12 +14,19 @@ import shutil
 import tempfile
 from pathlib import Path
 
+from crossover.arbiter.listening import socket_place
+from crossover.errors import Refused
+from fabric.cluster import FabricError
+
 PREFIX = "crossover-bench-lab-"
 _NOT_OURS = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EACCES, errno.EPERM)
 
 
 class Scratch:
-    """A new folder; `remove` deletes it. What killed owners have left is deleted first. Raises OSError."""
+    """A new folder; `remove` deletes it. What killed owners have left is deleted first.
+
+    Raises: FabricError if no folder is short enough for sockets, OSError.
+    """
 
     def __init__(self) -> None:
         # Before making a folder, so that disks do not fill up with what killed runs have left.
@@ -36,7 +43,7 @@ class Scratch:
 
 def _made() -> tuple[Path, int]:
     while True:
-        path = Path(tempfile.mkdtemp(prefix=PREFIX))
+        path = Path(tempfile.mkdtemp(prefix=PREFIX, dir=_place()))
         try:
             fd = _locked(path)
         except OSError:
@@ -47,9 +54,16 @@ def _made() -> tuple[Path, int]:
         # a sweep was quicker, and has taken the folder for abandoned before it was locked
 
 
+def _place() -> Path:
+    try:
+        return socket_place()
+    except Refused as error:
+        raise FabricError(str(error)) from error
+
+
 def _sweep() -> None:
     """Delete the folders of this user that nobody holds."""
-    for path in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
+    for path in _place().glob(f"{PREFIX}*"):
         fd = _locked(path)
         if fd is not None:
             shutil.rmtree(path, ignore_errors=True)

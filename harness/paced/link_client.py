@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import selectors
+import os
 import socket
 import sys
 import threading
 import traceback
 from collections import deque
 from collections.abc import Callable, Hashable
+from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
 from crossover.arbiter.scheduling import short_slices
 from fabric.cluster import FabricError
-from models.device import DONE, REQUEST
+from models.device import ANSWER, REQUEST
 
 Paid = Callable[[FabricError | None], None]
 News = list[tuple[Paid, FabricError | None]]  # who is to be told, and what
@@ -33,34 +34,28 @@ class Carrier(Protocol):
 
 
 class LinkClient:
-    """A process's flows on the host's link, a connection each, made when a flow first carries something.
+    """A process's flows on the host's link, over one connection.
 
     One thread listens, and tells what it hears before it listens again: handing over to another thread takes 0.1 ms of
     the interpreter per message. But what is told may wait for operations that come later, as torch's PowerSGD hook
     does. Once a listener has been held up so, another one listens while it tells, from then on. While a client is open,
     threads of its process change hands every 0.2 ms.
+
+    A forked child does not use its parent's connection: its operations take no link time.
     Raises: FabricError if no link serves at `path`.
     """
 
     def __init__(self, path: Path) -> None:
         self._path, self._lock, self._listening = path, threading.Lock(), threading.Lock()
-        self._selector = selectors.DefaultSelector()
-        self._wake, woken = socket.socketpair()
-        self._selector.register(woken, selectors.EVENT_READ)
-        self._sockets: dict[Hashable, socket.socket] = {}
-        self._queues: dict[Hashable, deque[Paid]] = {}
+        self._socket, self._process = self._connect(), os.getpid()
+        self._flows: dict[Hashable, int] = {}
+        self._queues: list[deque[Paid]] = []  # of each flow, by its number
         self._lost: FabricError | None = None
         self._threads: list[threading.Thread] = []
         self._num_free = 0
         self._hands_over = False
         self._num_told = 0
         self._closing = threading.Event()
-        self._unused: socket.socket | None = None
-        try:
-            self._unused = self._connect()
-        except FabricError:
-            self._close_sockets()
-            raise
         self._switch_interval_s = sys.getswitchinterval()
         sys.setswitchinterval(min(self._switch_interval_s, SWITCH_INTERVAL_S))
         self._add_thread(self._run)
@@ -77,39 +72,27 @@ class LinkClient:
 
     def carry(self, flow: Hashable, work_s: float, paid: Paid) -> None:
         """Queue behind what the flow carries already; without link time `paid` is called at once, in this thread."""
-        if work_s == 0.0:
+        # Before the lock, which another thread of the parent may have held when it forked.
+        if work_s == 0.0 or os.getpid() != self._process:
             paid(None)
             return
         with self._lock:
-            lost = self._lost or self._enqueue(flow, work_s, paid)
+            lost = self._lost or self._ask(flow, work_s, paid)
         # Told outside the lock: what follows may ask for link time again.
         if lost is not None:
             paid(lost)
 
-    def _enqueue(self, flow: Hashable, work_s: float, paid: Paid) -> FabricError | None:
+    def _ask(self, flow: Hashable, work_s: float, paid: Paid) -> FabricError | None:
+        """Send a request at once, so that the link goes from one operation of a flow to the next without this process;
+        on failure say why."""
+        number = self._flows.setdefault(flow, len(self._flows))
+        if number == len(self._queues):
+            self._queues.append(deque())
         try:
-            queue = self._queue_of(flow)
-        except FabricError as error:
-            return error
-        # Asked for at once: the link goes from one operation of a flow to the next without this process.
-        lost = self._ask(flow, work_s)
-        if lost is None:
-            queue.append(paid)
-        return lost
-
-    def _queue_of(self, flow: Hashable) -> deque[Paid]:
-        if flow not in self._queues:
-            connection, self._unused = self._unused or self._connect(), None
-            self._queues[flow], self._sockets[flow] = deque(), connection
-            self._selector.register(connection, selectors.EVENT_READ, (flow,))
-        return self._queues[flow]
-
-    def _ask(self, flow: Hashable, work_s: float) -> FabricError | None:
-        """Send a request of a flow; on failure say why."""
-        try:
-            self._sockets[flow].sendall(REQUEST.pack(work_s, False))
+            self._socket.sendall(REQUEST.pack(number, work_s, False))
         except OSError:
             return self._gone()
+        self._queues[number].append(paid)
         return None
 
     def _add_thread(self, target: Callable[[], None]) -> None:
@@ -139,12 +122,11 @@ class LinkClient:
                         traceback.print_exc()
 
     def _listen(self) -> News | None:
-        """Wait for a turn to listen and then for answers; None when the client closes or the link is gone."""
+        """Wait for a turn to listen and then for an answer; None when the client closes or the link is gone."""
         with self._lock:
             self._num_free += 1
         with self._listening:
-            ready = [key.data for key, _ in self._selector.select()]
-            told = None if None in ready or self._lost is not None else self._hear_all(ready)
+            told = self._hear()
         with self._lock:
             self._num_free -= 1
             self._num_told += 1
@@ -152,46 +134,33 @@ class LinkClient:
                 self._add_thread(self._run)
         return told
 
-    def _hear_all(self, ready: list[tuple[Hashable]]) -> News:
-        return [told for (flow,) in ready for told in self._hear(flow)]
-
-    def _hear(self, flow: Hashable) -> News:
-        """Take one answer: who is to be told what. If the link is gone, everybody who waits hears of it."""
+    def _hear(self) -> News | None:
+        """Take one answer. If the link is gone, all who wait are told of it, once."""
         try:
-            served = self._sockets[flow].recv(1) == DONE
+            answer = self._socket.recv(ANSWER.size)
         except OSError:
-            served = False
+            answer = b""
         with self._lock:
-            # Another connection may have ended just before, and then everybody has been told.
-            if self._lost is not None:
-                return []
-            if served:
-                return [(self._queues[flow].popleft(), None)]
+            if len(answer) == ANSWER.size:
+                return [(self._queues[ANSWER.unpack(answer)[0]].popleft(), None)]
+            if self._lost is not None or self._closing.is_set():
+                return None
             self._lost = lost = self._gone()
-            # Everybody who waits hears of the loss once; nobody would answer them any more.
-            waiting = [paid for queue in self._queues.values() for paid in queue]
-            self._queues = {flow: deque() for flow in self._queues}
+            waiting = [paid for queue in self._queues for paid in queue]
             return [(paid, lost) for paid in waiting]
 
     def _gone(self) -> FabricError:
         return FabricError(f"the paced link at {self._path} has ended; run the trial again")
 
     def close(self) -> None:
-        """End the threads and the connections; nothing may be under way. May be called again."""
-        if self._wake.fileno() < 0:
+        """End the threads and the connection; nothing may be under way. May be called again."""
+        if self._socket.fileno() < 0:
             return
-        self._closing.set()
-        # The other end becomes readable, which wakes whoever listens.
-        self._wake.close()
-        for thread in self._threads:
-            thread.join(timeout=10)
-        self._close_sockets()
+        if os.getpid() == self._process:
+            self._closing.set()
+            with suppress(OSError):  # the link has gone before
+                self._socket.shutdown(socket.SHUT_RDWR)  # wakes whoever listens
+            for thread in self._threads:
+                thread.join(timeout=10)
+        self._socket.close()
         sys.setswitchinterval(self._switch_interval_s)
-
-    def _close_sockets(self) -> None:
-        self._wake.close()
-        for key in list(self._selector.get_map().values()):
-            key.fileobj.close()  # type: ignore[union-attr]
-        if self._unused is not None:
-            self._unused.close()
-        self._selector.close()

@@ -1,7 +1,7 @@
 """A paced link in a process of its own: `python -m harness.paced.link_server SOCKET PARENT`.
 
-It ends with process PARENT, which must be the one that starts it, and takes along its socket and, if nothing else is
-in it, the folder: a script that is killed cannot.
+It ends with process PARENT, which must be the one that starts it, and removes its socket and, if nothing else is in it,
+the folder: a script that is killed cannot.
 """
 
 from __future__ import annotations

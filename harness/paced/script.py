@@ -8,12 +8,11 @@ steps took is printed when the script ends.
 
 from __future__ import annotations
 
-import atexit
 import os
 import subprocess
 import sys
-import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from multiprocessing.util import Finalize
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -24,6 +23,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from fabric.cluster import FabricError
 from fabric.paced import PACED, paced_link
+from harness.lab.scratch import Scratch
 from harness.paced.group import register
 from harness.paced.link_client import LinkClient
 from harness.paced.pacing import PacedTraffic, Pacing
@@ -76,7 +76,7 @@ class PacedScript:
         if self._socket is None:
             self._socket = _start_link()
             register_optimizer_step_post_hook(lambda optimizer, *_: self._meter.ended(optimizer))
-            atexit.register(self._report)
+            at_end(self._report)
         carrier = SometimesFree(LinkClient(self._socket), self._meter)
         return Pacing(link, carrier, is_virtual=True, traffic=self._traffic)
 
@@ -109,11 +109,12 @@ def install(pace: ScriptPace) -> None:
 
 
 def _start_link() -> Path:
-    folder = Path(tempfile.mkdtemp(prefix="crossover-bench-pace-"))
-    socket = folder / "link"
+    scratch = Scratch()
+    at_end(scratch.remove)
+    socket = scratch.path / "link"
     command = [sys.executable, "-P", "-m", "harness.paced.link_server", str(socket), str(os.getpid())]
     server = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": str(ROOT)}, stdout=subprocess.PIPE)
-    atexit.register(server.terminate)
+    at_end(server.terminate)
     assert server.stdout is not None
     # Connecting before the socket is bound would fail, and polling for it would guess at a time.
     if (said := server.stdout.readline().decode().strip()) != "ready":
@@ -121,3 +122,9 @@ def _start_link() -> Path:
             said or f"the link's process at {socket} did not start; is the folder of temporary files writable?"
         )
     return socket
+
+
+def at_end(call: Callable[[], object]) -> None:
+    """Call it when this process ends, before what was registered earlier. Unlike with `atexit`, a worker of
+    multiprocessing calls its own too, and a forked child none of its parent's."""
+    Finalize(None, call, exitpriority=1)

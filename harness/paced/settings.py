@@ -1,4 +1,7 @@
-"""How a user's script is paced, as one environment variable says it: `hosts=8,rate=10gbit,alpha=20us`."""
+"""How a user's script is paced, as one environment variable says it: `hosts=8,rate=10gbit,alpha=20us`.
+
+`report=FILE` may follow as the last entry; its name may hold commas.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from fabric.cluster import FabricError, FabricKind, FabricSpec
 from fabric.rates import parse_rate, parse_seconds
 
 VARIABLE = "CROSSOVER_BENCH_PACE"
-_DEFAULTS = {"hosts": "8", "rate": "10gbit", "alpha": "20us", "report": ""}
+_DEFAULTS = {"hosts": "8", "rate": "10gbit", "alpha": "20us"}
 _REMEDY = "write it as hosts=8,rate=10gbit,alpha=20us"
 
 
@@ -24,7 +27,8 @@ class ScriptPace:
 def parse_pace(text: str) -> ScriptPace:
     """Read the variable. Raises: FabricError naming what is wrong in it."""
     given = dict(_DEFAULTS)
-    for entry in filter(None, text.split(",")):
+    settings, _, report = f",{text}".partition(",report=")
+    for entry in filter(None, settings.split(",")):
         name, equals, value = entry.partition("=")
         if not equals or name.strip() not in given:
             raise FabricError(f"{VARIABLE}: {entry!r} is none of {', '.join(_DEFAULTS)}; {_REMEDY}")
@@ -44,4 +48,4 @@ def parse_pace(text: str) -> ScriptPace:
         rate_bps=parse_rate(given["rate"]),
         alpha_s=parse_seconds(given["alpha"]),
     )
-    return ScriptPace(spec, Path(given["report"]) if given["report"] else None)
+    return ScriptPace(spec, Path(report) if report else None)

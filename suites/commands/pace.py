@@ -7,12 +7,12 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from crossover.supervisor import ending_with_me, granting, supervised
 from fabric.cluster import FabricError
+from harness.lab.scratch import Scratch
 from harness.paced.settings import VARIABLE, parse_pace
 from results.files import replacing
 from suites.folders import named_path, prepare_file
@@ -47,8 +47,9 @@ def pace_script(arguments: argparse.Namespace) -> int:
     settings = f"hosts={arguments.hosts},rate={arguments.rate},alpha={arguments.alpha}"
     parse_pace(settings)
     out = None if arguments.out is None else prepare_file(arguments.out)
-    with tempfile.TemporaryDirectory(prefix="crossover-bench-") as folder:
-        report = Path(folder) / "report.json"
+    scratch = Scratch()
+    try:
+        report = scratch.path / "report.json"
         environment = paced_environment(f"{settings},report={report}", arguments.hosts)
         try:
             code = run_to_its_end(command, environment)
@@ -65,6 +66,8 @@ def pace_script(arguments: argparse.Namespace) -> int:
                 file=sys.stderr,
             )
             return code or 1
+    finally:
+        scratch.remove()
     return code
 
 

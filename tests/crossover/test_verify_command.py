@@ -38,13 +38,13 @@ def test_a_script_is_judged_by_its_weights(
     assert told in "".join(capfd.readouterr())
 
 
-def test_a_verification_that_is_terminated_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_verification_that_is_terminated_leaves_nothing(scratch: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:
         raise AssertionError("nobody took the signal")
 
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", str(scratch))
     before = signal.signal(signal.SIGTERM, fail)
-    script = f"echo $$ > {tmp_path / 'pid'}; kill -TERM {os.getpid()}; sleep 60 & wait"
+    script = f"echo $$ > {scratch / 'pid'}; kill -TERM {os.getpid()}; sleep 60 & wait"
     try:
         with pytest.raises(SystemExit) as ended:
             main(["verify", "--alone", shlex.join(["sh", "-c", script])])
@@ -52,8 +52,8 @@ def test_a_verification_that_is_terminated_leaves_nothing(tmp_path: Path, monkey
     finally:
         signal.signal(signal.SIGTERM, before)
     assert ended.value.code == 143
-    assert [path.name for path in tmp_path.iterdir()] == ["pid"]
-    assert not Path("/proc", (tmp_path / "pid").read_text().strip()).exists()
+    assert [path.name for path in scratch.iterdir()] == ["pid"]
+    assert not Path("/proc", (scratch / "pid").read_text().strip()).exists()
 
 
 def test_a_worker_that_only_one_run_had_is_a_difference() -> None:

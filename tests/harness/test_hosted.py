@@ -124,7 +124,7 @@ def test_ranks_may_tidy_up_after_a_signal(number: signal.Signals) -> None:
     assert "Traceback" not in err
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGKILL])
 def test_an_ended_launcher_takes_the_cluster_and_its_keepers_along(number: signal.Signals) -> None:
     process = subprocess.Popen([*HOSTED, "--", "sh", "-c", "exec sleep 3141"])
     has_slept = _sleeps_within_patience(True)

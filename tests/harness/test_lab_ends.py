@@ -96,24 +96,24 @@ def launch(told: Connection) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
 def test_a_launcher_that_is_ended_leaves_nothing(
-    number: signal.Signals, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    number: signal.Signals, scratch: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Natively: of an enclosed lab, `test_nothing_survives.py` kills the launcher."""
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # one that is killed leaves its folder
+    monkeypatch.setattr(tempfile, "tempdir", str(scratch))  # one that is killed leaves its folder
     heard, told = FORK.Pipe(duplex=False)
     launcher = FORK.Process(target=launch, args=(told,))
     launcher.start()
     try:
         told.close()
-        scratch = heard.recv()
-        assert Path(scratch).is_dir()
-        assert len(processes_with(scratch)) >= 3
+        own = heard.recv()
+        assert Path(own).is_dir()
+        assert len(processes_with(own)) >= 3
         assert launcher.pid is not None
         os.kill(launcher.pid, number)
         launcher.join(patience_s(60))
         assert launcher.exitcode is not None
     finally:
         launcher.kill()
-    assert left_after(scratch) == []
+    assert left_after(own) == []
     if number == signal.SIGINT:
-        assert not Path(scratch).exists()
+        assert not Path(own).exists()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
+import socket
+import stat
 import subprocess
 import sys
 import tempfile
@@ -13,7 +15,9 @@ from typing import Any
 
 import pytest
 
-from fabric.api import FabricKind, FabricSpec
+from crossover.arbiter.listening import check_path
+from fabric.api import FabricError, FabricKind, FabricSpec
+from harness.doctor import check_sockets
 from harness.lab.launch import CHECKOUT, LabHandle
 from harness.lab.scratch import PREFIX, Scratch
 
@@ -27,9 +31,9 @@ sys.stdin.read()
 
 
 @pytest.fixture(autouse=True)
-def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def temporary(scratch: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Folders of this test alone."""
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setenv("TMPDIR", str(scratch))
     monkeypatch.setattr(tempfile, "tempdir", None)
     yield
     tempfile.tempdir = None
@@ -59,14 +63,42 @@ def test_a_live_owners_folder_is_left_alone_and_a_killed_ones_is_deleted() -> No
     assert not mine.path.exists()
 
 
-def test_what_is_no_labs_folder_is_left_alone(tmp_path: Path) -> None:
-    (tmp_path / "crossover-bench-results").mkdir()
-    (tmp_path / f"{PREFIX}file").write_text("")
-    (tmp_path / "target").mkdir()
-    (tmp_path / f"{PREFIX}link").symlink_to(tmp_path / "target")
+def test_what_is_no_labs_folder_is_left_alone(scratch: Path) -> None:
+    (scratch / "crossover-bench-results").mkdir()
+    (scratch / f"{PREFIX}file").write_text("")
+    (scratch / "target").mkdir()
+    (scratch / f"{PREFIX}link").symlink_to(scratch / "target")
     Scratch().remove()
     kept = {"crossover-bench-results", f"{PREFIX}file", "target", f"{PREFIX}link"}
-    assert {path.name for path in tmp_path.iterdir()} == kept
+    assert {path.name for path in scratch.iterdir()} == kept
+
+
+def test_sockets_fit_into_a_folder_wherever_temporary_files_lie(scratch: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A TMPDIR may be long under Slurm or CI; doctor says where the sockets lie instead."""
+    long = scratch / ("x" * 60)
+    long.mkdir()
+    for folder, said in ((scratch, f"in {scratch}"), (long, f"TMPDIR={long} is too long")):
+        monkeypatch.setattr(tempfile, "tempdir", str(folder))
+        made = Scratch()
+        path = Path(tempfile.mkdtemp(dir=made.path)) / "arbiter99"
+        check_path(path)
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(str(path))
+        assert stat.S_IMODE(made.path.stat().st_mode) == 0o700
+        (finding,) = check_sockets()
+        assert finding.ok
+        assert said in finding.detail
+        made.remove()
+        assert not made.path.exists()
+
+
+def test_without_a_short_folder_the_variable_is_named(scratch: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(scratch / ("x" * 60)))
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    with pytest.raises(FabricError, match=r"TMPDIR=.*xxx is too long for sockets, .* set TMPDIR to a short folder"):
+        Scratch()
+    (finding,) = check_sockets()
+    assert not finding.ok
 
 
 def test_owners_that_start_at_once_take_nothing_from_each_other() -> None:
@@ -79,9 +111,7 @@ def test_owners_that_start_at_once_take_nothing_from_each_other() -> None:
     assert not any(path.exists() for path in paths)
 
 
-def test_without_a_descriptor_no_folder_is_made_again_and_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_descriptor_no_folder_is_made_again_and_again(scratch: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tempfile.gettempdir()  # looks whether it can write
     opened = os.open
     answers = iter([OSError(errno.EMFILE, "Too many open files")])
@@ -95,14 +125,14 @@ def test_without_a_descriptor_no_folder_is_made_again_and_again(
     monkeypatch.setattr(os, "open", refuse_once)
     with pytest.raises(OSError, match="Too many open files"):
         Scratch()
-    assert list(tmp_path.iterdir()) == []
+    assert list(scratch.iterdir()) == []
 
 
-def test_a_lab_that_cannot_be_started_leaves_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lab_that_cannot_be_started_leaves_no_folder(scratch: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise OSError(errno.EMFILE, "Too many open files")
 
     monkeypatch.setattr(subprocess, "Popen", refuse)
     with pytest.raises(OSError, match="Too many open files"):
         LabHandle(FabricSpec(kind=FabricKind.NATIVE, num_hosts=2, rate_bps=None))
-    assert list(tmp_path.iterdir()) == []
+    assert list(scratch.iterdir()) == []

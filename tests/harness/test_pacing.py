@@ -27,7 +27,7 @@ from harness.lab.services import check_paced
 from harness.paced.link_client import SWITCH_INTERVAL_S, LinkClient
 from harness.paced.pacing import pacing_of
 from harness.trial import Job, Trial
-from models.device import DONE, REQUEST, DeviceError
+from models.device import ANSWER, REQUEST, DeviceError
 from models.fluid import FluidDevice
 from models.workload import WorkloadSpec
 
@@ -145,27 +145,49 @@ def test_a_link_that_ends_after_an_answer_fails_only_what_it_has_not_served(tmp_
         for number in range(3):
             client.carry(0, 0.001, lambda error, number=number: told.put((number, error)))
         with client._lock:  # so that the client can ask for the next one only when the link has ended
-            connection.send(DONE)
+            connection.send(ANSWER.pack(0))
             connection.close()
         answers = dict(told.get(timeout=patience_s(10)) for _ in range(3))
     assert answers[0] is None
     assert [type(answers[number]) for number in (1, 2)] == [FabricError] * 2
 
 
-def test_an_answer_that_comes_with_the_end_of_another_connection_stops_nobody(tmp_path: Path) -> None:
+def test_thousands_of_flows_take_one_connection(tmp_path: Path) -> None:
+    """A process may have no more than 1,024 descriptors by default, and torch as many process groups as it likes."""
     with played_link(tmp_path) as (client, server):
+        connection, _ = server.accept()
         told = SimpleQueue[int]()
-        connections = []
-        for number in range(3):
-            client.carry(number, 0.001, lambda error, number=number: told.put(number))
-            connections.append(server.accept()[0])
-        with client._lock:  # until it is free, the listener is held up with the first answer
-            connections[0].send(DONE)
-            connections[1].close()
-            connections[2].send(DONE)
-        assert sorted(told.get(timeout=patience_s(10)) for _ in range(3)) == [0, 1, 2]
-        for connection in connections:
-            connection.close()
+        for flow in range(2000):
+            client.carry(("group", flow), 0.001, lambda error, flow=flow: told.put(flow))
+            request = connection.recv(REQUEST.size)
+            assert REQUEST.unpack(request) == (flow, 0.001, False)
+            connection.send(ANSWER.pack(flow))
+        assert [told.get(timeout=patience_s(10)) for _ in range(2000)] == list(range(2000))
+        connection.close()
+
+
+def test_a_forked_child_takes_no_link_time_and_leaves_its_parents_connection_alone(tmp_path: Path) -> None:
+    with played_link(tmp_path) as (client, server):
+        connection, _ = server.accept()
+        told = SimpleQueue[object]()
+        client.carry(0, 0.001, told.put)
+        connection.recv(REQUEST.size)
+        with client._lock:  # as another thread of the parent may hold it
+            pid = os.fork()
+            if pid == 0:
+                heard = list[object]()
+                client.carry(0, 0.001, heard.append)
+                client.carry(1, 0.001, heard.append)
+                client.close()
+                os._exit(len(heard) if heard == [None, None] else 9)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 2
+        connection.send(ANSWER.pack(0))
+        assert told.get(timeout=patience_s(10)) is None
+        client.carry(0, 0.002, told.put)
+        assert REQUEST.unpack(connection.recv(REQUEST.size)) == (0, 0.002, False)
+        connection.send(ANSWER.pack(0))
+        assert told.get(timeout=patience_s(10)) is None
+        connection.close()
 
 
 def test_what_fails_when_it_is_told_does_not_end_the_listener(
@@ -178,7 +200,7 @@ def test_what_fails_when_it_is_told_does_not_end_the_listener(
             client.carry(0, 0.001, paid)
         for _ in range(2):
             connection.recv(REQUEST.size)
-            connection.send(DONE)
+            connection.send(ANSWER.pack(0))
         assert told.get(timeout=patience_s(10)) is None
         connection.close()
     assert "IndexError" in capfd.readouterr().err

@@ -130,16 +130,37 @@ def test_only_the_user_can_reach_the_socket(served: tuple[Path, object]) -> None
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
 
 
-def test_nonsense_and_vanishing_clients_disturb_nobody(served: tuple[Path, object]) -> None:
+def ask(path: Path, *packets: bytes) -> socket.socket:
+    client = socket.socket(socket.AF_UNIX)
+    client.connect(str(path))
+    client.sendall(b"".join(packets))
+    return client
+
+
+LATER = REQUEST.pack(0, 0.005, False)
+NONSENSE = [b"x", REQUEST.pack(0, float("nan"), False), REQUEST.pack(0, -1.0, True), REQUEST.pack(0, 3.0, False)]
+
+
+@pytest.mark.parametrize(
+    ("packets", "leaves"),
+    [
+        *[pytest.param([packet], True, id=repr(packet)) for packet in NONSENSE],
+        # All of it is served at one moment, while the other client has work.
+        pytest.param([LATER, *(REQUEST.pack(0, 1e-9, False) for _ in range(999))], True, id="many answers of one flow"),
+        pytest.param([REQUEST.pack(flow, 0.005, False) for flow in range(999)], True, id="many answers of many flows"),
+        pytest.param([LATER, *(REQUEST.pack(0, 1e-9, False) for _ in range(999))], False, id="answers never read"),
+    ],
+)
+def test_a_client_that_leaves_or_stops_costs_its_own_work_alone(
+    packets: list[bytes], leaves: bool, served: tuple[Path, object]
+) -> None:
     path, _ = served
-    for message in (b"x", REQUEST.pack(float("nan"), False), REQUEST.pack(-1.0, True), REQUEST.pack(3.0, False)):
-        with socket.socket(socket.AF_UNIX) as client:
-            client.connect(str(path))
-            client.sendall(message)
     with VirtualDevice.connect(path) as device:
-        start_s = time.monotonic()
-        device.run(0.001)
-    assert time.monotonic() - start_s >= 0.001
+        client = ask(path, *packets)
+        if leaves:
+            client.close()
+        device.run(0.02)  # raises where the server has ended
+        client.close()
 
 
 def test_a_dead_server_is_an_error_with_a_remedy(tmp_path: Path) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
@@ -52,13 +50,6 @@ def command(
         return Ended(code, captured.out, captured.err)
 
     return run
-
-
-@pytest.fixture
-def scratch() -> Iterator[Path]:
-    """A folder for temporary files whose name is short: sockets below it may have 107 bytes."""
-    with tempfile.TemporaryDirectory(prefix="cb-") as folder:
-        yield Path(folder)
 
 
 @pytest.fixture(scope="session")

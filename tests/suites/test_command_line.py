@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import pkgutil
 import signal
 import subprocess
@@ -54,6 +55,25 @@ def test_every_command_has_help(command: Command, words: tuple[str, ...]) -> Non
 def test_help_does_not_load_torch() -> None:
     code = "import sys; import suites.cli; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("before", "said"),
+    [
+        ('cd "$0"; rmdir "$0"', "the working folder cannot be used (No such file or directory)"),
+        ("ulimit -f 0", "a file may have 0 bytes, too few for records; raise the limit with `ulimit -f unlimited`"),
+    ],
+)
+@pytest.mark.parametrize("words", [("pace", "--", "true"), ("run", "quick", "--smoke")])
+def test_where_nothing_can_run_the_reason_is_told_before_libraries_abort(
+    before: str, said: str, words: tuple[str, ...], tmp_path: Path
+) -> None:
+    line = ["sh", "-c", f'{before}; exec "$@"', str(tmp_path), sys.executable, "-m", "suites", *words]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run(line, capture_output=True, text=True, env=environment, check=False)
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"crossover-bench: {said}")
+    assert done.stderr.count("\n") == 1
 
 
 def test_list_shows_every_kind_of_entry(command: Command) -> None:
