@@ -201,7 +201,7 @@ class _Reads(TorchFunctionMode):
     ) -> Any:
         found = func(*args, **(kwargs or {}))
         # An attribute that is no tensor, such as a dtype, says nothing of the values.
-        if isinstance(found, Tensor) or func.__name__ != "__get__":
+        if isinstance(found, Tensor) or getattr(func, "__name__", "") != "__get__":
             self._note_all([*args, *(kwargs or {}).values()])
         return found
 
