@@ -47,7 +47,10 @@ Arrivals = Sequence[tuple[int, str]]
 
 
 def replicas(model: nn.Module, world: int) -> list[nn.Module]:
-    """`world` models with the weights and buffers of `model`, which is the first of them."""
+    """`world` models with the weights and buffers of `model`, which is the first of them.
+
+    They share what its hooks refer to: build a network with weight normalisation or pruning once for each rank.
+    """
     return [model, *(copy.deepcopy(model) for _ in range(world - 1))]
 
 
@@ -373,4 +376,7 @@ def _check_equal(parameters: Sequence[dict[str, nn.Parameter]]) -> None:
     for rank, own in enumerate(parameters):
         first = parameters[0]
         if own.keys() != first.keys() or not all(torch.equal(own[name], first[name]) for name in first):
-            raise ValueError(f"the model of rank {rank} differs from rank 0's; start from replicas(model, world)")
+            raise ValueError(
+                f"the model of rank {rank} differs from rank 0's; build it from the seed alone, or start from "
+                "replicas(model, world)"
+            )
