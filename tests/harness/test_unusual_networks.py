@@ -17,6 +17,7 @@ from torch.utils.checkpoint import checkpoint
 
 from baselines.api import UpdatePoint
 from baselines.strategy import parse_strategy
+from harness.asynchrony.training import Training
 from harness.engine.engine import Engine, EngineError
 from harness.engine.layout import ParametersChangedError
 from harness.lockstep.ranks import Lockstep, replicas
@@ -331,6 +332,16 @@ def test_lockstep_names_what_is_frozen_or_unfrozen(thaws: bool, in_forward: bool
         model.layers[0].requires_grad_((model.layers[0].weight.requires_grad) != (not in_forward))
     with pytest.raises(ParametersChangedError, match=r"layers.0.(weight|bias), layers.0.(weight|bias);"):
         ranks.step(loss_at(2))
+
+
+@pytest.mark.parametrize("thaws", [True, False])
+def test_workers_of_servers_name_what_is_frozen_or_unfrozen(thaws: bool) -> None:
+    training = Training(Thaws(thaws=thaws), parse_strategy("unfused").optimizer.build, loss_at(0), num_workers=2)
+    values = training.values
+    for worker in range(2):
+        values = values + training.update(worker, 0, values)
+    with pytest.raises(ParametersChangedError, match=r"layers.0.(weight|bias), layers.0.(weight|bias);"):
+        training.update(0, 1, values)
 
 
 def replace_the_head(network: nn.Module) -> None:
