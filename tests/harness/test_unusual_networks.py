@@ -119,6 +119,18 @@ def scale_children(network: nn.Module, _: object) -> None:
             scale(layer, None)
 
 
+class Attends(nn.Module):
+    """torch's attention reads the output projection without its forward."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = nn.MultiheadAttention(NUM_INPUTS, 2, batch_first=True)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        outputs: Tensor = self.attention(inputs, inputs, inputs)[0]
+        return outputs
+
+
 READ_EARLY: dict[str, Callable[[], nn.Module]] = {
     "weight norm": lambda: two_layers(weight_norm),
     "spectral norm": lambda: two_layers(spectral_norm),
@@ -127,6 +139,7 @@ READ_EARLY: dict[str, Callable[[], nn.Module]] = {
     "parametrised": lambda: two_layers(parametrizations.weight_norm),
     "the root": lambda: weight_norm(nn.Linear(NUM_INPUTS, NUM_INPUTS)),
     "a hook of the container": with_a_hook_of_the_container,
+    "attention": Attends,
     "a parent": lambda: ReadsEarly(1),
 }
 
