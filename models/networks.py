@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -238,7 +240,14 @@ def find_network(name: str) -> Network:
 
 
 def build_network(network: Network, shape: SampleShape, dropout: float | None, seed: int) -> nn.Module:
-    """Build with weights that depend on `seed` alone; torch's global generator is left as it was."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        return network.build(shape, network.dropout if dropout is None else dropout)
+    """Build with weights that depend on `seed` alone; the global generators are left as they were."""
+    of_python, of_numpy = random.getstate(), np.random.get_state()
+    try:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            random.seed(seed)
+            np.random.seed(seed % 2**32)
+            return network.build(shape, network.dropout if dropout is None else dropout)
+    finally:
+        random.setstate(of_python)
+        np.random.set_state(of_numpy)

@@ -58,7 +58,7 @@ class DeferredUpdates:
             self._watch_optimizer(optimizer)
         parts = {id(part): part for module in modules for part in module.modules()}
         for part in parts.values():
-            self._watch_module(part)
+            self._watch_module(part, is_first=part not in modules)
         ids = computing.hook_ids.union(handle.id for handle in self._handles)
         for part in parts.values():
             self._overrides.let_copies_be_without(part, ids, before=keeper.flush)
@@ -76,14 +76,15 @@ class DeferredUpdates:
             self._overrides.before(optimizer, name, self._keeper.flush)
         self._handles.append(optimizer.register_state_dict_pre_hook(self._flush))
 
-    def _watch_module(self, module: nn.Module) -> None:
+    def _watch_module(self, module: nn.Module, *, is_first: bool) -> None:
+        """The flush `is_first` of a part's hooks, since others compute from its parameters; a model's turn runs it."""
         self._overrides.replace(module, "zero_grad", self._zero_grad)
         for name in READS_PARAMETERS:
             self._overrides.before(module, name, self._keeper.flush)
         self._handles += [
             module.register_state_dict_pre_hook(self._flush),
             module.register_load_state_dict_pre_hook(self._flush),
-            module.register_forward_pre_hook(torch.compiler.disable(self._flush)),
+            module.register_forward_pre_hook(torch.compiler.disable(self._flush), prepend=is_first),
         ]
 
     def _flush(self, *_: Any) -> None:

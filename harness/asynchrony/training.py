@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from harness.engine.checkpoint import Saved
-from harness.engine.layout import trainable_parameters
+from harness.engine.layout import TrainedParameters, trainable_parameters
 
 Loss = Callable[[int, nn.Module], Tensor]  # of a worker's next batch
 BYTES_PER_ELEMENT = 4
@@ -44,10 +44,12 @@ class Training:
     seed: int = 0
     losses: list[list[float]] = field(init=False)  # [workers][updates]
     _parameters: list[nn.Parameter] = field(init=False)
+    _trained: TrainedParameters = field(init=False)
     _workers: list[_Own] = field(init=False)
 
     def __post_init__(self) -> None:
         self._parameters = list(trainable_parameters(self.model).values())
+        self._trained = TrainedParameters(self.model)
         self.losses = [[] for _ in range(self.num_workers)]
         self._workers = [self._worker(worker) for worker in range(self.num_workers)]
 
@@ -76,13 +78,14 @@ class Training:
                 buffer.copy_(self._workers[worker].buffers[name])
 
     def update(self, worker: int, clock: int, values: Tensor) -> Tensor:
-        """What a worker's step from `values` [numel] changes [numel]."""
+        """What a worker's step from `values` [numel] changes [numel]. Raises: ParametersChangedError."""
         # Each worker draws from a generator of its own: dropout must not depend on who computed before.
         own, outer = self._workers[worker], torch.get_rng_state()
         torch.set_rng_state(own.generator)
         self.load(values, worker)
         own.optimizer.zero_grad()
         loss = self.loss(worker, self.model)
+        self._trained.check()
         loss.backward()
         own.optimizer.step()
         # Running statistics are a worker's own, as they are in a process of its own.

@@ -7,6 +7,10 @@ they have landed.
 Gradients are divided by the number of ranks before they are compressed, as DDP does, and by the loss
 scale of mixed precision (`harness/precision.py`). A parameter without a gradient in a step counts as zero.
 
+A gradient may arrive in parts: autograd runs a parameter's hook once for each reentrant checkpoint that uses it, and
+once for each backward of a step. Such a gradient is sent when backward ends. Which ones those are is seen in the first
+step, whose gradients all wait for its end. A part that arrives after its message has left is an error.
+
 A strategy that plans with measured costs, or is tuned, is replaced at step boundaries, when nothing is
 under way (`harness/engine/adaptation.py`); packing and ordering may change there, lanes, compression and exchange do
 not.
@@ -44,7 +48,7 @@ from harness.precision import Guard
 from harness.trace import Recorder
 from results.record import Adapted
 
-NO_STEP = "no step has begun; call begin_step before backward"
+NO_STEP = "no step has begun; call begin_step before backward, and mute the engine for a backward of its own"
 
 
 class EngineError(RuntimeError):
@@ -103,7 +107,10 @@ class Engine:
         self._communication = self._carrier(straight)
         self._muted = False
         self._step: int | None = None  # number of the present or last one
-        self._seen: list[str] = []
+        self._in_backward = False
+        self._seen: dict[str, None] = {}  # parameters whose gradient is announced, in order
+        self._late = set(self.parameters)  # announced when backward ends: not yet seen to arrive in one part
+        self._parts: dict[str, int] = {}  # of the gradients of late parameters so far, the last arrival last
         self._lay_out(list(self.parameters))
         # Behind accumulation, so a parameter that is used twice is announced once, with its whole gradient.
         self._hooks = [
@@ -145,11 +152,13 @@ class Engine:
     def begin_step(self, loss_scale: float = 1.0) -> None:
         """Announce a step; the gradients of its backward, of the loss times `loss_scale`, will be reduced.
 
-        Raises: EngineError if communication failed.
+        Raises: EngineError if communication failed, or the last step was not waited for.
         """
         self._check()
+        if self._step is not None and len(self._communication.landed) < len(self.parameters):
+            raise EngineError("messages of the last step are under way; call wait before the next step")
         self._adapt()
-        self._seen = []
+        self._seen, self._in_backward = {}, True
         self._step = self._num_before if self._step is None else self._step + 1
         self._overflowed = None
         self._messages.begin(self._step, self.segments, loss_scale)
@@ -158,15 +167,18 @@ class Engine:
             self._adaptation.layers.begin_backward()
 
     def end_backward(self) -> None:
-        """Backward has ended: parameters that got no gradient are sent as zeros."""
+        """Backward has ended: late gradients are whole, and parameters that got none are sent as zeros."""
+        for name in self._parts:
+            self._announce(name)
         if len(self._seen) < len(self.parameters):
-            seen = set(self._seen)
             for name, parameter in self.parameters.items():
-                if name not in seen:
+                if name not in self._seen:
                     # Other ranks may have a gradient here. Leaving it out would leave them waiting.
                     if parameter.grad is None:
                         parameter.grad = torch.zeros_like(parameter)
                     self._announce(name)
+        self._late = {name for name in self._late if self._parts.get(name) != 1}
+        self._parts, self._in_backward = {}, False
 
     def wait(self) -> None:
         """Block until every message of the step has landed.
@@ -239,13 +251,22 @@ class Engine:
 
     def _ready(self, name: str, _: Tensor) -> None:
         """Autograd's hook: what it takes holds backward up, once per parameter."""
-        if not self._muted:
+        if self._muted:
+            return
+        if not self._in_backward:
+            raise EngineError(f"{name} got a gradient and {NO_STEP}")
+        if name in self._late:
+            self._parts[name] = self._parts.pop(name, 0) + 1
+        else:
             self._announce(name)
 
     def _announce(self, name: str) -> None:
-        if self._step is None:
-            raise EngineError(NO_STEP)
-        self._seen.append(name)
+        if name in self._seen:
+            raise EngineError(
+                f"{name}: a part of its gradient arrived after its message had left, and in the first step it came in "
+                "one part; use torch.utils.checkpoint with use_reentrant=False, and call backward once a step"
+            )
+        self._seen[name] = None
         for tell in self._told:
             tell(name)
         self._communication.ready(self._index[name])
@@ -291,7 +312,7 @@ class Engine:
         names = list(self.parameters)
         order = torch.tensor([names.index(name) for name in self._seen], dtype=torch.int32)
         self._carry_out(((CONTROL, Broadcast(order)),), "control")
-        self._seen = []
+        self._seen = {}
         self._lay_out([names[position] for position in order.tolist()])
 
     def _agree_on_overflow(self, guard: Guard) -> bool:

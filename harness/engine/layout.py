@@ -1,4 +1,4 @@
-"""What of a model is reduced, in which order it becomes ready, and each rank's random numbers.
+"""What of a model is trained, in which order it becomes ready, and each rank's random numbers.
 
 Shared by the engine and lockstep, so that both send the same messages.
 """
@@ -18,6 +18,52 @@ def trainable_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
     # `named_parameters` leaves a tied parameter's second name out, so it is sent once.
     named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
     return dict(reversed(named))
+
+
+class ParametersChangedError(ValueError):
+    """Which parameters are trained changed after training began."""
+
+
+class TrainedParameters:
+    """The parameters of `model` that are trained, fixed when training begins.
+
+    Messages, states of compressors and optimizers are made for these. One that is trained later would get the gradient
+    of its own rank alone, or no update at all, and one that is frozen later would be updated with zeros.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model = model
+        named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
+        self._names = {id(p): name for name, p in named}
+        self._kept = [p for _, p in named]  # so that no other one gets its id
+
+    def check(self) -> None:
+        """Raises: ParametersChangedError naming what was frozen, unfrozen, added or taken out since then."""
+        now = self._now()
+        if now == self._names.keys():
+            return
+        joined = [name for name, p in self._model.named_parameters() if id(p) in now - self._names.keys()]
+        left = [name for own, name in self._names.items() if own not in now]
+        raise ParametersChangedError(
+            (f"not trained when training began, but now: {', '.join(joined)}; " if joined else "")
+            + (f"trained when training began, but not now: {', '.join(left)}; " if left else "")
+            + "which parameters are trained cannot change during a trial: set requires_grad, and add or replace "
+            "layers, where the network is built"
+        )
+
+    def _now(self) -> set[int]:
+        """Their ids. Called in every step: `model.parameters()` takes six times as long."""
+        found, modules, seen = set[int](), list[nn.Module | None]([self._model]), set[nn.Module]()
+        while modules:
+            module = modules.pop()
+            if module is None or module in seen:
+                continue
+            seen.add(module)
+            modules.extend(module._modules.values())
+            for parameter in module._parameters.values():  # a comprehension for a few entries would take longer
+                if parameter is not None and parameter.requires_grad:
+                    found.add(id(parameter))
+        return found
 
 
 def lay_out(parameters: Mapping[str, nn.Parameter], order: Sequence[str]) -> tuple[Segment, ...]:

@@ -28,7 +28,7 @@ from baselines.strategy import Strategy
 from harness.engine.checkpoint import CheckpointError, Saved, restore_states, saved_states
 from harness.engine.core import Action, Core, Landed, LookAgain, Start
 from harness.engine.dispatch import DEFAULT_CYCLE_S, PlanError, StaticDispatch, make_plan
-from harness.engine.layout import lay_out, rank_generator, trainable_parameters
+from harness.engine.layout import TrainedParameters, lay_out, rank_generator, trainable_parameters
 from harness.engine.local_steps import LocalSteps
 from harness.engine.messages import RankMessages
 from harness.engine.negotiate import Negotiation
@@ -47,7 +47,10 @@ Arrivals = Sequence[tuple[int, str]]
 
 
 def replicas(model: nn.Module, world: int) -> list[nn.Module]:
-    """`world` models with the weights and buffers of `model`, which is the first of them."""
+    """`world` models with the weights and buffers of `model`, which is the first of them.
+
+    They share what its hooks refer to: build a network with weight normalisation or pruning once for each rank.
+    """
     return [model, *(copy.deepcopy(model) for _ in range(world - 1))]
 
 
@@ -69,6 +72,7 @@ class Lockstep:
         self.num_workers = strategy.num_workers(len(models))
         self.parameters = [trainable_parameters(model) for model in models]
         _check_equal(self.parameters)
+        self._trained = [TrainedParameters(model) for model in self.models]
         self.states = [{n: strategy.compression.init(n, p) for n, p in own.items()} for own in self.parameters]
         self.segments = lay_out(self.parameters[0], list(self.parameters[0]))
         self._optimizers = [self._build_optimizers(rank) for rank in range(self.num_workers)]
@@ -219,7 +223,8 @@ class Lockstep:
         return {"": build(self.models[rank].named_parameters())}
 
     def _backward(self, rank: int, loss: Loss) -> tuple[Tensor, list[str]]:
-        """The loss, and the names in the order in which gradients came, absent ones last."""
+        """The loss, and the names in the order in which gradients were whole, absent ones last."""
+        self._trained[rank].check()
         parameters = self.parameters[rank]
         order: dict[str, None] = {}
         # Hooks tell autograd's own order; they are made anew each step, so they hold no model alive.
@@ -228,6 +233,7 @@ class Lockstep:
             for name, parameter in parameters.items()
         ]
         value = loss(rank, self.models[rank])
+        self._trained[rank].check()
         (value if self.loss_scale is None else value * self.loss_scale.scale).backward()
         for hook in hooks:
             hook.remove()
@@ -358,6 +364,7 @@ class Lockstep:
 
 
 def _note(order: dict[str, None], name: str, _: Tensor) -> None:
+    order.pop(name, None)  # of a gradient that arrives in parts, the last one counts
     order[name] = None
 
 
@@ -369,4 +376,7 @@ def _check_equal(parameters: Sequence[dict[str, nn.Parameter]]) -> None:
     for rank, own in enumerate(parameters):
         first = parameters[0]
         if own.keys() != first.keys() or not all(torch.equal(own[name], first[name]) for name in first):
-            raise ValueError(f"the model of rank {rank} differs from rank 0's; start from replicas(model, world)")
+            raise ValueError(
+                f"the model of rank {rank} differs from rank 0's; build it from the seed alone, or start from "
+                "replicas(model, world)"
+            )

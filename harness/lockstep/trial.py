@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from harness.lab.gpu import peak_memory
 from harness.lab.rank import Place, RankResult, Signals, rank_seed, weights_digest
-from harness.lockstep.ranks import Lockstep, replicas
+from harness.lockstep.ranks import Lockstep
 from harness.loop import Evaluated
 from harness.memory import replica_bytes
 from harness.precision import LossScale, in_precision
@@ -63,7 +63,9 @@ def run_lockstep(trial: Trial, place: Place, signals: Signals) -> Iterator[RankR
     workload = in_precision(open_workload(job.workload), job.precision)
     strategy = job.resolve()
     lockstep = Lockstep(
-        replicas(workload.build_model(trial.seed), trial.world),
+        # Built as each rank's process builds its own: a copy would share what hooks refer to, and torch copies no
+        # tensor that a hook has computed.
+        [workload.build_model(trial.seed) for _ in range(trial.world)],
         strategy,
         seed=trial.seed,
         loss_scale=LossScale() if job.precision.scales_loss else None,

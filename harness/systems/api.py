@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from baselines.api import OptimizerSpec
 from baselines.strategy import Strategy
 from fabric.api import Host
+from harness.engine.layout import TrainedParameters
 from harness.engine.link_turns import LinkTurns
 from harness.engine.reduction import Reduces
 from harness.engine.traffic import Traffic
@@ -189,6 +190,7 @@ class PlainSession:
         self.model = model
         self._scaler, self._num_skipped = scaler, 0
         self._optimizer = optimizer
+        self._trained = TrainedParameters(model)
         self._clip_norm = clip_norm
         self._due = False
         self._last = True
@@ -247,7 +249,11 @@ class PlainSession:
         self._last = last
 
     def backward(self, loss: Tensor) -> None:
-        """Backward of the loss, scaled where there is a scaler; the update is due after the step's last one."""
+        """Backward of the loss, scaled where there is a scaler; the update is due after the step's last one.
+
+        Raises: ParametersChangedError if other parameters are trained than when training began.
+        """
+        self._trained.check()
         (loss if self._scaler is None else self._scaler.scale(loss)).backward()
         self._due = self._last
 

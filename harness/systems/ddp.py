@@ -1,7 +1,9 @@
 """torch DistributedDataParallel as itself: the baseline everybody has.
 
-`find_unused_parameters` stays off and BatchNorm statistics stay local (`broadcast_buffers` off),
-as they do in Horovod and in our engine. `bucket_mb` 0 means torch's own default: 25 MiB after a
+`find_unused_parameters` is for networks of which a step does not use all parameters: without it DDP
+ends with an error in the step after, with it DDP walks the graph of each forward. A parameter that no rank used is not
+updated; our engine and Horovod update it with a gradient of zero. BatchNorm statistics stay local (`broadcast_buffers`
+off), as they do in Horovod and in our engine. `bucket_mb` 0 means torch's own default: 25 MiB after a
 first bucket of 1 MiB; any other is the size of the first bucket too, as torch has it where a size is given.
 
 `hook` is one of torch's own communication hooks: `fp16` and `bf16` send halves, `powersgd` matrices of
@@ -52,6 +54,7 @@ class TorchDdp:
     hook: str = ""
     powersgd_rank: int = 4
     start_iter: int = 2
+    find_unused_parameters: bool = False
 
     def __post_init__(self) -> None:
         if self.hook and self.hook not in HOOKS:
@@ -97,7 +100,12 @@ class TorchDdp:
         """Wrap `model` in DDP with the hook and buckets asked for."""
         compresses = self.hook == POWERSGD
         bucket_mb = WHOLE_MODEL_MB if compresses else self.bucket_mb or None
-        wrapped = DistributedDataParallel(model, broadcast_buffers=False, bucket_cap_mb=bucket_mb)
+        wrapped = DistributedDataParallel(
+            model,
+            broadcast_buffers=False,
+            bucket_cap_mb=bucket_mb,
+            find_unused_parameters=self.find_unused_parameters,
+        )
         if self.hook:
             state = PowerSGDState(None, self.powersgd_rank, self.start_iter) if compresses else None
             wrapped.register_comm_hook(state, HOOKS[self.hook])

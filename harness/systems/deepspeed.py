@@ -136,6 +136,7 @@ class DeepSpeedSession(PlainSession):
 
     def backward(self, loss: Tensor) -> None:
         """Backward alone; what it would have reduced is left to `wait`."""
+        self._trained.check()
         self._engine.backward(loss, scale_wrt_gas=False)  # the loop has divided the loss already
         self._due, self._reduced = self._last, False
 

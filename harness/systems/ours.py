@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from baselines.api import OptimizerSpec, UpdatePoint
 from harness.engine.engine import Engine
@@ -186,14 +189,41 @@ class _Group:
     optimizer: torch.optim.Optimizer
 
 
+class _Reads(TorchFunctionMode):
+    """Tells `note` of every tensor that torch's functions are given."""
+
+    def __init__(self, note: Callable[[Tensor], None]) -> None:
+        super().__init__()
+        self._note = note
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        found = func(*args, **(kwargs or {}))
+        # An attribute that is no tensor, such as a dtype, says nothing of the values.
+        if isinstance(found, Tensor) or getattr(func, "__name__", "") != "__get__":
+            self._note_all([*args, *(kwargs or {}).values()])
+        return found
+
+    def _note_all(self, values: Iterable[Any]) -> None:
+        for value in values:
+            if isinstance(value, Tensor):
+                self._note(value)
+            elif isinstance(value, tuple | list):
+                self._note_all(value)
+
+
 class EagerSession(EngineSession):
     """Update at the next forward's pre-hooks: a module waits for its own parameters only.
 
     One optimizer per module, which for rules that look at one parameter at a time gives the same weights. A parameter
-    shared by modules is updated, with those of the first that has it, before the first of them runs. A module may be
-    used without its forward, as torch's attention uses its output projection: what belongs to one whose forward was
-    not called yet is updated before the model's forward, and what no forward touched this time before backward.
-    `paused` is called wherever a forward really had to wait.
+    shared by modules is updated, with those of the first that has it, before the first of them runs. Our hook is a
+    module's first: others, such as those of weight normalisation, compute from the parameters.
+
+    Parameters may be read without their module's forward (torch's attention reads its output projection's) or before
+    it. The first forward, which has no update to wait for, shows which are; they are updated before the later forwards.
+    Forwards 2, 4, 8, … are watched too, and one that reads a parameter before its update is an error. What no forward
+    touched is updated before backward. `paused` is called wherever a forward really had to wait.
     """
 
     def __init__(
@@ -204,8 +234,12 @@ class EagerSession(EngineSession):
         self._group_of: dict[str, _Group] = {}
         self._pending: dict[_Group, None] = {}  # in order of forward
         self._first = True
-        self._uncalled: dict[nn.Module, list[_Group]] = {}
-        model.register_forward_pre_hook(self._apply_uncalled)
+        self._num_forwards = 0
+        self._watching = ExitStack()
+        self._read: set[_Group] = set()
+        self._hook_of: dict[nn.Module, int] = {}
+        model.register_forward_pre_hook(self._begin_forward, prepend=True)
+        model.register_forward_hook(self._end_forward, always_call=True)
         names = {id(parameter): name for name, parameter in engine.parameters.items()}
         for module in model.modules():
             # A module's own parameters: a container would wait for those of all its children at once.
@@ -215,21 +249,39 @@ class EagerSession(EngineSession):
                 group = _Group(fresh, optimizer.build([(name, engine.parameters[name]) for name in fresh]))
                 self._group_of.update(dict.fromkeys(fresh, group))
             if own:
-                groups = self._uncalled[module] = list(dict.fromkeys(map(self._group_of.__getitem__, own)))
-                module.register_forward_pre_hook(self._pre_hook(groups))
+                groups = list(dict.fromkeys(map(self._group_of.__getitem__, own)))
+                self._hook_of[module] = module.register_forward_pre_hook(self._pre_hook(groups), prepend=True).id
+        self._early = dict.fromkeys(self._group_of.values())  # updated before a forward
+        self._names = names
 
     def _pre_hook(self, groups: Iterable[_Group]) -> Callable[[nn.Module, object], None]:
-        def apply(module: nn.Module, _: object) -> None:
-            self._uncalled.pop(module, None)
+        def apply(*_: object) -> None:
             for group in groups:
+                if self._num_forwards == 1 and group not in self._read:
+                    self._early.pop(group, None)
                 self._apply(group)
 
         return apply
 
-    def _apply_uncalled(self, _: nn.Module, __: object) -> None:
-        for groups in self._uncalled.values():
-            for group in groups:
-                self._apply(group)
+    def _begin_forward(self, *_: object) -> None:
+        self._num_forwards += 1
+        if self._num_forwards & (self._num_forwards - 1) == 0:
+            self._watching.enter_context(_Reads(self._note_read))
+
+    def _end_forward(self, *_: object) -> None:
+        self._watching.close()
+
+    def _note_read(self, tensor: Tensor) -> None:
+        name = self._names.get(id(tensor))
+        if name is None:
+            return
+        group = self._group_of[name]
+        self._read.add(group)
+        if group in self._pending:
+            raise ValueError(
+                f"{name}: forward {self._num_forwards} reads it before the forward of its layer, and the first one did "
+                "not; at-pre-hook would have it read old values: update after-all"
+            )
 
     def _apply(self, group: _Group) -> None:
         if group not in self._pending:
@@ -254,7 +306,11 @@ class EagerSession(EngineSession):
             self._first = False
 
     def update(self) -> None:
-        """Left to the pre-hooks."""
+        """Update what the forward may read before our hooks, and leave the rest to them."""
+        for group in self._early:
+            self._apply(group)
+        for module, hook in self._hook_of.items():  # others may have come before it since
+            cast("OrderedDict[int, object]", module._forward_pre_hooks).move_to_end(hook, last=False)
 
     def backward(self, loss: Tensor) -> None:
         """Update what no module's forward has touched, then backward."""

@@ -203,6 +203,19 @@ def test_what_reads_a_part_comes_after_the_update(name: str, read: Callable[[Any
     assert job.events == ASIDE
 
 
+def test_a_hook_that_a_part_had_before_computes_from_updated_parameters() -> None:
+    """As that of weight normalisation or pruning does."""
+    job, read = Job(), list[Tensor]()
+    job.bond.undo()
+    job.model[0].register_forward_pre_hook(lambda layer, _: read.append(layer.weight.detach().clone()))
+    job.bond = plain.bind((job.model,), (job.optimizer,), job.diary, Manner(defer=True))
+    before = job.put_off_a_step()
+    job.model[0](BATCH)
+    assert torch.equal(read[0], before)
+    assert torch.equal(read[1], job.first)
+    assert not torch.equal(read[1], before)
+
+
 def test_copies_of_a_part_are_unattached() -> None:
     twin = copy.deepcopy(Job().model[0])
     assert set(vars(twin)) == set(vars(nn.Linear(1, 1)))

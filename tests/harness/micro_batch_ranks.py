@@ -1,7 +1,7 @@
 """Two ranks: a small network trained by `harness.loop` under one system.
 
-A scenario is `{"system": …, "strategy": …, "accumulate": …, "clip_norm": …}`. A step has the same samples whatever
-`accumulate` is.
+A scenario is `{"system": …, "strategy": …, "accumulate": …, "clip_norm": …, "network": …}`. A step has the same samples
+whatever `accumulate` is.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def run_rank(asked: dict[str, Any], rank: int) -> dict[str, list[float]]:
         accumulate=accumulate,
         clip_norm=asked.get("clip_norm"),
     )
-    model = network()
+    model = asked.get("network", network)()
     session = system_of(asked.get("system", "ours")).prepare(model, seat)
     run = train(
         session,

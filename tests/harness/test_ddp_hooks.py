@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 from lab_tasks import NUM_WARMUP, digest, done, spec_of, task
+from micro_batch_ranks import NUM_INPUTS, run_rank, told_by_ranks
 from patience import patience_s
+from torch import Tensor, nn
 
 from baselines.text import TextError
 from harness.checks.trial import check
@@ -90,3 +94,29 @@ def test_the_bfloat16_hook_says_what_it_needs() -> None:
 def test_wrong_settings_are_named(text: str, message: str) -> None:
     with pytest.raises(TextError, match=message):
         system_of(text)
+
+
+class UsesSome(nn.Module):
+    """Of three layers, a batch uses the first one and, on some ranks of some steps, the second."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(3)
+        self.always, self.sometimes, self.never = (nn.Linear(NUM_INPUTS, NUM_INPUTS) for _ in range(3))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        outputs: Tensor = self.always(inputs)
+        return self.sometimes(outputs) if inputs[0, 0] > 0 else outputs
+
+
+def test_ddp_trains_networks_that_use_some_of_their_parameters(tmp_path: Path) -> None:
+    """Bit for bit as our engine does, where a gradient that is missing counts as zero."""
+    found = "torch-ddp(find_unused_parameters=True)"
+    asked = [{"system": system, "network": UsesSome, "accumulate": k} for k in (1, 3) for system in ("ours", found)]
+    first, second = ([told["weights"] for told in rank] for rank in told_by_ranks(run_rank, asked, tmp_path))
+    assert first == second
+    assert first[0] == first[1]
+    assert first[2] == first[3]
+    weights = torch.tensor(first[1]).chunk(3)
+    before = torch.cat([parameter.detach().flatten() for parameter in UsesSome().parameters()]).chunk(3)
+    assert [torch.equal(*pair) for pair in zip(weights, before, strict=True)] == [False, False, True]

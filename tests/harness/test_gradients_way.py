@@ -78,6 +78,14 @@ def engine_of_one(model: nn.Module, strategy: Strategy, transport: QueueOfOne) -
     return engine
 
 
+def take_first_step(engine: Engine, model: nn.Module) -> None:
+    """In which gradients wait for the end of backward."""
+    engine.begin_step()
+    model(torch.ones(1, 1)).sum().backward()
+    engine.end_backward()
+    engine.wait()
+
+
 def files_of_a_step() -> set[str]:
     """The project's files whose functions run in one step of plain sums, its layout settled."""
     model, strategy = nn.Linear(3, 2), parse_strategy("fixed-buckets")
@@ -105,7 +113,9 @@ def files_of_a_step() -> set[str]:
 
 def test_the_page_names_every_file_that_a_gradient_meets() -> None:
     handed_on = re.findall(r"^\| `(\S+\.py)` \|", PAGE, re.MULTILINE)
-    asked = {f"harness/engine/{name}" for name in ("buffers.py", "traffic.py", "streams.py")} | {"harness/trace.py"}
+    asked = {f"harness/engine/{name}" for name in ("layout.py", "buffers.py", "traffic.py", "streams.py")} | {
+        "harness/trace.py"
+    }
     assert len(handed_on) <= MOST_FILES
     assert all(f"`{Path(file).name}`" in PAGE for file in asked)
     assert files_of_a_step() - VALUES == set(handed_on) - NOT_RUN | asked
@@ -124,6 +134,8 @@ def test_more_messages_than_the_library_holds_go_during_backward_all_the_same() 
     strategy = parse_strategy("fixed-buckets(bucket_bytes=4, first_bucket_bytes=4)")
     transport = QueueOfOne()
     engine = engine_of_one(model, strategy, transport)
+    take_first_step(engine, model)
+    transport.queued.clear()
     engine.begin_step()
     model(torch.ones(1, 1)).sum().backward()
     assert len(transport.queued) == num_layers
@@ -137,6 +149,9 @@ def test_what_follows_a_sum_that_ends_in_a_stream_is_launched_in_the_hook(ends_i
     model, strategy = nn.Sequential(nn.Linear(1, 1), nn.Linear(1, 1)), parse_strategy("fixed-buckets(bucket_bytes=4)")
     transport = QueueOfOne(ends_in_stream=ends_in_stream)
     engine = engine_of_one(model, strategy, transport)
+    take_first_step(engine, model)
+    transport.queued.clear()
+    engine.recorder.spans.clear()
     engine.begin_step()
     model(torch.ones(1, 1)).sum().backward()
     assert [done.num_waits for done in transport.queued] == [int(ends_in_stream)] * len(transport.queued)

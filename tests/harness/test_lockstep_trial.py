@@ -6,7 +6,9 @@ import dataclasses
 import itertools
 from typing import Any
 
+import hooked_networks
 import pytest
+import torch
 from patience import patience_s
 
 from crossover import Sharing
@@ -14,14 +16,14 @@ from fabric.api import FabricError, FabricKind, FabricSpec, Host, build
 from harness.bench import Bench
 from harness.checks.trial import check
 from harness.lab.messages import Answer, Ending
-from harness.lab.rank import Place, RankResult, Signals
+from harness.lab.rank import Place, RankResult, Signals, weights_digest
 from harness.lockstep.trial import run_lockstep
 from harness.memory import PROCESS_BYTES, check_memory, replica_bytes, trial_bytes
 from harness.outcome import Background, record_of
 from harness.predict.layers import plain_layers
 from harness.predict.lockstep import predicted_step
 from harness.trial import Job, Trial, TrialError
-from models.workload import Device, WorkloadSpec
+from models.workload import Device, WorkloadSpec, open_workload
 from results.record import Environment, Prediction, Record, Status
 
 HERE = Place(
@@ -99,6 +101,28 @@ def test_every_virtual_rank_reports_and_ends_with_the_same_weights(world: int) -
     assert [e.step for e in ranks[0].evaluated] == [2, 4]
     assert all(len(rank.losses) == 4 and rank.step_times_s == () for rank in ranks)
     assert (len({rank.losses for rank in ranks}) == 1) == (world == 1)  # each has its own part of the data
+
+
+@pytest.mark.parametrize("name", ["NORMALISED", "PRUNED", "HALVED", "DRAWN_ELSEWHERE"])
+def test_own_networks_with_hooks_train_as_by_hand(name: str) -> None:
+    """On two ranks, whose sums have one order. A copy of a network would compute with its original's layer."""
+    spec = WorkloadSpec(network=f"{hooked_networks.__file__}:{name}", data="digits", batch_size=4)
+    asked = trial(spec, evaluate_every=0)
+    workload = open_workload(spec)
+    models = [workload.build_model(asked.seed) for _ in range(2)]
+    optimizers = [asked.jobs[0].resolve().optimizer.build(model.named_parameters()) for model in models]
+    batches = [workload.batches(rank, 2, asked.seed) for rank in range(2)]
+    for _ in range(4):
+        for model, own in zip(models, batches, strict=True):
+            workload.loss(model, next(own)).backward()
+        for same in zip(*(model.parameters() for model in models), strict=True):
+            mean = torch.stack([parameter.grad for parameter in same if parameter.grad is not None]).mean(0)
+            for parameter in same:
+                parameter.grad = mean.clone()
+        for optimizer in optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
+    assert {rank.weights_digest for rank in results(asked)} == {weights_digest(models[0])}
 
 
 def test_bytes_after_every_step_are_those_of_the_rank_that_sent_most() -> None:
