@@ -227,6 +227,40 @@ def test_the_third_job_goes_on_when_the_next_one_dies_waiting(tmp_path: Path) ->
     assert isinstance(outcome[0], Lease)
 
 
+def test_a_forked_child_holds_no_seat_and_takes_none_from_its_parent(arbiter: ArbiterProcess) -> None:
+    agreed: list[int] = []
+
+    def agree(number: int) -> int:
+        agreed.append(number)
+        return number
+
+    def use_the_parents(a: Participant, lease: Lease) -> None:
+        a.release(lease)
+        for aside in (False, True):
+            with a.turn(aside=aside) as mine:
+                assert mine.generation == 0
+        a.pause()
+        a.resume()
+        a.skip(3)
+        a.leave()
+
+    with Participant(arbiter.path, "a", wait_limit_s=SOON_S, agree=agree) as a, seat(arbiter, "b") as b:
+        lease = a.acquire()
+        before = len(agreed)
+        pid = os.fork()
+        if not pid:
+            code = 1
+            with suppress(BaseException):
+                use_the_parents(a, lease)
+                code = len(agreed) - before
+            os._exit(code)
+        assert os.waitpid(pid, 0)[1] == 0
+        a.release(lease)
+        for job, round_ in ((b, 0), (a, 1), (b, 1)):
+            with job.turn() as lease:
+                assert lease.round == round_
+
+
 def test_a_turn_that_fails_is_released(arbiter: ArbiterProcess) -> None:
     with seat(arbiter, "a") as a, seat(arbiter, "b") as b:
         with pytest.raises(ZeroDivisionError), a.turn():
