@@ -185,16 +185,12 @@ def attach(
     waits for the next forward instead, so that what lies between the two is outside the turn: see
     `crossover.integrations.deferring` for what such a script must not do.
 
-    Turns end no job: on a machine that allows no arbiter (a full disk), and where the seat is lost later, it goes on
-    without them after one warning. A forked child computes out of turn, and may attach a job of another name.
-
+    Where the machine allows no arbiter (a full disk), or the seat is lost later, the job goes on without turns, after
+    one warning. A forked child computes out of turn, and may attach a job of another name.
     Raises `Refused` (a ValueError) with reason and remedy for what cannot take turns, and `ArbiterAbsent`; `step()`
     raises `Refused` when it has gradients and no forward of a model was seen before it.
     """
     models, optimizers = _as_tuple(model), _as_tuple(optimizer)
-    for attachment in tuple(_open_attachments):
-        if attachment.is_inherited:  # its hooks may be on the same model
-            attachment.close()
     settings = settings if settings is not None else _settings_of_environment()
     if settings is None and path is None and SOCKET not in os.environ:
         _say_alone()
@@ -273,7 +269,10 @@ def _check_lead(settings: Settings | None, team: Team) -> None:
 
 
 def _check_first(job: str) -> None:
-    """A process has one seat per job: a second `attach` of the same job would wait for the first one's turn."""
+    """A process has one seat per job: a second `attach` of the same job would wait for the first one's turn. What a
+    forked child has inherited is closed: its hooks may be on the same model."""
+    for inherited in [attachment for attachment in _open_attachments if attachment.is_inherited]:
+        inherited.close()
     if any(attachment.job == job and attachment.takes_turns for attachment in _open_attachments):
         raise Refused(
             f"job {job!r} is attached in this process already: attach all its models in one call, "
