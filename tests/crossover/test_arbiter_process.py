@@ -315,6 +315,20 @@ def test_waiting_jobs_get_an_error_when_the_arbiter_is_killed(tmp_path: Path) ->
             a.acquire()
 
 
+def test_the_starter_of_an_arbiter_that_was_killed_removes_what_it_left(tmp_path: Path) -> None:
+    with start(tmp_path / "r.sock") as arbiter, seat(arbiter, "a"):
+        os.kill(arbiter.pid, signal.SIGKILL)
+    assert list(tmp_path.iterdir()) == []
+    with start(tmp_path / "r.sock") as arbiter:
+        os.kill(arbiter.pid, signal.SIGKILL)
+        while arbiter.is_running:
+            time.sleep(0.001)
+        with start(tmp_path / "r.sock") as another:
+            arbiter.stop()
+            with seat(another, "a"):
+                assert another.is_running, "the second one's socket is not the first one's to remove"
+
+
 def test_an_arbiter_replaces_the_socket_of_a_dead_one_and_respects_a_live_one(tmp_path: Path) -> None:
     path = tmp_path / "r.sock"
     with start(path) as arbiter:
@@ -322,10 +336,12 @@ def test_an_arbiter_replaces_the_socket_of_a_dead_one_and_respects_a_live_one(tm
             start(path)
         assert is_alive(path)
         os.kill(arbiter.pid, signal.SIGKILL)
-    assert path.exists()
-    with start(path):
-        assert is_alive(path)
-    assert not path.exists()
+        while arbiter.is_running:
+            time.sleep(0.001)
+        assert path.exists()
+        with start(path):
+            assert is_alive(path)
+        assert not path.exists()
 
 
 def test_an_arbiter_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
