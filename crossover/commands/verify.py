@@ -120,8 +120,10 @@ def _run_in_turns(words: tuple[str, ...], jobs: tuple[str, ...], folder: Path) -
     for own in folders:
         own.mkdir()
     texts = [f"{job}={shlex.join(['env', f'{DIGESTS}={own}', *words])}" for job, own in zip(jobs, folders, strict=True)]
-    command = [sys.executable, "-m", "crossover", "run", "--socket", str(folder / "arbiter.sock"), *texts]
-    _run_to_its_end(command, os.environ)
+    # in a TMPDIR of the user's the socket's path may be too long
+    with tempfile.TemporaryDirectory(prefix="crossover-verify-", dir="/tmp") as sockets:
+        command = [sys.executable, "-m", "crossover", "run", "--socket", f"{sockets}/arbiter.sock", *texts]
+        _run_to_its_end(command, os.environ)
     return [_read(own) for own in folders]
 
 
