@@ -184,6 +184,8 @@ def test_a_killed_holder_is_noticed_though_its_child_keeps_the_socket(arbiter: A
     def hold_and_fork() -> Participant:
         a = Participant(arbiter.path, "a")
         a.acquire()
+        assert a._line is not None
+        os.dup(a._line._socket.fileno())  # type: ignore[union-attr]  # a child of C code keeps its copy
         child = os.fork()
         if not child:
             time.sleep(SOON_S)
