@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
 
 
 def main() -> int:
@@ -28,6 +29,10 @@ def _missing() -> str:
         os.getcwd()
     except OSError:
         return "the working folder was deleted: change to another one"
+    try:
+        tempfile.gettempdir()
+    except OSError as error:
+        return f"{error.strerror}: free some of it, set TMPDIR, or raise `ulimit -f`"
     return "" if os.access("/proc/meminfo", os.R_OK) else "/proc cannot be read: mount it (mount -t proc proc /proc)"
 
 

@@ -9,6 +9,7 @@ import os
 import resource
 import signal
 import socket
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -226,6 +227,10 @@ def test_a_working_folder_that_is_gone_is_named(
     assert bench() == 2
     assert capsys.readouterr().err.startswith("crossover-bench: the working folder was deleted")
     monkeypatch.chdir("/")
+    with no_room(), monkeypatch.context() as patch:
+        patch.setattr(tempfile, "tempdir", None)
+        assert bench() == 2
+    assert "No usable temporary directory found in [" in capsys.readouterr().err
     monkeypatch.setattr(os, "access", lambda path, mode: False)
     assert bench() == 2
     assert capsys.readouterr().err.startswith("crossover-bench: /proc cannot be read: mount it")
