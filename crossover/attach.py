@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import atexit
 import importlib
+import logging
 import os
 import sys
 from collections.abc import Callable
@@ -42,6 +43,9 @@ INTEGRATIONS = {  # the framework that must have been imported → who speaks to
 }
 
 
+_log = logging.getLogger("crossover")
+
+
 class Attachment:
     """An attached job; a context manager, else it is closed at exit. Alone, it does nothing and counts nothing."""
 
@@ -64,8 +68,14 @@ class Attachment:
 
     @property
     def takes_turns(self) -> bool:
-        """Whether the job shares its device now: it was given something to join, and is not closed."""
-        return self._is_open
+        """Whether the job shares its device now: it was given something to join, is not closed, and this is no forked
+        child, which computes out of turn."""
+        return self._is_open and not self.is_inherited
+
+    @property
+    def is_inherited(self) -> bool:
+        """Whether this is a forked child's copy of its parent's attachment."""
+        return os.getpid() != self._owner_pid
 
     @property
     def statistics(self) -> TurnStatistics:
@@ -94,16 +104,25 @@ class Attachment:
         May be called again."""
         if self._bond is not None and self._detach():
             self._bond.keeper.close()
-            self._write_report()
+            self._write(self._write_report)
         if self._is_digest_due:
             self._is_digest_due = False
-            write_digest(os.environ[DIGESTS], self._models, self.statistics.num_turns)
+            self._write(lambda: write_digest(os.environ[DIGESTS], self._models, self.statistics.num_turns))
 
     def abandon(self) -> None:
         """Leave at once, without the update: after an error its messages may never come."""
         self._is_digest_due = False
         if self._bond is not None and self._detach():
             self._bond.keeper.abandon()
+
+    def _write(self, write: Callable[[], object]) -> None:
+        """Write what a command has asked for; a full disk is no reason for the job to fail."""
+        if self.is_inherited:
+            return
+        try:
+            write()
+        except OSError as error:
+            _log.warning("job %r cannot tell what it has trained: %s", self.job, error)
 
     def _detach(self) -> bool:
         was_open, self._is_open = self._is_open, False
@@ -114,7 +133,7 @@ class Attachment:
         return was_open
 
     def _close_at_exit(self) -> None:
-        if os.getpid() != self._owner_pid:  # a forked child has a copy of this, but no turns
+        if self.is_inherited:
             return
         if hasattr(sys, "last_value"):  # an exception ends the script
             self.abandon()
@@ -166,6 +185,8 @@ def attach(
     waits for the next forward instead, so that what lies between the two is outside the turn: see
     `crossover.integrations.deferring` for what such a script must not do.
 
+    Where the machine allows no arbiter (a full disk), or the seat is lost later, the job goes on without turns, after
+    one warning. A forked child computes out of turn, and may attach a job of another name.
     Raises `Refused` (a ValueError) with reason and remedy for what cannot take turns, and `ArbiterAbsent`; `step()`
     raises `Refused` when it has gradients and no forward of a model was seen before it.
     """
@@ -205,6 +226,7 @@ def _seat(path: str | os.PathLike[str], job: str, settings: Settings | None, tea
         settings=settings,
         agree=team.agree,
         num_local=team.num_local,
+        keeps_going=True,
     )
 
 
@@ -247,7 +269,10 @@ def _check_lead(settings: Settings | None, team: Team) -> None:
 
 
 def _check_first(job: str) -> None:
-    """A process has one seat per job: a second `attach` of the same job would wait for the first one's turn."""
+    """A process has one seat per job: a second `attach` of the same job would wait for the first one's turn. What a
+    forked child has inherited is closed: its hooks may be on the same model."""
+    for inherited in [attachment for attachment in _open_attachments if attachment.is_inherited]:
+        inherited.close()
     if any(attachment.job == job and attachment.takes_turns for attachment in _open_attachments):
         raise Refused(
             f"job {job!r} is attached in this process already: attach all its models in one call, "

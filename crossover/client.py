@@ -10,6 +10,7 @@
 The lease is released before anything is waited for, so jobs cannot wait for each other in a circle.
 """
 
+import logging
 import os
 import time
 from collections.abc import Callable
@@ -19,8 +20,9 @@ from typing import TypeVar
 
 from crossover.arbiter.listening import locked_folder
 from crossover.arbiter.roster import RosterFile
-from crossover.connecting import HungUp, Line
-from crossover.errors import ArbiterAbsent, ArbiterLost, LeaseLost, Refused
+from crossover.connecting import HungUp, Line, NoLine
+from crossover.errors import ArbiterAbsent, ArbiterLost, CrossoverError, LeaseLost, Refused, Unavailable
+from crossover.forking import separate_at_fork
 from crossover.policies import Extent
 from crossover.process import ensure
 from crossover.protocol import (
@@ -42,6 +44,7 @@ from crossover.turns import Alone, Lease, TurnTaking
 __all__ = ["Alone", "Lease", "Participant", "TurnTaking"]
 
 T = TypeVar("T")
+_log = logging.getLogger("crossover")
 _ACQUIRE = Request(RequestKind.ACQUIRE).pack()
 _ASIDE = Request(RequestKind.ASIDE).pack()
 _PAUSE = Request(RequestKind.PAUSE).pack()
@@ -52,7 +55,8 @@ _NUM_TRIES = 20  # arbiters that may die one after the other while a job comes i
 class Participant(TurnTaking):
     """One job's seat at one token of this host's arbiter; not thread-safe: a thread that takes link turns has its own.
 
-    Joins when it is made, and belongs to the process that made it. Where a job has several workers they must enter at
+    Joins when it is made, and belongs to the process that made it: in a forked child every turn is granted at once, and
+    the arbiter does not know of it. Where a job has several workers they must enter at
     the same round: `agree(number)` returns the largest number that a worker gave, and may talk to the other workers.
     It is called twice at the beginning and twice per `resume`: first so that all workers are there before one of them
     has a seat that others wait for, then with the round at which this host has let the job in.
@@ -67,6 +71,9 @@ class Participant(TurnTaking):
     waits for the job at the host's other devices. Without it they wait for as long as the settings' `gather_limit_s`.
 
     With `wait_limit_s` a longer wait for a turn ends in `ArbiterLost`. Raises `Refused` with the arbiter's reason.
+
+    With `keeps_going` turns end no job: where the machine allows no arbiter (a full disk), or the seat is lost for any
+    reason later, one warning is logged and every turn is granted at once from then on, with a lease of generation 0.
     """
 
     def __init__(
@@ -80,6 +87,7 @@ class Participant(TurnTaking):
         settings: Settings | None = None,
         wait_limit_s: float | None = None,
         num_local: int | None = None,
+        keeps_going: bool = False,
     ) -> None:
         self.job = check_job(job)
         self._path = os.fspath(socket_path)
@@ -90,15 +98,20 @@ class Participant(TurnTaking):
         self._num_local = num_local
         # kept here as well as in the arbiter: a second acquire is refused without asking
         self._lease: Lease | None = None
-        self._line: Line | None = None
+        self._line: Line | NoLine | None = None
+        self._keeps_going = keeps_going
         self._release = b""  # the packet that ends the lease
         self._extent = Extent.BACKWARD
         self._generation = 0  # of the youngest lease that this job knows of
         self._agree = agree
         self._is_paused = False
         self.next_round = 0
+        separate_at_fork(self)
         self._meet()
-        self._served(self._join)
+        try:
+            self._served(self._join)
+        except (Unavailable, OSError) as error:
+            self._go_without(error)
         try:
             self._enter_together()
         except BaseException:
@@ -139,6 +152,8 @@ class Participant(TurnTaking):
             line.exchange(self._release, ReplyKind.RELEASED, self._wait_limit_s)
         except HungUp:
             self._renew()
+        except (Refused, ArbiterLost) as error:
+            self._go_without(error)
 
     def skip(self, num_rounds: int) -> None:
         """Give up turns, for example for an evaluation on all workers; only between turns."""
@@ -173,6 +188,13 @@ class Participant(TurnTaking):
             line.close()
         elif not line.say_goodbye():
             self._strike()
+
+    def become_childs(self) -> None:
+        """In a forked child: the seat stays with the parent, and so does the word with the job's other workers."""
+        if isinstance(self._line, Line):
+            self._line.drop()
+            self._line = NoLine(self.next_round)
+        self._agree = self._settings = None
 
     def _meet(self) -> None:
         """Wait for the job's other workers: nobody is to wait for a job that is not complete."""
@@ -215,7 +237,7 @@ class Participant(TurnTaking):
         names = (self.job, self._device)
         return Request(RequestKind.JOIN, self._resource, self.next_round, *names, generation=self._generation).pack()
 
-    def _seated(self) -> Line:
+    def _seated(self) -> Line | NoLine:
         if self._line is None:
             raise ArbiterLost(f"job {self.job!r} has left the arbiter at {self._path}: make a new Participant")
         return self._line
@@ -227,24 +249,39 @@ class Participant(TurnTaking):
                 return self._seated().exchange(packet, expected, self._wait_limit_s)
             except HungUp:
                 self._renew()
+            except (Refused, ArbiterLost) as error:
+                self._go_without(error)
 
     def _renew(self) -> None:
         """The line has ended: take the seat again, where an arbiter may be started."""
-        if self._settings is None:
-            self._line = None
-            raise ArbiterLost(
-                f"job {self.job!r} has no line to the arbiter at {self._path} any more: if it went away, start it "
-                "again; then make a new Participant, or give this one settings"
-            )
-        self._served(self._join)
+        try:
+            if self._settings is None:
+                self._line = None
+                raise ArbiterLost(
+                    f"job {self.job!r} has no line to the arbiter at {self._path} any more: if it went away, start it "
+                    "again; then make a new Participant, or give this one settings"
+                )
+            self._served(self._join)
+        except (CrossoverError, OSError) as error:
+            self._go_without(error)
+
+    def _go_without(self, error: Exception) -> None:
+        """Where the job keeps going, the error ends its turns and nothing else; elsewhere it is raised."""
+        if not self._keeps_going:
+            raise error
+        if self._line is not None:
+            self._line.close()
+        # it still takes part in what the job's workers agree on: the others may have their seats
+        self._line = NoLine(self.next_round)
+        _log.warning("job %r goes on without turns: %s", self.job, error)
 
     def _strike(self) -> None:
         """Leave an arbiter that is dead, so that its replacement does not wait for this job."""
         path = Path(self._path).absolute()
         if not path.parent.is_dir():
             return
-        # then it ends, is stopped, or is another job's
-        with locked_folder(path.parent) as folder, suppress(ArbiterLost, Refused):
+        # then it ends, is stopped, or is another job's; or there is no room, and the others wait for a while
+        with suppress(Refused, OSError), locked_folder(path.parent) as folder:
             try:
                 with Line(self._path) as line:
                     line.exchange(self._join_packet(), ReplyKind.WELCOME, _ANSWER_LIMIT_S)

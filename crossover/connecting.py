@@ -15,6 +15,7 @@ from crossover.protocol import (
     Reply,
     ReplyKind,
     Request,
+    RequestKind,
     peer,
 )
 
@@ -66,6 +67,10 @@ class Line:
                 return False
         return True  # it lives, and will see the end of the stream when it comes to it
 
+    def drop(self) -> None:
+        """Close this process's copy alone: the process that forked it keeps the seat."""
+        self._socket.close()
+
     def close(self) -> None:
         """Leave without a word. Closing alone would wait for copies that forked children hold."""
         with self._socket:
@@ -107,6 +112,32 @@ class Line:
         with suppress(OSError):
             return self._socket.recv(REPLY_BYTES, socket.MSG_DONTWAIT)
         return b""
+
+
+class NoLine:
+    """In place of a `Line` where a job goes on without turns: answers at once, as an arbiter of this job alone would.
+
+    Its leases have generation 0, which no arbiter gives.
+    """
+
+    def __init__(self, round_: int) -> None:
+        self._round = round_
+
+    def exchange(self, packet: bytes, expected: ReplyKind, limit_s: float | None = None) -> bytes:
+        """The answer to a packet."""
+        request, round_ = Request.unpack(packet), self._round
+        if request.kind is RequestKind.ACQUIRE:
+            self._round += 1
+        elif request.kind is RequestKind.SKIP:
+            round_ = self._round = round_ + request.number
+        return Reply(expected, round=round_).pack()
+
+    def say_goodbye(self) -> bool:
+        """Nobody waits for it."""
+        return True
+
+    def close(self) -> None:
+        """Nothing is open."""
 
 
 def ask_once(path: str | os.PathLike[str], request: Request, expected: ReplyKind, *, limit_s: float) -> Reply:

@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 from collections.abc import Iterable
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -35,15 +36,25 @@ def write_digest(folder: str, models: Iterable[Any], num_turns: int) -> Path:
                 sums.update(_bytes_of(value))
                 num_values += value.numel()
     found = {"sha256": sums.hexdigest(), "num_turns": num_turns, "num_values": num_values}
-    rank, number = rank_of_environment(), 0
-    while True:
-        path = Path(folder) / f"{rank}-{number}.json"
+    return write_numbered(folder, str(rank_of_environment()), found)
+
+
+def write_numbered(folder: str, stem: str, found: dict[str, Any]) -> Path:
+    """Write JSON to the first free STEM-NUMBER.json of a folder; returns the file. Raises OSError, and leaves no part
+    of a file then."""
+    text = json.dumps(found, allow_nan=False)
+    for number in count():
+        path = Path(folder) / f"{stem}-{number}.json"
         try:
             with path.open("x", encoding="utf-8") as file:
-                json.dump(found, file)
+                file.write(text)
             return path
         except FileExistsError:
-            number += 1
+            continue
+        except OSError:
+            path.unlink(missing_ok=True)
+            raise
+    raise AssertionError("numbers have no end")
 
 
 def _bytes_of(tensor: Any) -> bytes:

@@ -9,6 +9,10 @@ class Refused(CrossoverError, ValueError):
     """The request is not acceptable: unknown job, seat taken, another user, a malformed message, a bad option."""
 
 
+class Unavailable(Refused):
+    """The machine has no room, descriptor or permission for what an arbiter needs."""
+
+
 class ArbiterAbsent(CrossoverError, ValueError):
     """Nobody serves the socket path."""
 

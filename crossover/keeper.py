@@ -27,6 +27,7 @@ from enum import Enum, auto
 
 from crossover.client import Lease, TurnTaking
 from crossover.errors import LeaseLost
+from crossover.forking import separate_at_fork
 from crossover.policies import Extent
 from crossover.watching import RestWatch
 
@@ -47,9 +48,9 @@ class TurnSpan:
 
 @dataclass(frozen=True, slots=True)
 class TurnStatistics:
-    """Sums since the beginning. `num_lost` counts leases that the arbiter withdrew before their release,
-    `num_interrupted` turns that were given back while they rested. Leases aside count in `waited_s` and `held_s`, not
-    in `num_turns`."""
+    """Sums since the beginning. `num_turns` counts those that an arbiter gave, `num_lost` leases that it withdrew
+    before their release, `num_interrupted` turns that were given back while they rested. Leases aside count in
+    `waited_s` and `held_s`, not in `num_turns`."""
 
     num_turns: int = 0
     waited_s: float = 0.0
@@ -106,6 +107,7 @@ class TurnKeeper:
         self._statistics = TurnStatistics()
         self._spans: deque[TurnSpan] = deque(maxlen=NUM_SPANS_KEPT)
         self._watch = None if rest_limit_s is None else RestWatch(rest_limit_s, self._interrupt_late)
+        separate_at_fork(self)
 
     @property
     def extent(self) -> Extent:
@@ -241,6 +243,11 @@ class TurnKeeper:
             self._watch.stop()
         self._turns.leave()
 
+    def become_childs(self) -> None:
+        """In a forked child: there is nothing to wait for, and no thread but this one."""
+        self._lock, self._watch = threading.RLock(), None
+        self._wait = self._idle = _nothing
+
     def _wake(self) -> None:
         if self._is_resting:
             self._is_resting = False
@@ -299,7 +306,7 @@ class TurnKeeper:
             # the turn is over all the same, and the job's results are right: only the device was shared for a while
             _log.warning("a turn ended without its lease: %s", error)
             self._statistics = replace(self._statistics, num_lost=self._statistics.num_lost + 1)
-        is_turn = held.purpose is _Purpose.TURN
+        is_turn = held.purpose is _Purpose.TURN and held.lease.generation > 0  # 0: out of turn
         if is_turn:
             self._spans.append(TurnSpan(held.asked_s, held.lease.waited_s, held_s))
         sums = self._statistics
@@ -309,3 +316,7 @@ class TurnKeeper:
             waited_s=sums.waited_s + held.lease.waited_s,
             held_s=sums.held_s + held_s,
         )
+
+
+def _nothing() -> None:
+    """What a forked child waits for."""

@@ -1,5 +1,6 @@
 """Start an arbiter: as a process that ends with the one that started it, or as one that serves whoever comes."""
 
+import fcntl
 import os
 import socket
 import subprocess
@@ -12,9 +13,9 @@ from types import TracebackType
 from typing import Any, Self
 
 from crossover.arbiter.listening import PrivateFolder, check_path, limit_connect, locked_folder, private_folder
-from crossover.arbiter.main import READY
-from crossover.arbiter.roster import RosterFile, process_state
-from crossover.errors import ArbiterAbsent, ArbiterLost, Refused
+from crossover.arbiter.main import READY, REFUSED
+from crossover.arbiter.roster import RosterFile, may_live, process_state
+from crossover.errors import ArbiterAbsent, ArbiterLost, Refused, Unavailable
 from crossover.policies import Sharing
 from crossover.protocol import peer
 from crossover.settings import Settings
@@ -53,9 +54,8 @@ class ArbiterProcess:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-            with private_folder(self.path.parent) as folder:  # it could not tidy up after itself
-                folder.remove(self.path.name)
-                RosterFile(folder, self.path.name).remove()
+        if self._process.returncode:  # killed, by whomever: it could not tidy up after itself
+            clear_dead(self.path, are_jobs_over=True)
 
     def __enter__(self) -> Self:
         return self
@@ -113,6 +113,24 @@ def ensure(path: str | os.PathLike[str], settings: Settings, *, linger_s: float 
     if silent is not None:
         raise silent
     raise ArbiterAbsent(f"{_NUM_TRIES} arbiters in a row began and died at {wanted}: look into {wanted}.log")
+
+
+def clear_dead(path: Path, *, are_jobs_over: bool = False) -> None:
+    """Remove the socket that a killed arbiter has left at `path`, and its roster once nobody on it lives.
+
+    Nothing where an arbiter serves it or starts there just now, or the folder cannot be used.
+    """
+    if not path.is_socket():
+        return
+    with suppress(Refused, OSError), private_folder(path.absolute().parent) as folder:
+        fcntl.flock(folder.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if folder.is_served(path.name):
+            return
+        folder.remove(path.name)
+        roster_file = RosterFile(folder, path.name)
+        roster = None if are_jobs_over else roster_file.read()
+        if roster is None or not any(map(may_live, roster.entries)):
+            roster_file.remove()
 
 
 def default_path() -> Path:
@@ -181,7 +199,9 @@ def _start_detached(path: Path, settings: Settings, linger_s: float, folder: Pri
             pass_fds=(folder.fd,),
         )
     except OSError as error:
-        raise Refused(f"no arbiter can be started at {path} ({error.strerror}): free descriptors or memory") from error
+        raise Unavailable(
+            f"no arbiter can be started at {path} ({error.strerror}): free descriptors or memory"
+        ) from error
     finally:
         os.close(log_fd)
     _await_ready(process, path)
@@ -204,7 +224,8 @@ def _await_ready(process: subprocess.Popen[str], path: str | os.PathLike[str]) -
     # the arbiter's own reason, which it says before it can serve anybody
     if first_line != READY:
         code = process.wait()
-        raise Refused(f"the arbiter at {os.fspath(path)} did not start: {first_line or f'it ended with code {code}'}")
+        kind = Refused if first_line.startswith(REFUSED) else Unavailable
+        raise kind(f"the arbiter at {os.fspath(path)} did not start: {first_line or f'it ended with code {code}'}")
 
 
 def _command(*options: str) -> list[str]:

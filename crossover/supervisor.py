@@ -87,7 +87,7 @@ def stat_fields(pid: int) -> list[str]:
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             return file.read().rpartition(b")")[2].decode("ascii").split()
-    except (FileNotFoundError, ProcessLookupError):
+    except OSError:  # gone, another user's (hidepid), or no /proc at all
         return []
 
 
@@ -157,6 +157,8 @@ def supervise(command: list[str], *, control: bool, parent_pid: int | None, grac
             for pid in descendants(os.getpid()):
                 _send(pid, signal.SIGTERM)
         code = _reap(child)
+    if code is None and control:  # all that can be found on a machine without /proc
+        os.killpg(child, signal.SIGKILL)
     end_descendants(LAST_WORDS_S if code is not None else 0.0)
     return KILLED + signal.SIGKILL if code is None else code
 
@@ -256,7 +258,10 @@ def _send(pid: int, number: signal.Signals) -> None:
 
 
 def _processes() -> list[int]:
-    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+    try:
+        return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+    except OSError:  # a machine without it: no descendant can be found
+        return []
 
 
 def _parent(pid: int) -> int | None:
@@ -272,7 +277,7 @@ def _is_arbiter(pid: int) -> bool:
     try:
         with open(f"/proc/{pid}/cmdline", "rb") as file:
             return ARBITER in file.read()
-    except (FileNotFoundError, ProcessLookupError):
+    except OSError:
         return False
 
 

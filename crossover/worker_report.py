@@ -9,9 +9,10 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import asdict, dataclass
-from itertools import count
 from pathlib import Path
 from typing import Any
+
+from crossover.digests import write_numbered
 
 WORKER_REPORTS = "CROSSOVER_WORKER_REPORTS"
 
@@ -56,15 +57,7 @@ class WorkerReport:
 
 def write_report(folder: str, report: WorkerReport) -> Path:
     """Write it; returns the file. Raises OSError where the folder cannot be written."""
-    for number in count():
-        path = Path(folder) / f"{report.rank}-{os.getpid()}-{number}.json"
-        try:
-            with path.open("x", encoding="utf-8") as file:
-                json.dump(asdict(report), file, allow_nan=False)
-            return path
-        except FileExistsError:
-            continue
-    raise AssertionError("numbers have no end")
+    return write_numbered(folder, f"{report.rank}-{os.getpid()}", asdict(report))
 
 
 def first_report(folder: Path) -> WorkerReport | None:

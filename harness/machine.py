@@ -16,6 +16,7 @@ from datetime import UTC, datetime
 
 import psutil
 
+from crossover.supervisor import descendants
 from results.facts import MachineFacts, ProbeFacts
 
 PROBE_BYTES = 1 << 20  # some milliseconds of hashing: longer than a timer's grain, shorter than a user notices
@@ -118,9 +119,9 @@ def processor_times(root: psutil.Process) -> ProcessorTimes:
 def _own_s(root: psutil.Process) -> float:
     """Of every living process with the ended ones that it has waited for: so nothing is lost when a rank ends."""
     found_s = 0.0
-    for process in (root, *root.children(recursive=True)):
+    for pid in (root.pid, *descendants(root.pid)):  # psutil's own list fails on processes of others (hidepid)
         try:
-            found_s += sum(process.cpu_times()[:4])  # user, system, and both of its ended children
+            found_s += sum(psutil.Process(pid).cpu_times()[:4])  # user, system, and both of its ended children
         except psutil.NoSuchProcess:
             continue  # its parent has its time by now, or will have at the next look
     return found_s

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import resource
 import sys
+import tempfile
 
 LEAST_FILE_BYTES = 1 << 20
 
@@ -13,8 +14,14 @@ def why_nothing_runs() -> str | None:
     """What libraries answer with an abort, or with broken files of bytecode; None where all is well."""
     try:
         os.getcwd()
+    except OSError:
+        return "the working folder was deleted: change to another one"
+    try:
+        tempfile.gettempdir()
     except OSError as error:
-        return f"the working folder cannot be used ({error.strerror}); change to another one with `cd`"
+        return f"{error.strerror}: free some of it, set TMPDIR, or raise `ulimit -f`"
+    if not os.access("/proc/meminfo", os.R_OK):
+        return "/proc cannot be read: mount it (mount -t proc proc /proc)"
     most_bytes = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
     if most_bytes != resource.RLIM_INFINITY and most_bytes < LEAST_FILE_BYTES:
         return f"a file may have {most_bytes} bytes, too few for records; raise the limit with `ulimit -f unlimited`"

@@ -114,7 +114,8 @@ class Acceptor:
         the loop again and again."""
         if error.errno not in (errno.EMFILE, errno.ENFILE):
             raise error
-        print(f"crossover: no connection can be accepted now: {error.strerror}", file=sys.stderr, flush=True)
+        with suppress(OSError):  # no room in the log either
+            print(f"crossover: no connection can be accepted now: {error.strerror}", file=sys.stderr, flush=True)
         self._loop.forget(self._listener.fileno())
         self._resume_s = time.monotonic() + PAUSE_S
         self._loop.wake_by(self._resume_s)
@@ -131,7 +132,7 @@ class Acceptor:
             return
         try:
             self._answer(client, Request.unpack(packet))
-        except (CrossoverError, OSError) as error:  # OSError: no room for a line in the log
+        except CrossoverError as error:
             self._disconnect(client, str(error))
 
     def _answer(self, client: PendingClient, request: Request) -> None:

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from crossover.errors import Refused
+from crossover.errors import Refused, Unavailable
 
 _BACKLOG = 128
 _MAX_PATH_BYTES = 107  # sun_path less its final zero
@@ -35,8 +35,16 @@ class PrivateFolder:
     fd: int
 
     def address(self, name: str) -> str:
-        """Where a socket of that name is bound or reached: through the descriptor, not by the folder's path."""
-        return f"/proc/self/fd/{self.fd}/{name}"
+        """Where a socket of that name is bound or reached: through the descriptor; by the folder's path only on a
+        machine without /proc."""
+        descriptor = f"/proc/self/fd/{self.fd}"
+        return f"{descriptor if os.path.exists(descriptor) else self.path}/{name}"
+
+    def is_served(self, name: str) -> bool:
+        """Whether the socket of that name is listened at. A stopped server counts."""
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as probe:
+            limit_connect(probe, _CONNECT_LIMIT_S)
+            return probe.connect_ex(self.address(name)) != errno.ECONNREFUSED
 
     def mode_of(self, name: str) -> int | None:
         """File type and mode bits of what has that name, links not followed; None where nothing has."""
@@ -120,6 +128,8 @@ class PrivateSocket:
         self._clear_stale()
         listener = self._listen()
         self._inode = self._folder.inode_of(self._name)
+        if not self._inode:
+            raise Refused(f"{self._folder.path} was moved while an arbiter started in it: start it again")
         return listener
 
     def _clear_stale(self) -> None:
@@ -128,10 +138,8 @@ class PrivateSocket:
             return
         if not stat.S_ISSOCK(mode):
             raise Refused(f"{path} exists and is no socket: name another path")
-        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as probe:
-            limit_connect(probe, _CONNECT_LIMIT_S)
-            if probe.connect_ex(self._folder.address(self._name)) in (0, errno.EAGAIN):
-                raise Refused(f"an arbiter serves {path} already: use it, stop it, or name another path")
+        if self._folder.is_served(self._name):
+            raise Refused(f"an arbiter serves {path} already: use it, stop it, or name another path")
         self._folder.remove(self._name)
 
     def _listen(self) -> socket.socket:
@@ -210,7 +218,7 @@ def _open_folder(path: Path) -> int:
     except OSError as error:
         if path.is_symlink():
             raise Refused(f"{path} is a symbolic link, which is not followed: name the folder itself") from error
-        raise Refused(f"folder {path} cannot be used ({error.strerror}): name a folder of your own") from error
+        raise Unavailable(f"folder {path} cannot be used ({error.strerror}): name a folder of your own") from error
     status = os.fstat(fd)
     if status.st_uid != os.geteuid() or stat.S_IMODE(status.st_mode) & 0o077:
         os.close(fd)

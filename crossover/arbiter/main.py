@@ -21,13 +21,13 @@ from math import inf
 from pathlib import Path
 
 from crossover.arbiter.listening import PrivateFolder, PrivateSocket, check_path, private_folder
-from crossover.arbiter.roster import Roster, RosterFile, open_process
+from crossover.arbiter.roster import Roster, RosterFile, may_live
 from crossover.arbiter.scheduling import TimeSlices, lock_memory
 from crossover.arbiter.server import Arbiter
-from crossover.errors import CrossoverError, Refused
+from crossover.errors import CrossoverError, Refused, Unavailable
 from crossover.settings import Settings
 
-READY = "ready"
+READY, REFUSED = "ready", "error: "  # what it says first; any other word is about the machine
 WANTED_FILES = 1024
 
 
@@ -70,7 +70,8 @@ def serve(path: str | os.PathLike[str], settings: Settings, life: Life, folder_f
             _make_ready()
             arbiter.run()
         except OSError as error:
-            print(f"crossover: the arbiter at {path} ends: {error}", file=sys.stderr, flush=True)
+            with suppress(OSError):
+                print(f"crossover: the arbiter at {path} ends: {error}", file=sys.stderr, flush=True)
             raise
         finally:
             are_jobs_left = arbiter.has_seats_taken and life.parent_pid is None  # a parent's jobs end with it
@@ -116,8 +117,7 @@ def _inherited(roster_file: RosterFile, settings: Settings) -> Roster | None:
     if roster is None or roster.settings == settings:
         return roster
     for entry in roster.entries:
-        if entry.is_here and (pid_fd := open_process(entry)) is not None:
-            os.close(pid_fd)
+        if may_live(entry) and entry.pid:
             has, wanted = roster.settings.to_json(), settings.to_json()
             raise Refused(
                 f"{roster_file} says that job {entry.job!r} (process {entry.pid}) runs with {has}, not {wanted}: use "
@@ -175,6 +175,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         life = Life(parent_pid=given.parent, linger_s=inf if given.linger is None else given.linger)
         serve(path, settings, life, given.folder_fd)
     except (CrossoverError, OSError) as error:
-        print(f"error: {error}", flush=True)
+        is_refused = isinstance(error, CrossoverError) and not isinstance(error, Unavailable)
+        print(f"{REFUSED if is_refused else 'unavailable: '}{error}", flush=True)
         return 2
     return 0

@@ -120,6 +120,14 @@ def open_process(entry: RosterEntry) -> int | None:
     return None
 
 
+def may_live(entry: RosterEntry) -> bool:
+    """Whether the process in that seat lives, or cannot be seen from here."""
+    fd = open_process(entry)
+    if fd is not None:
+        os.close(fd)
+    return entry.is_here and (fd is not None or not entry.pid)
+
+
 def birth_ticks(pid: int) -> int:
     """When the process began, in clock ticks since boot; 0 where it cannot be seen, or is a zombie."""
     fields = stat_fields(pid)

@@ -39,9 +39,12 @@ class TimeSlices:
     """This thread's slices: short where there is more to run than cores, the usual ones elsewhere."""
 
     def __init__(self) -> None:
-        self._usual = _own_attributes() if _LOAD.exists() else None
+        self._usual = _own_attributes()
         self._are_short = False
-        self._load_fd = os.open(_LOAD, os.O_RDONLY | os.O_CLOEXEC) if self._usual else -1
+        try:
+            self._load_fd = os.open(_LOAD, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:  # no /proc, or only its processes: the usual slices then
+            self._usual = None
         self._num_cores = os.cpu_count() or 1
 
     def adapt(self) -> None:

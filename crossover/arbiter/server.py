@@ -79,6 +79,7 @@ class Arbiter:
         self._end_s = self._began_s + linger_s
         self._report = b""
         self._report_due_s = 0.0
+        self._is_roster_old = False  # for want of room
         if roster is not None:
             self._restore(roster)
         self._acceptor = Acceptor(listener, self.loop, self)
@@ -160,18 +161,11 @@ class Arbiter:
 
     def _welcome(self, connection: Connection, token: Token) -> None:
         """Note the seat in the roster, and only then tell the job that it has one."""
-        table, job, before = connection.table, connection.job, connection.table.token
+        table, job = connection.table, connection.job
         # noted first: the roster lists who is seated
         table.cache.put(token)
         table.seated[job] = connection
-        try:
-            self._write_roster()
-        except OSError as error:
-            # a seat that no replacement would know of must not be given
-            table.cache.put(before)
-            del table.seated[job]
-            _close(connection.pid_fd)
-            raise Refused(f"the arbiter cannot write {self._roster_file} ({error}): make room there") from error
+        self._write_roster()
         if (awaited := table.awaited.pop(job, None)) is not None:
             self._watch_no_more(awaited.pid_fd)
         self._connections.add(connection)
@@ -208,10 +202,7 @@ class Arbiter:
         """Note that the job has no seat any more, and if it listens still, say so."""
         # the others have been served already: what follows writes a file
         self._connections.discard(connection)
-        try:
-            self._write_roster()
-        except OSError as error:
-            _say(f"cannot write {self._roster_file} ({error}): a replacement would wait for job {connection.job!r}")
+        self._write_roster()
         with suppress(OSError):
             connection.sock.send(Reply(ReplyKind.LEFT).pack())
         self._hang_up(connection)
@@ -232,11 +223,20 @@ class Arbiter:
         _close(pid_fd)
 
     def _write_roster(self) -> None:
+        """Turns go on where there is no room for it: then a replacement waits, until its gather limit, for every
+        declared job that does not come back."""
         self._report_due_s = 0.0  # who is here has changed, so no old report is given out
-        if self._roster_file is not None:
-            entries = tuple(entry for table in self._tables.values() for entry in table.entries())
-            generation = max((table.token.generation for table in self._tables.values()), default=0)
+        if self._roster_file is None:
+            return
+        entries = tuple(entry for table in self._tables.values() for entry in table.entries())
+        generation = max((table.token.generation for table in self._tables.values()), default=0)
+        try:
             self._roster_file.write(Roster(self._settings, generation, entries))
+            self._is_roster_old = False
+        except (OSError, Refused) as error:
+            if not self._is_roster_old:
+                _say(f"cannot write {self._roster_file} ({error}): jobs would wait longer if this arbiter died")
+            self._is_roster_old = True
 
     def _restore(self, roster: Roster) -> None:
         """Begin where the dead arbiter ended: with younger leases, and none before its processes are accounted for."""
@@ -322,4 +322,5 @@ def _close(fd: int | None) -> None:
 
 
 def _say(event: str) -> None:
-    print(f"crossover: {event}", file=sys.stderr, flush=True)
+    with suppress(OSError):  # a full disk under the log ends no turns
+        print(f"crossover: {event}", file=sys.stderr, flush=True)

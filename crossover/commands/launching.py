@@ -7,11 +7,15 @@ import signal
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryFile
 
 from crossover.errors import Refused
 from crossover.protocol import check_job
 from crossover.settings import Settings
 from crossover.supervisor import KILLED, supervised
+
+_ROOM_BYTES = 1 << 18  # of a disk on which results are to be written: the layers of a large network
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +53,17 @@ def job_environment(job: str, settings: Settings, socket_path: str | None) -> di
         ours["CROSSOVER_SOCKET"] = socket_path
     # a job's lines should come as they are written, though it writes to a pipe; its own setting wins
     return {"PYTHONUNBUFFERED": "1", **os.environ, **ours}
+
+
+def check_room(folder: Path, remedy: str) -> None:
+    """Make the folder, and prove that it takes results before jobs have run for them. Raises `Refused`."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with TemporaryFile(dir=folder) as file:
+            file.write(bytes(_ROOM_BYTES))
+            file.flush()
+    except OSError as error:
+        raise Refused(f"results cannot be written to {folder} ({error.strerror}): {remedy}") from error
 
 
 class SupervisedJob:

@@ -58,8 +58,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     except OSError as error:  # no descriptors, no room: the machine's fault, and no reason for a traceback
-        print(f"crossover: {error}", file=sys.stderr)
+        print(f"crossover: {error}{_hint()}", file=sys.stderr)
         return 1
+
+
+def _hint() -> str:
+    """Why a relative path cannot be found, where the reason is the working folder."""
+    try:
+        os.getcwd()
+    except OSError:
+        return ": the working folder was deleted: change to another one, or give absolute paths"
+    return ""
 
 
 def _open_standard_streams() -> None:

@@ -15,10 +15,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
-from tempfile import TemporaryDirectory, TemporaryFile
+from tempfile import TemporaryDirectory
 
 from crossover.commands.job_group import JobGroup
-from crossover.commands.launching import JobCommand, job_environment
+from crossover.commands.launching import JobCommand, check_room, job_environment
 from crossover.commands.screen import Screen
 from crossover.commands.sockets import settle_socket, status_at
 from crossover.commands.texts import milliseconds
@@ -126,7 +126,7 @@ def profile_from(job: str, starts: Sequence[PhaseStart], report: WorkerReport | 
     if not found:
         raise Refused(
             f"job {job!r} took too few turns on this host to be profiled ({len(starts)} looks saw one): it must call "
-            "crossover.attach(model, optimizer), and run for some seconds"
+            "crossover.attach(model, optimizer), run for some seconds, and not say that it goes on without turns"
         )
     steps = [interval for interval in found for _ in range(interval.num_steps)]
     return profile_of(
@@ -144,7 +144,7 @@ def profile_jobs(
 ) -> int:
     """Run each job by itself and write its profile; the exit code of the first that failed, 1 where only the profile
     could not be taken."""
-    _check_folder(arguments.profile)
+    check_room(arguments.profile, "free some of it, or name another --profile")
     # nobody to wait for, and none of the settings that belong to other jobs
     alone = replace(settings, sharing=Sharing.NAIVE, lead_rounds=0, shares=(), groups=(), beats=())
     socket_path = str(arguments.socket.absolute()) if arguments.socket else None
@@ -155,6 +155,7 @@ def profile_jobs(
         observer = Observer(command.name, path, screen)
         group = JobGroup(screen, arguments.log_dir, observer.tick)
         with TemporaryDirectory(prefix="crossover-profile-") as reports:
+            check_room(Path(reports), "free some of it, or set TMPDIR")
             environment = {**job_environment(command.name, alone, socket_path), WORKER_REPORTS: reports}
             try:
                 (end,) = group.run([command], {command.name: environment})
@@ -171,25 +172,15 @@ def profile_jobs(
     return worst
 
 
-def _check_folder(folder: Path) -> None:
-    """Make the folder, and prove that it can be written before a job has run for it. Raises `Refused`."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with TemporaryFile(dir=folder):
-            return
-    except OSError as error:
-        raise Refused(f"profiles cannot be written to {folder} ({error.strerror}): name another --profile") from error
-
-
 def _write(observer: Observer, folder: Path, report: WorkerReport | None) -> int:
     say = observer.screen.say
     try:
         profile = profile_from(observer.job, observer.starts, report)
-    except Refused as error:
-        say(f"crossover: {error}")
+        path = folder / f"{profile.name}.json"
+        write_profile(profile, path)
+    except (Refused, OSError) as error:
+        say(f"crossover: no profile of {observer.job}: {error}")
         return 1
-    path = folder / f"{profile.name}.json"
-    write_profile(profile, path)
     step, turn, rest = map(milliseconds, (profile.solo_s, profile.compute_s, profile.exposed_s))
     say(f"crossover: {path}: a step takes {step} alone, {turn} on the device, {rest} off it")
     if report is None:
@@ -198,6 +189,10 @@ def _write(observer: Observer, folder: Path, report: WorkerReport | None) -> int
         say(f"crossover: no layer of {profile.name} was timed (its model is compiled, or computed no gradients)")
     else:
         layers = folder / LAYERS / f"{profile.name}.json"
-        write_text_whole(layers_text(profile.name, report), layers)
+        try:
+            write_text_whole(layers_text(profile.name, report), layers)
+        except OSError as error:
+            say(f"crossover: no layers of {profile.name}: {error}")
+            return 1
         say(f"crossover: {layers}: its layers, for `crossover-bench predict --profile {layers}`")
     return 0

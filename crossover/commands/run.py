@@ -175,7 +175,7 @@ class RunMonitor:
     screen: Screen
     ledger: Ledger
     began_s: float = field(default_factory=time.monotonic)
-    is_watching: bool = True
+    has_complained: bool = False
     ended: set[str] = field(default_factory=set)
     told: set[tuple[str, tuple[str, ...]]] = field(default_factory=set)  # stalls that stand on the screen
 
@@ -195,10 +195,8 @@ class RunMonitor:
         self.ended.add(end.name)
 
     def look(self) -> None:
-        """Take in the arbiter's status, if there is one on this host. One that gives none is told of once: the jobs go
-        on."""
-        if not self.is_watching:
-            return
+        """Take in the arbiter's status, if there is one on this host. The first failure is told: the jobs go on, and
+        so do the looks, since a job that has ended must be excused."""
         try:
             status = status_at(self.path, limit_s=_GLANCE_S)
             if status is None:
@@ -208,8 +206,9 @@ class RunMonitor:
             self._tell_stalls(status)
         except (CrossoverError, OSError) as error:
             # once: a failed look per tick would fill the screen
-            self.is_watching = False
-            self.screen.say(f"crossover: turns are not counted: {error}")
+            if not self.has_complained:
+                self.screen.say(f"crossover: not all turns are counted: {error}")
+            self.has_complained = True
 
     def _excuse_the_dead(self, status: HostStatus) -> None:
         absent = {seat.job for token in status.tokens for seat in token.seats if seat.phase is Phase.ABSENT}

@@ -10,27 +10,33 @@ from pathlib import Path
 from crossover.arbiter.listening import private_folder
 from crossover.commands.usage import is_idle
 from crossover.errors import ArbiterAbsent, ArbiterLost, Refused
-from crossover.process import LINGER_S, default_path
+from crossover.process import LINGER_S, clear_dead, default_path
 from crossover.settings import Settings
 from crossover.status import HostStatus, read_status
 
 
-def paths_of(given: Sequence[Path] | None) -> list[Path]:
-    """The sockets that were named; else this host's own and those beside it, for emulated hosts share the folder."""
+def look_at(given: Sequence[Path] | None) -> list[tuple[Path, HostStatus | None]]:
+    """The sockets that were named; else those that are served, of this host's own and those beside it (emulated hosts
+    share the folder), or where none is, its own."""
     if given:
-        return list(given)
+        return [(path, status_at(path)) for path in given]
     own = default_path()
-    return sorted({own, *own.parent.glob("*.sock")})
+    found = [(path, status_at(path)) for path in sorted({own, *own.parent.glob("*.sock")})]
+    return [(path, status) for path, status in found if status is not None] or [(own, None)]
 
 
 def status_at(path: Path, *, limit_s: float = 2.0) -> HostStatus | None:
-    """What the arbiter at `path` says; None where nobody serves it or no answer comes in time.
+    """What the arbiter at `path` says; None where nobody serves it or no answer comes in time. What a killed one has
+    left there is removed.
 
     Raises `Refused` with the reason where the one that serves it does not speak to us.
     """
     try:
         return read_status(path, limit_s=limit_s)
-    except (ArbiterAbsent, ArbiterLost):
+    except ArbiterAbsent:
+        clear_dead(path)
+        return None
+    except ArbiterLost:
         return None
 
 

@@ -7,6 +7,8 @@ examples:
                                             line a socket; null: nobody there
   crossover status > /dev/null && echo "this host is shared"
 
+What a killed arbiter has left is removed.
+
 exit codes: 0 served; 1 nobody serves it, or one of several; 2 wrong usage.
 """
 
@@ -15,7 +17,7 @@ import json
 import sys
 from pathlib import Path
 
-from crossover.commands.sockets import paths_of, status_at
+from crossover.commands.sockets import look_at
 from crossover.commands.texts import aligned, clock, percent, seconds
 from crossover.status import HostStatus, TokenStatus
 
@@ -28,9 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print every arbiter's status; 0 when all were there."""
-    found = [(path, status_at(path)) for path in paths_of(arguments.socket)]
-    if not arguments.socket:  # what lies in the folder and is served by nobody was not asked for
-        found = [(path, status) for path, status in found if status is not None] or found[:1]
+    found = look_at(arguments.socket)
     for path, status in found:
         if arguments.json:
             value = None if status is None else json.loads(status.to_json())

@@ -32,7 +32,7 @@ from math import ceil, isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from crossover.commands.sockets import paths_of, status_at
+from crossover.commands.sockets import look_at
 from crossover.commands.texts import clock, milliseconds, percent, seconds
 from crossover.commands.usage import JobRate, TokenRate, rates
 from crossover.errors import Refused
@@ -85,7 +85,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _look(given: Sequence[Path] | None) -> list[Sight]:
-    return [Sight(path, status_at(path)) for path in paths_of(given)]
+    return [Sight(path, status) for path, status in look_at(given)]
 
 
 def _watch(console: "Console", arguments: argparse.Namespace, solo_s: Mapping[str, float], first: list[Sight]) -> None:

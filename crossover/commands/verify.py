@@ -35,12 +35,13 @@ from tempfile import TemporaryDirectory
 from types import FrameType
 
 from crossover.arbiter.listening import socket_place
-from crossover.commands.launching import parse_job
+from crossover.commands.launching import check_room, parse_job
 from crossover.digests import DIGESTS
 from crossover.errors import Refused
 from crossover.supervisor import KILLED, ending_with_me, supervised
 
 _JOBS = ("a", "b")
+_REMEDY = "free some of it, or set TMPDIR"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +72,7 @@ def run(arguments: argparse.Namespace) -> int:
     command = parse_job(f"{_JOBS[0]}={arguments.job_command}")
     jobs = _JOBS[:1] if arguments.alone else _JOBS
     with _terminated_in_order(), TemporaryDirectory(prefix="crossover-verify-", dir=socket_place()) as folder:
+        check_room(Path(folder), _REMEDY)
         try:
             plain = _run_plain(command.words, Path(folder, "plain"))
             shared = _run_in_turns(command.words, jobs, Path(folder))
@@ -152,5 +154,7 @@ def _terminated_in_order() -> Iterator[None]:
 
 
 def _read(folder: Path) -> list[Digest]:
+    """What the run wrote. A disk that filled up meanwhile may lack a worker's digest, which is no difference."""
+    check_room(folder, _REMEDY)
     told = ((path.stem, json.loads(path.read_text(encoding="utf-8"))) for path in sorted(folder.glob("*.json")))
     return [Digest(worker, found["sha256"], found["num_turns"]) for worker, found in told]

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from copy import copy
 from functools import partial
+from os import getpid
 from typing import Any
 
 import torch
@@ -149,7 +150,7 @@ class _PutOff:
         are_gradients_written: bool,
     ) -> None:
         self._optimizer, self._context, self._update = optimizer, context, update
-        self._are_written = are_gradients_written
+        self._are_written, self._pid = are_gradients_written, getpid()
         self._hyper_parameters = _hyper_parameters(optimizer)
         self._gradients: Gradients = [
             (parameter, parameter.grad, 0 if parameter.grad is None else parameter.grad._version)
@@ -160,6 +161,11 @@ class _PutOff:
     def __call__(self) -> None:
         """Run it with the hyper-parameters of its call, then show the present ones again. What the update itself writes
         among them stays, unless the script has changed it since."""
+        if self._are_written and getpid() != self._pid:
+            raise Refused(
+                "this process was forked while an update was put off whose messages come to its parent alone: attach "
+                "without defer, or read parameters() before the fork"
+            )
         self._check_gradients()
         groups = self._optimizer.param_groups
         present = [dict(_others(group)) for group in groups]

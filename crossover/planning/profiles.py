@@ -138,8 +138,12 @@ def write_text_whole(text: str, path: Path) -> None:
     """Write a file that a reader sees whole or not at all, and its folder."""
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{path.name}.part")
-    part.write_text(text, encoding="utf-8")
-    part.replace(path)
+    try:
+        part.write_text(text, encoding="utf-8")
+        part.replace(path)
+    except OSError:
+        part.unlink(missing_ok=True)  # a full disk: leave no half of a file
+        raise
 
 
 def profile_of(

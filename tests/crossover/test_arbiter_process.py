@@ -184,6 +184,8 @@ def test_a_killed_holder_is_noticed_though_its_child_keeps_the_socket(arbiter: A
     def hold_and_fork() -> Participant:
         a = Participant(arbiter.path, "a")
         a.acquire()
+        assert a._line is not None
+        os.dup(a._line._socket.fileno())  # type: ignore[union-attr]  # a child of C code keeps its copy
         child = os.fork()
         if not child:
             time.sleep(SOON_S)
@@ -225,6 +227,40 @@ def test_the_third_job_goes_on_when_the_next_one_dies_waiting(tmp_path: Path) ->
         a.release(lease)
         thread.join()
     assert isinstance(outcome[0], Lease)
+
+
+def test_a_forked_child_holds_no_seat_and_takes_none_from_its_parent(arbiter: ArbiterProcess) -> None:
+    agreed: list[int] = []
+
+    def agree(number: int) -> int:
+        agreed.append(number)
+        return number
+
+    def use_the_parents(a: Participant, lease: Lease) -> None:
+        a.release(lease)
+        for aside in (False, True):
+            with a.turn(aside=aside) as mine:
+                assert mine.generation == 0
+        a.pause()
+        a.resume()
+        a.skip(3)
+        a.leave()
+
+    with Participant(arbiter.path, "a", wait_limit_s=SOON_S, agree=agree) as a, seat(arbiter, "b") as b:
+        lease = a.acquire()
+        before = len(agreed)
+        pid = os.fork()
+        if not pid:
+            code = 1
+            with suppress(BaseException):
+                use_the_parents(a, lease)
+                code = len(agreed) - before
+            os._exit(code)
+        assert os.waitpid(pid, 0)[1] == 0
+        a.release(lease)
+        for job, round_ in ((b, 0), (a, 1), (b, 1)):
+            with job.turn() as lease:
+                assert lease.round == round_
 
 
 def test_a_turn_that_fails_is_released(arbiter: ArbiterProcess) -> None:
@@ -281,6 +317,20 @@ def test_waiting_jobs_get_an_error_when_the_arbiter_is_killed(tmp_path: Path) ->
             a.acquire()
 
 
+def test_the_starter_of_an_arbiter_that_was_killed_removes_what_it_left(tmp_path: Path) -> None:
+    with start(tmp_path / "r.sock") as arbiter, seat(arbiter, "a"):
+        os.kill(arbiter.pid, signal.SIGKILL)
+    assert list(tmp_path.iterdir()) == []
+    with start(tmp_path / "r.sock") as arbiter:
+        os.kill(arbiter.pid, signal.SIGKILL)
+        while arbiter.is_running:
+            time.sleep(0.001)
+        with start(tmp_path / "r.sock") as another:
+            arbiter.stop()
+            with seat(another, "a"):
+                assert another.is_running, "the second one's socket is not the first one's to remove"
+
+
 def test_an_arbiter_replaces_the_socket_of_a_dead_one_and_respects_a_live_one(tmp_path: Path) -> None:
     path = tmp_path / "r.sock"
     with start(path) as arbiter:
@@ -288,10 +338,12 @@ def test_an_arbiter_replaces_the_socket_of_a_dead_one_and_respects_a_live_one(tm
             start(path)
         assert is_alive(path)
         os.kill(arbiter.pid, signal.SIGKILL)
-    assert path.exists()
-    with start(path):
-        assert is_alive(path)
-    assert not path.exists()
+        while arbiter.is_running:
+            time.sleep(0.001)
+        assert path.exists()
+        with start(path):
+            assert is_alive(path)
+        assert not path.exists()
 
 
 def test_an_arbiter_ends_with_the_process_that_started_it(tmp_path: Path) -> None:

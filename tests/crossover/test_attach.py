@@ -1,9 +1,13 @@
 """The one line: what it finds in the environment, and what happens around it."""
 
+import gc
 import os
+import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
+from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -189,6 +193,109 @@ def test_a_forked_child_leaves_the_turns_to_its_parent() -> None:
     assert not diary.has_left
     attachment.close()
     assert diary.has_left
+
+
+CHILDS: dict[str, Callable[[Script, Attachment], object]] = {
+    "evaluates": lambda script, attachment: script.model.eval()(BATCH),
+    "trains": lambda script, attachment: [script.step() for _ in range(3)],
+    "pauses": lambda script, attachment: attachment.pause().__enter__(),
+    "closes": lambda script, attachment: attachment.close(),
+    "collects garbage": lambda script, attachment: gc.collect(),
+    "exits at once": lambda script, attachment: os._exit(0),
+}
+
+
+def fork(action: Callable[[], object]) -> int:
+    """Run it in a child, which ends with 0 if nothing is raised, and in time."""
+    pid = os.fork()
+    if not pid:
+        signal.alarm(ceil(SOON_S))
+        code = 1
+        try:
+            action()
+            code = 0
+        finally:
+            os._exit(code)
+    return pid
+
+
+def check_and_go_on(script: Script, attachment: Attachment, expected: torch.Tensor, name: str) -> None:
+    """What a child does: it finds the weights of the moment of its fork."""
+    with torch.no_grad():
+        assert torch.equal(script.model(BATCH), expected)
+    assert not attachment.takes_turns
+    CHILDS[name](script, attachment)
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("defer", [False, True], ids=["exact", "deferred"])
+def test_forked_children_compute_out_of_turn_and_their_parent_trains_as_without_them(
+    tmp_path: Path, defer: bool
+) -> None:
+    alone, script, children = Script(), Script(), list[int]()
+    with (
+        start(tmp_path / "host.sock", ["a"]) as arbiter,
+        attach(script.model, script.optimizer, job="a", path=arbiter.path, defer=defer) as attachment,
+    ):
+        for name in CHILDS:
+            for one in (alone, script):
+                one.step()
+            expected = alone.model(BATCH).detach()
+            # the update has begun a turn that rests, or waits for the next one
+            children += [fork(partial(check_and_go_on, script, attachment, expected, name)) for _ in range(2)]
+        for _ in range(5):
+            for one in (alone, script):
+                one.step()
+        assert [os.waitpid(pid, 0)[1] for pid in children] == [0] * len(children)
+        assert attachment.takes_turns
+    assert torch.equal(alone.model.weight, script.model.weight)
+    assert attachment.statistics.num_turns == len(CHILDS) + 5 + (not defer)
+    assert attachment.statistics.num_lost == 0
+
+
+def test_a_child_forked_while_a_step_begins_finds_no_lock_held() -> None:
+    """The thread that holds the keeper's lock is not in the child."""
+    script, diary, _ = attached()
+    held, forked = threading.Event(), threading.Event()
+
+    def evaluate() -> None:
+        diary.on_release = lambda: None
+        script.model.eval()(BATCH)
+
+    diary.on_release = lambda: (held.set(), forked.wait(SOON_S))
+    step = threading.Thread(target=script.step)
+    step.start()
+    assert held.wait(SOON_S)
+    pid = fork(evaluate)
+    forked.set()
+    step.join()
+    assert os.waitpid(pid, 0)[1] == 0
+
+
+def test_a_forked_child_may_take_a_seat_of_its_own(tmp_path: Path) -> None:
+    alone, script, num_steps = Script(), Script(), 0
+
+    def train_as_b() -> None:
+        with attach(script.model, script.optimizer, job="b", path=arbiter.path) as mine:
+            assert mine.takes_turns
+            for _ in range(3):
+                script.step()
+        assert mine.statistics.num_turns == 4  # the last update begins one
+
+    with (
+        start(tmp_path / "host.sock") as arbiter,
+        attach(script.model, script.optimizer, job="a", path=arbiter.path) as attachment,
+    ):
+        pid = fork(train_as_b)
+        while (ended := os.waitpid(pid, os.WNOHANG)) == (0, 0):
+            script.step()
+            num_steps += 1
+    for _ in range(num_steps):
+        alone.step()
+    assert ended == (pid, 0)
+    assert num_steps >= 3
+    assert attachment.statistics.num_turns == num_steps + 1
+    assert torch.equal(alone.model.weight, script.model.weight)
 
 
 def test_closing_twice_is_closing_once() -> None:

@@ -3,6 +3,7 @@
 import copy
 import io
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,8 @@ from turn_diary import Diary
 
 from crossover import Refused
 from crossover.attach import Attachment
-from crossover.integrations import Manner, ddp, plain
+from crossover.integrations import Manner, ddp, deferring, plain
+from crossover.keeper import TurnKeeper
 
 Job = partial(AnyJob, defer=True)
 
@@ -243,6 +245,19 @@ def test_a_closure_runs_at_once_between_leases_aside() -> None:
     assert job.optimizer.step(closure) > 0
     assert not torch.equal(before, job.first)
     assert job.events == ASIDE + TURN + ASIDE
+
+
+def test_a_forked_child_is_refused_an_update_whose_messages_come_to_its_parent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Horovod's: the child would wait for them for ever, or go on with old weights."""
+    model = nn.Linear(3, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    keeper = TurnKeeper(Diary(), wait=lambda: None, idle=lambda: None)
+    plain.hooked(keeper, (model,), (optimizer,), Manner(defer=True), context=nullcontext)
+    model(BATCH).sum().backward()
+    optimizer.step()
+    monkeypatch.setattr(deferring, "getpid", lambda: 1)
+    with pytest.raises(Refused, match="forked while an update was put off"):
+        model.eval()(BATCH)
 
 
 def test_an_evaluation_follows_the_update() -> None:

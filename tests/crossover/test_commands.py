@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
@@ -19,7 +19,7 @@ from crossover import Participant
 from crossover.commands.main import main
 from crossover.errors import ArbiterAbsent, ArbiterLost
 from crossover.planning import JobProfile, read_profile, write_profile
-from crossover.process import start
+from crossover.process import clear_dead, start
 from crossover.status import HostStatus, read_status
 
 pytestmark = pytest.mark.slow
@@ -209,7 +209,7 @@ def test_a_folder_for_profiles_that_cannot_be_written_is_refused_before_a_job_ru
     (tmp_path / "file").touch()
     folder = tmp_path / "file" / "profiles"
     assert main(["run", "--profile", str(folder), f"a=touch {tmp_path / 'began'}"]) == 2
-    assert f"profiles cannot be written to {folder} (Not a directory)" in capsys.readouterr().err
+    assert f"results cannot be written to {folder} (Not a directory)" in capsys.readouterr().err
     assert not (tmp_path / "began").exists()
 
 
@@ -313,6 +313,31 @@ def test_status_without_a_socket_finds_those_beside_the_own_one(
     with start(socket_path.with_name("other.sock")), start(socket_path):
         assert main(["status", "--json"]) == 0
         assert len(capsys.readouterr().out.splitlines()) == 2
+
+
+def test_what_killed_arbiters_left_is_removed_and_not_shown(
+    socket_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One with a roster whose job lives keeps that: who replaces it must know of the job."""
+    others = [socket_path.with_name(name) for name in ("ended.sock", "lives.sock")]
+    with ExitStack() as stack:
+        ended, lives = [stack.enter_context(start(path)) for path in others]
+        served = stack.enter_context(start(socket_path))
+        job = stack.enter_context(Participant(lives.path, "a"))
+        for arbiter in (ended, lives):
+            os.kill(arbiter.pid, signal.SIGKILL)
+            while arbiter.is_running:
+                time.sleep(0.001)
+        assert main(["top", "--once", "--interval", "0.05"]) == 0
+        shown = capsys.readouterr().out
+        assert socket_path.name in shown
+        assert not [path.name for path in others if path.stem in shown]
+        assert main(["status"]) == 0
+        os.kill(served.pid, signal.SIGSTOP)
+        clear_dead(socket_path)
+        assert {path.name for path in socket_path.parent.iterdir()} == {"host.sock", "lives.sock.roster"}
+        os.kill(served.pid, signal.SIGCONT)
+        job.leave()
 
 
 def test_top_shows_rates_busy_and_gain(

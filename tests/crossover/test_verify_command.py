@@ -27,12 +27,16 @@ SCRIPT = Path(__file__).parent / "verified_script.py"
 def test_a_script_is_judged_by_its_weights(
     preloaded: list[str],
     monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
     capfd: pytest.CaptureFixture[str],
     manner: str,
     options: list[str],
     code: int,
     told: str,
 ) -> None:
+    long = tmp_path / ("x" * 130)  # for a socket
+    long.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(long))
     monkeypatch.setenv("PYTHONPATH", str(SCRIPT.parents[2]))
     assert main(["verify", *options, shlex.join([*preloaded, str(SCRIPT), manner])]) == code
     assert told in "".join(capfd.readouterr())

@@ -67,3 +67,75 @@ def test_nothing_of_a_run_is_left(role: str, number: signal.Signals, tmp_path: P
         assert b'Traceback (most recent call last):\n  File "<frozen runpy>' not in shown
         assert marked.wait_until_gone() == []
     assert {path.name for path in socket.parent.iterdir()} <= {"host.sock.log", "host.sock.roster"}
+
+
+TRAIN = """\
+import os, sys
+import torch
+import crossover
+torch.manual_seed(1)
+model = torch.nn.Linear(3, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+crossover.attach(model, optimizer)
+for _ in range(40):
+    optimizer.zero_grad()
+    model(torch.ones(4, 3)).square().sum().backward()
+    optimizer.step()
+print("trained", model.weight.sum().item(), flush=True)
+"""
+MACHINES = {  # what is done to this machine, in a mount namespace
+    "a full disk": "mount -t tmpfs -o size=8k,mode=700 none {disk}; head -c 8k /dev/zero > {disk}/fill || true",
+    "little room": "mount -t tmpfs -o size=8k,mode=700 none {disk}",
+    "no inode left": "mount -t tmpfs -o nr_inodes=1,mode=700 none {disk}",
+    "a read-only disk": "mount -t tmpfs -o ro,mode=700 none {disk}",
+    "no /proc": "mount -t tmpfs none /proc",
+    # without the capability every process from before is as another user's
+    "hidepid": "mount -t proc -o hidepid=1,gid=12345 proc /proc; "
+    'set -- setpriv --bounding-set=-sys_ptrace --inh-caps=-sys_ptrace "$@"',
+    "files of no length": "ulimit -f 0",
+}
+
+
+def on_machine(
+    name: str, disk: Path, command: list[str], environment: dict[str, str]
+) -> subprocess.CompletedProcess[str]:
+    """A command's end there."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can make such a machine")
+    disk.mkdir(mode=0o700)
+    environment |= {"TORCHINDUCTOR_CACHE_DIR": str(disk)}  # without it torch's import wants to write a file
+    words = ["unshare", "--mount", "sh", "-c", f'{MACHINES[name].format(disk=disk)}; exec "$@"', "sh", *command]
+    return subprocess.run(words, env=environment, capture_output=True, text=True, timeout=4 * SOON_S, check=False)
+
+
+@pytest.mark.parametrize("name", MACHINES)
+def test_turns_end_no_job_or_nothing_starts(name: str, tmp_path: Path) -> None:
+    disk, script = tmp_path / "disk", tmp_path / "train.py"
+    script.write_text(TRAIN)
+    with marked_run() as marked:
+        jobs = [f"{job}={sys.executable} {script}" for job in "ab"]
+        environment = marked.environment | {"CROSSOVER_SOCKET": str(disk / "host.sock")}
+        done = on_machine(name, disk, [sys.executable, "-m", "crossover", "run", *jobs], environment)
+        assert marked.wait_until_gone() == []
+    shown = done.stdout + done.stderr
+    assert "Traceback" not in shown, shown
+    if done.returncode:
+        assert "trained" not in shown, "nothing was to start"
+        assert done.stderr.startswith("crossover: ")
+        assert name in ("no inode left", "a read-only disk")
+    else:
+        assert shown.count("trained") == 2
+        assert len({line.partition("trained")[2] for line in shown.splitlines() if "trained" in line}) == 1
+
+
+@pytest.mark.parametrize("command", ["verify", "profile"])
+def test_results_that_no_disk_takes_start_nothing(command: str, tmp_path: Path) -> None:
+    disk, job = tmp_path / "disk", f"touch {tmp_path / 'began'}"
+    words = {"verify": ["verify", job], "profile": ["run", "--profile", str(disk), f"a={job}"]}[command]
+    with marked_run() as marked:
+        environment = marked.environment | {"TMPDIR": str(disk), "CROSSOVER_SOCKET": str(tmp_path / "s" / "host.sock")}
+        done = on_machine("little room", disk, [sys.executable, "-m", "crossover", *words], environment)
+        assert marked.wait_until_gone() == []
+    assert done.returncode == 2, done.stderr
+    assert "No space left on device): free some of it" in done.stderr
+    assert not (tmp_path / "began").exists()

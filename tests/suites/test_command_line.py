@@ -60,7 +60,7 @@ def test_help_does_not_load_torch() -> None:
 @pytest.mark.parametrize(
     ("before", "said"),
     [
-        ('cd "$0"; rmdir "$0"', "the working folder cannot be used (No such file or directory)"),
+        ('cd "$0"; rmdir "$0"', "the working folder was deleted: change to another one"),
         ("ulimit -f 0", "a file may have 0 bytes, too few for records; raise the limit with `ulimit -f unlimited`"),
     ],
 )
