@@ -216,7 +216,7 @@ def _add_report(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         "fastest that sends all bytes)",
     )
     report.add_argument("--out", type=named_path, metavar="DIR", help="where to write (default: beside the records)")
-    report.add_argument("--allow-different", action="store_true", help="although a cell's machines differ")
+    report.add_argument("--allow-different", action="store_true", help="although a cell has several machines or runs")
     report.add_argument("--json", action="store_true", help="print the summary as JSON")
     report.add_argument("--csv", action="store_true", help="also every table as OUT/tables/*.csv")
     report.set_defaults(command=_report)
@@ -227,7 +227,9 @@ def _add_compare(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     compare = commands.add_parser("compare", help="compare two sets of records", description=text)
     compare.add_argument("before", type=named_path, metavar="BEFORE", help="folder of records")
     compare.add_argument("after", type=named_path, metavar="AFTER", help="folder of records")
-    compare.add_argument("--allow-different", action="store_true", help="although machine or fabric differ")
+    compare.add_argument(
+        "--allow-different", action="store_true", help="although machines or fabrics differ, or a side has several runs"
+    )
     compare.add_argument("--json", action="store_true", help="as JSON")
     compare.set_defaults(command=_compare)
 

@@ -6,6 +6,7 @@ import dataclasses
 import gc
 import json
 import math
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from results.codec import CodecError, from_jsonable, to_jsonable
 from results.record import (
     SCHEMA_VERSION,
     CurvePoint,
+    Environment,
     FabricFacts,
     JobResult,
     Record,
@@ -158,6 +160,38 @@ def test_what_is_no_record_is_refused(text: str, tmp_path: Path) -> None:
 def test_an_absent_folder_of_records_is_named_with_the_remedy(tmp_path: Path) -> None:
     with pytest.raises(RecordError, match="no such folder of records; run a suite"):
         list(read_records([tmp_path / "none"]))
+
+
+def test_a_record_counts_once_however_many_paths_and_copies_there_are_of_it(tmp_path: Path) -> None:
+    runs = tmp_path / "quick"
+    for name in ("a", "b"):  # NaN is equal to itself here
+        path = write_record(record(id=name, makespan_s=math.nan), runs / "20260101-000000")
+    (runs / "latest").symlink_to("20260101-000000")
+    (runs / "20260101-000000" / "b (1).json").write_text(path.read_text())
+    (runs / "unpacked").mkdir()
+    (runs / "unpacked" / "b.json").write_text(json.dumps(json.loads(path.read_text())))
+    os.link(path, runs / "linked.json")
+    for folders in (sorted(runs.iterdir()), [runs], [runs, runs / "latest", path]):
+        assert [found.id for found in read_records(folders)] == ["a", "b"]
+
+
+def test_two_different_records_of_one_id_are_refused_by_both_names(tmp_path: Path) -> None:
+    one = write_record(record(seed=1), tmp_path / "one")
+    other = write_record(record(seed=2), tmp_path / "other")
+    for several in (False, True):  # of one session they are no two runs either
+        with pytest.raises(RecordError, match=f"{one} and {other}: two different records of s.c.r00"):
+            list(read_records([tmp_path], of_several_runs=several))
+
+
+def test_runs_are_pooled_only_on_request_and_each_counts_once(tmp_path: Path) -> None:
+    for day in ("01", "02"):
+        write_record(record(environment=Environment(started_at=f"2026-01-{day}")), tmp_path / day)
+    (tmp_path / "latest").symlink_to("02")
+    folders = sorted(tmp_path.iterdir())
+    with pytest.raises(RecordError, match="report on several runs together with --allow-different"):
+        list(read_records(folders))
+    found = [own.environment.started_at for own in read_records(folders, of_several_runs=True)]
+    assert found == ["2026-01-01", "2026-01-02"]
 
 
 def test_records_are_read_in_order_of_path(tmp_path: Path) -> None:
