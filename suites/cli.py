@@ -21,6 +21,7 @@ from rich.console import Console
 from rich.text import Text
 
 from baselines import outside
+from crossover.commands.screen import open_standard_streams
 from harness.asynchrony.cluster import OnLoss
 from harness.lab.spmd import is_spoken_for, rank_said
 from suites.commands.claims import add_claims
@@ -55,6 +56,7 @@ examples:
 
 def main(argv: Sequence[str] | None = None, *, parser: argparse.ArgumentParser | None = None) -> int:
     """Parse and run one command; returns the exit code. Who runs many keeps one `parser` for all."""
+    open_standard_streams()
     parser = parser or command_parser()
     arguments = parser.parse_args(argv)
     if arguments.command is None:
