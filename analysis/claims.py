@@ -322,6 +322,20 @@ def outcome_of(holds: bool) -> Outcome:
     return Outcome.MET if holds else Outcome.MISSED
 
 
+def judged_here(claims: Iterable[ClaimRow]) -> list[ClaimRow]:
+    """The claims that a report shows: not those that need cells which were not run."""
+    return [row for row in claims if row.outcome is not Outcome.NOT_MEASURED]
+
+
+def left_out(claims: Sequence[ClaimRow]) -> str:
+    """A sentence on the claims that a report does not show; empty where it shows all."""
+    count = len(claims) - len(judged_here(claims))
+    said = (
+        f"Not shown: {plural(count, 'claim')} that no cell here bears on. `crossover-bench claims` lists every claim."
+    )
+    return said if count else ""
+
+
 def not_measured(claim: str, sentence: str, *, rule: str = "") -> ClaimRow:
     """A claim that no record bears on, with the reason."""
     return ClaimRow(claim=claim, outcome=Outcome.NOT_MEASURED, sentence=sentence, rule=rule)
