@@ -16,10 +16,11 @@ from statistics import fmean
 from typing import Any
 
 from results import schema1
+from results.bounds import check_numbers
 from results.codec import CodecError, from_jsonable, to_jsonable
 from results.collectives import CollectiveFacts
 from results.facts import ChargeFacts, CheckFacts, CodeFacts, MachineFacts, PipelineFacts, PluginFacts, Role, SplitFacts
-from results.files import read_json, write_json
+from results.files import field_names, read_json, write_json
 from results.problem import ProblemFacts
 from results.traffic import TrafficFacts
 
@@ -331,6 +332,9 @@ class Record:
         return parts[2] if len(parts) > 2 else ""
 
 
+RECORD_FIELDS = field_names(Record)
+
+
 def write_record(record: Record, folder: Path) -> Path:
     """Write `record` to `folder/<id>.json` atomically and return the path.
 
@@ -347,7 +351,7 @@ def read_record(path: Path) -> Record:
     Raises: RecordError if the file is not JSON, has another schema version or a wrong field.
     """
     try:
-        data = read_json(path)
+        data = read_json(path, fields=RECORD_FIELDS)
     except (OSError, CodecError) as error:
         raise RecordError(f"{path}: not a readable record ({error}); delete it and run the trial again") from error
     version = data.get("schema") if isinstance(data, dict) else None
@@ -370,7 +374,9 @@ def _upgraded(data: Mapping[str, Any], path: Path) -> Mapping[str, Any]:
 
 def _decoded(data: Mapping[str, Any], path: Path) -> Record:
     try:
-        return from_jsonable(Record, data)
+        record = from_jsonable(Record, data)
+        check_numbers(record)
+        return record
     except CodecError as error:
         raise RecordError(f"{path}: {error}; the file was changed or is incomplete, run the trial again") from error
 

@@ -33,8 +33,8 @@ from harness.predict.costs import (
 )
 from harness.predict.layers import plain_layers
 from harness.predict.step import predict_exchange_s
-from results.codec import CodecError, from_jsonable, to_jsonable
-from results.files import read_json, write_json
+from results.codec import CodecError, to_jsonable
+from results.files import read_as, write_json
 from results.lines import line_s_per_byte
 from results.record import Environment
 
@@ -377,7 +377,7 @@ def write_calibration(calibration: Calibration, path: Path) -> None:
 def read_calibration(path: Path) -> Calibration:
     """Raises: PredictError if the file is not there or is no calibration."""
     try:
-        return from_jsonable(Calibration, read_json(path))
+        return read_as(Calibration, path)
     except FileNotFoundError:
         raise PredictError(
             f"no calibration at {path}; measure one with `crossover-bench predict --calibrate --calibration {path}`, "

@@ -7,7 +7,7 @@ import gc
 import json
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +36,7 @@ from results.record import (
     write_record,
 )
 
-FLOATS = st.floats(allow_nan=True, allow_infinity=True)
+LOSSES = st.floats(min_value=-1e18) | st.just(math.nan)  # with +∞
 
 
 def job(name: str = "a", **changes: Any) -> Job:
@@ -52,6 +52,12 @@ def record(**changes: Any) -> Record:
     facts = FabricFacts(kind="native", label="measured", num_hosts=2)
     asked = {"id": "s.c.r00", "suite": "s", "cell": "c", "repeat": 0, "seed": 1, "status": Status.OK, "fabric": facts}
     return Record(**{**asked, **changes})
+
+
+def trained(losses: Sequence[float], **changes: Any) -> JobResult:
+    curve = tuple(CurvePoint(step=step, time_s=0.0, loss=loss) for step, loss in enumerate(losses))
+    asked = {"name": "a", "workload": "w", "system": "ours", "strategy": "unfused", "device": "cpu", "batch_size": 1}
+    return JobResult(**{**asked, "num_steps": 2, "curve": curve, **changes})
 
 
 def same(one: object, other: object) -> bool:
@@ -73,15 +79,11 @@ def test_trials_survive_the_line_to_the_lab(seed: int, timeout_s: float, rate_bp
     assert task_from(line) == Task(trial=asked)
 
 
-@given(losses=st.lists(FLOATS, max_size=5), makespan_s=st.none() | FLOATS)
+@given(losses=st.lists(LOSSES, max_size=5), makespan_s=st.none() | st.floats(1e-12, 1e18))
 def test_records_survive_their_file_with_nan_and_infinity(
     losses: list[float], makespan_s: float | None, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    curve = tuple(CurvePoint(step=step, time_s=0.0, loss=loss) for step, loss in enumerate(losses))
-    done = JobResult(
-        name="a", workload="w", system="ours", strategy="unfused", device="cpu", batch_size=1, num_steps=2, curve=curve
-    )
-    written = record(jobs=(done,), makespan_s=makespan_s, trial=to_jsonable(trial()))
+    written = record(jobs=(trained(losses),), makespan_s=makespan_s, trial=to_jsonable(trial()))
     path = write_record(written, tmp_path_factory.mktemp("records"))
     assert [entry.name for entry in path.parent.iterdir()] == ["s.c.r00.json"]
     read = read_record(path)
@@ -165,7 +167,7 @@ def test_an_absent_folder_of_records_is_named_with_the_remedy(tmp_path: Path) ->
 def test_a_record_counts_once_however_many_paths_and_copies_there_are_of_it(tmp_path: Path) -> None:
     runs = tmp_path / "quick"
     for name in ("a", "b"):  # NaN is equal to itself here
-        path = write_record(record(id=name, makespan_s=math.nan), runs / "20260101-000000")
+        path = write_record(record(id=name, jobs=(trained([math.nan]),)), runs / "20260101-000000")
     (runs / "latest").symlink_to("20260101-000000")
     (runs / "20260101-000000" / "b (1).json").write_text(path.read_text())
     (runs / "unpacked").mkdir()
