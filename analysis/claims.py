@@ -112,6 +112,11 @@ class HasRecords(Protocol):
         """Its records."""
         ...
 
+    @property
+    def runs(self) -> Mapping[int, object]:
+        """What it says by repeat."""
+        ...
+
 
 OneCell = TypeVar("OneCell", bound=HasRecords)
 
@@ -274,7 +279,7 @@ def judge_beside(
     found = []
     for group, label, other in cells:
         own, base = rows.get((group, label)), rows.get((group, other))
-        if own is not None and base is not None:
+        if own is not None and base is not None and own.runs.keys() & base.runs.keys():
             found.append(CellValue(own.cell, over(own, base), (own.ids, base.ids)))
     return judge(claim, found)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import sys
 from functools import cache
 from typing import Any
 
@@ -25,9 +26,12 @@ LEAST = {
     **dict.fromkeys(("steps_s", "makespan_s", "rate_bps", "equivalent_rate_bps"), SHORTEST_S),
 }
 MOST_RANKS = 1_000_000
-HIGHEST = dict.fromkeys(
-    ("num_hosts", "num_ranks", "world", "num_virtual", "num_servers", "ranks_per_host", "num_tensors"), MOST_RANKS
-)
+HIGHEST = {
+    **dict.fromkeys(("num_hosts", "num_ranks", "world", "num_virtual"), MOST_RANKS),
+    **dict.fromkeys(("num_servers", "ranks_per_host", "num_tensors"), MOST_RANKS),
+    "loss": 1e300,  # so that a mean of a million losses is finite
+    "objectives": sys.float_info.max,
+}
 
 
 def check_numbers(value: Any, name: str = "") -> None:
@@ -35,7 +39,7 @@ def check_numbers(value: Any, name: str = "") -> None:
     kind: Any = type(value)
     if kind is float or kind is int:
         low, high = _bounds(name)
-        if low <= value <= high or (name in DIVERGING and kind is float and not value < low):  # NaN and +∞ too
+        if low <= value <= high or (name in DIVERGING and (math.isnan(value) or value == math.inf)):
             return
         raise CodecError(f"{name} is {value!r:.40}; it must be a number from {low:g} to {high:g}")
     if kind is tuple or kind is dict:

@@ -7,6 +7,7 @@ import gc
 import json
 import math
 import os
+import tracemalloc
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -36,7 +37,7 @@ from results.record import (
     write_record,
 )
 
-LOSSES = st.floats(min_value=-1e18) | st.just(math.nan)  # with +∞
+LOSSES = st.floats(-1e18, 1e300) | st.sampled_from([math.nan, math.inf])
 
 
 def job(name: str = "a", **changes: Any) -> Job:
@@ -149,6 +150,49 @@ def test_a_record_that_does_not_fit_names_file_and_fault(fields: dict[str, Any],
     with pytest.raises(RecordError, match=message) as refused:
         read_record(path)
     assert str(path) in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("batch_size", 0), ("batch_size", -1), ("num_parameters", 10**400), ("num_parameters", -1), ("start_s", "nan"),
+     ("wire_bytes", {"gradient": "inf"}), ("ranks", [{"rank": 0, "warmup_s": [], "steps_s": [0.0]}]),
+     ("ranks", [{"rank": 0, "warmup_s": [], "steps_s": [1.0, "nan"]}]), ("loss_scale", "-inf"),
+     ("curve", [{"step": 0, "time_s": 0, "loss": "-inf"}]), ("curve", [{"step": 0, "time_s": 0, "loss": 1e301}]),
+     ("curve", [{"step": 0, "time_s": 0, "loss": 0, "accuracy": "nan"}])],
+)  # fmt: skip
+def test_a_number_that_cannot_be_is_refused_with_its_field_and_bounds(field: str, value: Any, tmp_path: Path) -> None:
+    path = write_record(record(jobs=(trained([1.0]),)), tmp_path)
+    data = json.loads(path.read_text())
+    data["jobs"][0][field] = value
+    path.write_text(json.dumps(data))
+    with pytest.raises(RecordError, match=r"c\.r00\.json: \w+ is .*it must be a number from .* run the trial again"):
+        read_record(path)
+
+
+def test_what_diverges_and_settings_are_read_as_they_are(tmp_path: Path) -> None:
+    diverged = trained([math.nan, math.inf, 1e38, -0.5], tuned={"bucket_bytes": -1.0})
+    assert same(read_record(write_record(record(jobs=(diverged,)), tmp_path)).jobs[0], diverged)
+
+
+def test_texts_of_a_record_hold_nothing_that_moves_a_terminal_or_has_no_encoding(tmp_path: Path) -> None:
+    hostile = record(cell="a\x1b[2Jb\ud800", reason="first\nsecond\x9b31m\u202e")
+    read = read_record(write_record(hostile, tmp_path))
+    assert (read.cell, read.reason) == (r"a\x1b[2Jb\ud800", "first\nsecond\\x9b31m\\u202e")
+    written = tmp_path / "raw.json"  # unescaped, as another program may write it
+    written.write_text(json.dumps(to_jsonable(record(reason="µ\x9b\x7f")), ensure_ascii=False))
+    assert read_record(written).reason == r"µ\x9b\x7f"
+
+
+def test_a_file_that_begins_unlike_a_record_is_not_read_on(tmp_path: Path) -> None:
+    path = tmp_path / "huge.json"
+    with path.open("wb") as file:
+        file.write(b'[[], {"a": ')
+        file.truncate(200_000_000)  # of which no block is on the disk
+    tracemalloc.start()
+    with pytest.raises(RecordError, match=r"huge\.json: .*it begins with b'\[\[\], .*not with one of the fields id, "):
+        read_record(path)
+    assert tracemalloc.get_traced_memory()[1] < 1_000_000
+    tracemalloc.stop()
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", '"text"'])
