@@ -23,6 +23,7 @@ LEAST = {
     **dict.fromkeys(("batch_size", "accumulate", "size_scale", "ranks_per_host", "row_length"), 1),
     **dict.fromkeys(("num_hosts", "CollectiveFacts.num_ranks", "world", "num_tensors"), 1),
     "copy_s": 1e-18,  # per element
+    "RowTime.seconds": SHORTEST_S,
     **dict.fromkeys(("steps_s", "makespan_s", "rate_bps", "equivalent_rate_bps"), SHORTEST_S),
 }
 MOST_RANKS = 1_000_000

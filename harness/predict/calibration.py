@@ -244,10 +244,11 @@ def fit(fabric: FabricSpec, times: Sequence[RowTime]) -> Calibrated:
 
 
 def refitted(calibration: Calibration) -> Calibration:
-    """The same measurements with their costs fitted anew; an entry without the rows of a ring stays as it is."""
+    """The same measurements with their costs fitted again; an entry without all rows that this takes stays as it is."""
+    needed = {*ENGINE_ROWS, *UPDATE_ROWS, *EAGER_ROWS, *RING_ROWS}
     entries = tuple(
         fit(FabricSpec(kind=entry.kind, num_hosts=entry.num_hosts, rate_bps=entry.rate_bps), entry.rows)
-        if {time.row for time in entry.rows}.issuperset(RING_ROWS)
+        if entry.num_hosts > 1 and needed <= {time.row for time in entry.rows}
         else entry
         for entry in calibration.entries
     )
