@@ -24,6 +24,7 @@ from baselines import outside
 from crossover.commands.screen import open_standard_streams
 from harness.asynchrony.cluster import OnLoss
 from harness.lab.spmd import is_spoken_for, rank_said
+from results.files import plain
 from suites.commands.claims import add_claims
 from suites.commands.collectives import add_collectives
 from suites.commands.emulate import add_emulate
@@ -91,7 +92,7 @@ def main(argv: Sequence[str] | None = None, *, parser: argparse.ArgumentParser |
 
 def _say(error: str) -> None:
     """What went wrong, on the standard error; of a launcher's ranks after the first, with the rank."""
-    text = Text.assemble(("crossover-bench:", "red"), f" {rank_said()}{error}")
+    text = Text.assemble(("crossover-bench:", "red"), f" {rank_said()}{plain(error)}")
     Console(stderr=True).print(text, soft_wrap=True, highlight=False)
 
 

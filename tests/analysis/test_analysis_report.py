@@ -125,7 +125,7 @@ HOSTILE = "x_$^\x1b[31m\x07=1+1\ud800"  # mathematics, colour, a bell, a formula
 def test_names_are_plain_text_in_tables_figures_page_and_csv(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for number, record in enumerate(quick_suite(num_repeats=1)[::5]):
+    for number, record in enumerate(quick_suite(num_repeats=1)[:2]):
         jobs = tuple(replace(job, name=HOSTILE, workload=f"{job.workload} {HOSTILE}") for job in record.jobs)
         named = to_jsonable(replace(record, cell=f"{record.cell}{HOSTILE}", jobs=jobs))
         (tmp_path / f"{number}.json").write_text(json.dumps(named))
