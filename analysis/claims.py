@@ -112,6 +112,11 @@ class HasRecords(Protocol):
         """Its records."""
         ...
 
+    @property
+    def runs(self) -> Mapping[int, object]:
+        """What it says by repeat."""
+        ...
+
 
 OneCell = TypeVar("OneCell", bound=HasRecords)
 
@@ -274,7 +279,7 @@ def judge_beside(
     found = []
     for group, label, other in cells:
         own, base = rows.get((group, label)), rows.get((group, other))
-        if own is not None and base is not None:
+        if own is not None and base is not None and own.runs.keys() & base.runs.keys():
             found.append(CellValue(own.cell, over(own, base), (own.ids, base.ids)))
     return judge(claim, found)
 
@@ -320,6 +325,20 @@ def text_of(value: Interval, unit: str = "") -> str:
 def outcome_of(holds: bool) -> Outcome:
     """Met where what is counted holds, else missed; for claims without an interval."""
     return Outcome.MET if holds else Outcome.MISSED
+
+
+def judged_here(claims: Iterable[ClaimRow]) -> list[ClaimRow]:
+    """The claims that a report shows: not those that need cells which were not run."""
+    return [row for row in claims if row.outcome is not Outcome.NOT_MEASURED]
+
+
+def left_out(claims: Sequence[ClaimRow]) -> str:
+    """A sentence on the claims that a report does not show; empty where it shows all."""
+    count = len(claims) - len(judged_here(claims))
+    said = (
+        f"Not shown: {plural(count, 'claim')} that no cell here bears on. `crossover-bench claims` lists every claim."
+    )
+    return said if count else ""
 
 
 def not_measured(claim: str, sentence: str, *, rule: str = "") -> ClaimRow:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import math
+import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -66,12 +68,24 @@ def save(drawing: Drawing, folder: Path, *, pdf: bool) -> list[Path]:
     return paths
 
 
+def _import_matplotlib() -> None:
+    """Matplotlib cannot be imported under an MPLBACKEND that it does not know. These figures use Agg in any case."""
+    named = os.environ.pop("MPLBACKEND", None)
+    importlib.import_module("matplotlib")
+    if named is not None:
+        os.environ["MPLBACKEND"] = named
+
+
 def drawings(summary: Summary) -> Iterator[Drawing]:
     """Every figure, in the report's order. What was not recorded is not drawn. Names are unique.
 
     Each is laid out here: every file and the page have the same layout, and it takes as long as drawing.
     """
+    _import_matplotlib()
+    from analysis import theme
+
     for drawing in _drawn(summary):
+        theme.write_plain_powers(drawing.figure)
         if (engine := drawing.figure.get_layout_engine()) is not None:
             engine.execute(drawing.figure)
             drawing.figure.set_layout_engine("none")

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from analysis import wording
-from analysis.claims import text_of
+from analysis.claims import judged_here, left_out, text_of
 from analysis.codes.tables import bits, sooner_text
 from analysis.collectives.tables import bandwidth
 from analysis.figures import drawings, save_all
@@ -99,6 +99,7 @@ def _environment() -> Environment:
     }
     environment.globals |= {"plural": wording.plural, "axis_of": axis_of, "judged": judged, "value_text": text_of}
     environment.globals |= {"number": wording.number, "size": wording.size, "duration": wording.duration}
+    environment.globals |= {"judged_here": judged_here, "left_out": left_out}
     environment.globals |= {"bandwidth": bandwidth, "sent_bits": bits, "sooner_text": sooner_text}
     return environment
 

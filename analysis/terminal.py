@@ -81,9 +81,14 @@ def columns_of(specs: Sequence[ColumnOf[Row]], rows: Sequence[Row]) -> tuple[Col
     return tuple(column for column in made if set(column.cells) != {NOT_KNOWN})
 
 
+class _OutputConsole(Console):
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError  # the command line ends as documented; rich would end with 1, a regression in `compare`
+
+
 def output_console() -> Console:
     """Standard output as wide as its terminal; 120 columns where it is piped, unless COLUMNS says otherwise."""
-    return Console(width=shutil.get_terminal_size((PIPED_WIDTH, 24)).columns, highlight=False)
+    return _OutputConsole(width=shutil.get_terminal_size((PIPED_WIDTH, 24)).columns, highlight=False)
 
 
 def fit(labels: Sequence[str], columns: Sequence[Column], width: int) -> tuple[tuple[Column, ...], int]:

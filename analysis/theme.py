@@ -5,6 +5,7 @@ Ink is a single colour so that the report can replace it by the colour of its te
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -22,6 +23,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.patheffects import withStroke
+from matplotlib.ticker import Formatter, LogFormatterMathtext
 
 from analysis.naming import wrap
 from analysis.rows import CellRow, SharingRow
@@ -51,6 +53,7 @@ _LINES: dict[str, Any] = {
     "axes.spines.top": False,
     "axes.spines.right": False,
 }
+_RAISED = str.maketrans("0123456789-−", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁻")
 _SIZES: dict[str, Any] = {
     "font.size": 7.5,
     "axes.titlesize": 8,
@@ -68,6 +71,7 @@ _RANGE: dict[str, Any] = {"color": INK, "linestyle": (0, (1, 1.2)), "linewidth":
 _OUTPUT: dict[str, Any] = {
     "grid.alpha": 0.3,
     "legend.frameon": False,
+    "text.parse_math": False,  # a "$" in a name is a "$"
     "svg.hashsalt": "crossover-bench",
     "pdf.fonttype": 42,
 }
@@ -79,6 +83,31 @@ def style() -> Iterator[None]:
     theme = sns.axes_style("whitegrid", rc=_LINES) | sns.plotting_context("paper", rc=_SIZES) | _OUTPUT
     with mpl.rc_context(theme):
         yield
+
+
+class PlainPowers(Formatter):
+    """What a logarithmic axis writes at its ticks, as letters: `10³`, since the figures' texts hold no mathematics."""
+
+    def __init__(self, inner: Formatter) -> None:
+        self._inner = inner
+
+    def set_locs(self, locs: Any) -> None:
+        """Ticks decide which of them have a label."""
+        self._inner.set_locs(locs)
+
+    def __call__(self, x: float, pos: int | None = None) -> str:
+        """`10³` for 1000."""
+        text = re.sub(r"\$\\mathdefault\{(.*)\}\$", r"\1", self._inner(x, pos)).replace(r"\times", "×")
+        return re.sub(r"\^\{(.*?)\}", lambda found: found[1].translate(_RAISED), text)
+
+
+def write_plain_powers(figure: Figure) -> None:
+    """Have every logarithmic axis write its ticks without mathematics."""
+    for axis in (axis for axes in figure.axes for axis in (axes.xaxis, axes.yaxis)):
+        if isinstance(major := axis.get_major_formatter(), LogFormatterMathtext):
+            axis.set_major_formatter(PlainPowers(major))
+        if isinstance(minor := axis.get_minor_formatter(), LogFormatterMathtext):
+            axis.set_minor_formatter(PlainPowers(minor))
 
 
 @cache

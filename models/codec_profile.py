@@ -6,15 +6,14 @@ all ranks sent: so there is a row a number of ranks, and what lies between is in
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from models.layer_profile import FOLDER
 from models.values import WorkloadError
-from results.codec import CodecError, from_jsonable, to_jsonable
-from results.files import read_json, write_json
+from results.codec import CodecError, to_jsonable
+from results.files import read_as, write_json
 
 CODECS = FOLDER / "codecs"  # a folder of their own, since the one above holds networks
 DEFAULT = "cpu"
@@ -98,13 +97,13 @@ def load_codecs(name: str = DEFAULT) -> CodecProfile:
             f"`python -m harness.predict.codec_recording --out {CODECS.name}.json` and give the path"
         )
     try:
-        profile = from_jsonable(CodecProfile, read_json(path), str(path))
+        profile = read_as(CodecProfile, path)
     except CodecError as error:
         raise WorkloadError(f"{path} holds no times of codecs ({error}); record them again") from error
     for method, rows in profile.methods.items():
-        times_s = [seconds for row in rows for seconds in (*row.stages_s, row.merge_s)]
-        if not times_s or not all(0 <= seconds < math.inf for seconds in times_s):
-            raise WorkloadError(f"{path}: {method} has no finite times of 0 or more; record them again")
+        worlds, num_stages = [row.world for row in rows], {len(row.stages_s) for row in rows}
+        if not rows or len(set(worlds)) < len(worlds) or len(num_stages) > 1:
+            raise WorkloadError(f"{path}: {method} has no row, or unequal ones, a number of ranks; record them again")
     return profile
 
 

@@ -8,8 +8,9 @@ from enum import StrEnum
 from pathlib import Path
 
 from models.values import WorkloadError
+from results.bounds import MOST, check_numbers
 from results.codec import CodecError, from_jsonable, to_jsonable
-from results.files import read_json, write_json
+from results.files import field_names, read_json, write_json
 
 FOLDER = Path(__file__).parent / "profiles"
 
@@ -107,16 +108,17 @@ def load_profile(name: str) -> Profile:
             "record one with `python -m models.profile NETWORK --out FILE.json`"
         )
     try:
-        found = read_json(path)
+        found = read_json(path, fields=("schema", *field_names(Profile)))
         if isinstance(found, dict) and "solo_s" in found:
             raise WorkloadError(
                 f"{path} is a job's profile, without layers: `crossover plan` reads it; give "
                 f"{path.parent / 'layers' / path.name}, which `crossover run --profile` writes beside it"
             )
         profile = from_jsonable(Profile, found, str(path))
+        _check(profile, path)
+        check_numbers(profile)
     except CodecError as error:
         raise WorkloadError(f"{path} is not a profile ({error}); record it again") from error
-    _check(profile, path)
     return profile
 
 
@@ -128,9 +130,9 @@ def save_profile(profile: Profile, path: Path) -> None:
 def _check(profile: Profile, path: Path) -> None:
     if not profile.layers or profile.batch_size < 1:
         raise WorkloadError(f"{path} has no layers or batch_size {profile.batch_size}; record it again")
+    if profile.num_parameters > MOST:
+        raise WorkloadError(f"{path}: its shapes have more than {MOST:g} elements together; record it again")
     for layer in profile.layers:
-        if not (0 <= layer.forward_s < math.inf and 0 <= layer.backward_s < math.inf):
-            raise WorkloadError(f"{path}: layer {layer.name!r} has no finite, positive time; record it again")
         for own in layer.parameters:
             if any(size < 1 for size in own.shape):
                 raise WorkloadError(f"{path}: {own.name!r} has the shape {list(own.shape)}; record it again")

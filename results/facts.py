@@ -59,7 +59,10 @@ class ParameterFacts:
         """The given text; a size times `size_scale`, to three figures."""
         if self.given is None or self.unit is None:
             return self.given or ""
-        return real_size(float(self.given), size_scale)
+        try:
+            return real_size(float(self.given), size_scale)
+        except ValueError:  # a record of others: what is no number is no size
+            return self.given
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

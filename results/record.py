@@ -6,6 +6,8 @@ figure needs stands here, with its unit in its name. Files appear whole or not a
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -14,10 +16,11 @@ from statistics import fmean
 from typing import Any
 
 from results import schema1
+from results.bounds import check_numbers
 from results.codec import CodecError, from_jsonable, to_jsonable
 from results.collectives import CollectiveFacts
 from results.facts import ChargeFacts, CheckFacts, CodeFacts, MachineFacts, PipelineFacts, PluginFacts, Role, SplitFacts
-from results.files import read_json, write_json
+from results.files import field_names, read_json, write_json
 from results.problem import ProblemFacts
 from results.traffic import TrafficFacts
 
@@ -329,6 +332,9 @@ class Record:
         return parts[2] if len(parts) > 2 else ""
 
 
+RECORD_FIELDS = field_names(Record)
+
+
 def write_record(record: Record, folder: Path) -> Path:
     """Write `record` to `folder/<id>.json` atomically and return the path.
 
@@ -345,7 +351,7 @@ def read_record(path: Path) -> Record:
     Raises: RecordError if the file is not JSON, has another schema version or a wrong field.
     """
     try:
-        data = read_json(path)
+        data = read_json(path, fields=RECORD_FIELDS)
     except (OSError, CodecError) as error:
         raise RecordError(f"{path}: not a readable record ({error}); delete it and run the trial again") from error
     version = data.get("schema") if isinstance(data, dict) else None
@@ -368,22 +374,44 @@ def _upgraded(data: Mapping[str, Any], path: Path) -> Mapping[str, Any]:
 
 def _decoded(data: Mapping[str, Any], path: Path) -> Record:
     try:
-        return from_jsonable(Record, data)
+        record = from_jsonable(Record, data)
+        check_numbers(record)
+        return record
     except CodecError as error:
         raise RecordError(f"{path}: {error}; the file was changed or is incomplete, run the trial again") from error
 
 
-def read_records(folders: Iterable[Path]) -> Iterator[Record]:
-    """Read every record below `folders`, in order of path.
+def read_records(folders: Iterable[Path], *, of_several_runs: bool = False) -> Iterator[Record]:
+    """Read every record below `folders`, in order of path, each once however many paths and copies there are of it.
 
-    Raises: RecordError for the first unreadable record, or a folder that does not exist.
+    `of_several_runs` admits records of one trial that different sessions made; `analysis` then divides each run by
+    itself alone.
+    Raises: RecordError for the first unreadable record, a folder that does not exist, or two different records of one
+    id.
     """
+    paths: dict[str, Path] = {}  # by what links lead to, so that `latest` is no second run
     for folder in folders:
         if not folder.exists():
             raise RecordError(f"{folder}: no such folder of records; run a suite first, e.g. make bench-quick")
-        paths = [folder] if folder.is_file() else sorted(_record_paths(folder))
-        for path in paths:
-            yield read_record(path)
+        for path in [folder] if folder.is_file() else sorted(_record_paths(folder)):
+            paths.setdefault(os.path.realpath(path), path)
+    first: dict[tuple[str, ...], Path] = {}
+    for path in paths.values():
+        record = read_record(path)
+        session = (record.environment.started_at, record.environment.machine) if of_several_runs else ()
+        other = first.setdefault((record.id, *session), path)
+        if other is path:
+            yield record
+        elif _as_text(record) != _as_text(read_record(other)):
+            raise RecordError(
+                f"{other} and {path}: two different records of {record.id}; name the folder of one run, or report on "
+                "several runs together with --allow-different, which still refuses a record that was changed"
+            )
+
+
+def _as_text(record: Record) -> str:
+    """All that it says; NaN equals NaN."""
+    return json.dumps(to_jsonable(record), sort_keys=True)
 
 
 def _record_paths(folder: Path) -> Iterator[Path]:

@@ -29,6 +29,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from analysis.compare import compare
 from baselines.catalogue import plugins
 from baselines.kernels import warm_up
 from baselines.strategy import parse_strategy
@@ -39,7 +40,7 @@ from fabric.rates import parse_rate
 from harness.systems import system_of, systems
 from models.data.imagefolder import Unreadable, read_image
 from models.layer_profile import FOLDER, load_profile
-from results.record import read_record
+from results.record import read_records
 from suites.cli import command_parser
 from suites.cli import main as command_line
 from suites.errors import is_about_the_request
@@ -259,6 +260,11 @@ def _from_file(read: Callable[[Path], Any]) -> Callable[[bytes], None]:
     return feed
 
 
+def _compare(path: Path) -> None:
+    records = list(read_records([path]))
+    compare(records, records)
+
+
 def _from_text(read: Callable[[str], Any]) -> Callable[[bytes], None]:
     def feed(content: bytes) -> None:
         with _refusals():
@@ -302,7 +308,7 @@ KINDS: dict[str, InputKind] = {
     "profiles": InputKind(mutated(_profile), _from_file(lambda path: load_profile(str(path)))),
     "settings": InputKind(mutated(lambda: SETTINGS), _from_text(Settings.from_json)),
     "rosters": InputKind(mutated(lambda: ROSTER), _from_text(Roster.from_json)),
-    "records": InputKind(mutated(_record), _from_file(read_record)),
+    "records": InputKind(mutated(_record), _from_file(_compare)),
     "images": InputKind(make_image, feed_image),
 }
 

@@ -96,9 +96,16 @@ def _named(text: str, records: Mapping[str, Json]) -> Iterator[Json]:
 
 
 def read_records(folder: Path) -> dict[str, Json]:
-    """Every record below the folder by its id."""
-    found = (json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.rglob("*.json")))
-    return {one["id"]: one for one in found if isinstance(one, dict) and "jobs" in one and "id" in one}
+    """Every record below the folder by its id. Raises: ValueError for two different records of one id."""
+    records: dict[str, Json] = {}
+    places: dict[str, Path] = {}
+    for path in sorted(folder.rglob("*.json")):
+        one = json.loads(path.read_text(encoding="utf-8"))
+        if isinstance(one, dict) and "jobs" in one and "id" in one:
+            first = places.setdefault(one["id"], path)
+            if records.setdefault(one["id"], one) != one:
+                raise ValueError(f"{first} and {path}: two different records of {one['id']}; remove one of them")
+    return records
 
 
 # ---- statistics

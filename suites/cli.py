@@ -21,8 +21,10 @@ from rich.console import Console
 from rich.text import Text
 
 from baselines import outside
+from crossover.commands.screen import open_standard_streams
 from harness.asynchrony.cluster import OnLoss
 from harness.lab.spmd import is_spoken_for, rank_said
+from results.files import plain
 from suites.commands.claims import add_claims
 from suites.commands.collectives import add_collectives
 from suites.commands.emulate import add_emulate
@@ -55,6 +57,7 @@ examples:
 
 def main(argv: Sequence[str] | None = None, *, parser: argparse.ArgumentParser | None = None) -> int:
     """Parse and run one command; returns the exit code. Who runs many keeps one `parser` for all."""
+    open_standard_streams()
     parser = parser or command_parser()
     arguments = parser.parse_args(argv)
     if arguments.command is None:
@@ -89,7 +92,7 @@ def main(argv: Sequence[str] | None = None, *, parser: argparse.ArgumentParser |
 
 def _say(error: str) -> None:
     """What went wrong, on the standard error; of a launcher's ranks after the first, with the rank."""
-    text = Text.assemble(("crossover-bench:", "red"), f" {rank_said()}{error}")
+    text = Text.assemble(("crossover-bench:", "red"), f" {rank_said()}{plain(error)}")
     Console(stderr=True).print(text, soft_wrap=True, highlight=False)
 
 
@@ -222,7 +225,7 @@ def _add_report(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         "fastest that sends all bytes)",
     )
     report.add_argument("--out", type=named_path, metavar="DIR", help="where to write (default: beside the records)")
-    report.add_argument("--allow-different", action="store_true", help="although a cell's machines differ")
+    report.add_argument("--allow-different", action="store_true", help="although a cell has several machines or runs")
     report.add_argument("--json", action="store_true", help="print the summary as JSON")
     report.add_argument("--csv", action="store_true", help="also every table as OUT/tables/*.csv")
     report.set_defaults(command=_report)
@@ -233,7 +236,9 @@ def _add_compare(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     compare = commands.add_parser("compare", help="compare two sets of records", description=text)
     compare.add_argument("before", type=named_path, metavar="BEFORE", help="folder of records")
     compare.add_argument("after", type=named_path, metavar="AFTER", help="folder of records")
-    compare.add_argument("--allow-different", action="store_true", help="although machine or fabric differ")
+    compare.add_argument(
+        "--allow-different", action="store_true", help="although machines or fabrics differ, or a side has several runs"
+    )
     compare.add_argument("--json", action="store_true", help="as JSON")
     compare.set_defaults(command=_compare)
 

@@ -16,11 +16,10 @@ from suites.catalogue import all_studies
 BASELINE = Baseline(system="torch-ddp")  # what everybody has
 
 
-def records_of(folders: Iterable[Path]) -> list[Record]:
-    """Every record below `folders`, in order of path; no collection looks through them on the way. Raises: RecordError
-    for the first unreadable record, or a folder that does not exist."""
+def records_of(folders: Iterable[Path], *, of_several_runs: bool = False) -> list[Record]:
+    """As `read_records`; no collection looks through the records on the way."""
     with lasting():
-        return list(read_records(folders))
+        return list(read_records(folders, of_several_runs=of_several_runs))
 
 
 def sheet_of(records: Iterable[Record]) -> str:

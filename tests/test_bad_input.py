@@ -1,5 +1,6 @@
 """Files and texts that are not what they should be get one clear error: no traceback, no hang, no gigabytes."""
 
+import json
 import os
 import random
 from collections.abc import Callable
@@ -96,6 +97,63 @@ def test_a_layer_of_no_elements_is_refused_by_name(tmp_path: Path, size: str) ->
     (tmp_path / "bent.json").write_text(bent)
     with pytest.raises(WorkloadError, match=rf"bent\.json: 'embedding.weight' has the shape \[{size}, 256\]"):
         load_profile(str(tmp_path / "bent.json"))
+
+
+def entry(**changes: object) -> str:
+    costs = {"world": 2, "primitives": {"AllReduce": {"alpha_s": 1e-5, "beta_s_per_byte": 1e-9}}}
+    return json.dumps(
+        {"entries": [{"kind": "emulated", "num_hosts": 2, "rate_bps": 1e9, "costs": costs, "rows": [], **changes}]}
+    )
+
+
+def times(world: int, *stages_s: float) -> dict[str, object]:
+    return {"world": world, "stages_s": stages_s}
+
+
+def codecs(*rows: dict[str, object], copy_s: float = 1e-10) -> str:
+    told = {"device": "d", "source": "s", "network": "n", "num_elements": 1, "copy_s": copy_s}
+    return json.dumps({**told, "methods": {"half": rows}})
+
+
+def layer(*shape: int, forward_s: float = 1.0) -> str:
+    own = {"name": "l", "parameters": [{"name": "w", "shape": shape}], "forward_s": forward_s, "backward_s": 1.0}
+    told = {"network": "n", "provenance": "derived", "source": "s", "device": "d", "precision": "p", "batch_size": 1}
+    return json.dumps({**told, "sample": "s", "num_steps": 0, "layers": [own]})
+
+
+ROW = {"probe": "engine", "num_tensors": 10**12, "num_bytes": 4}
+NUMBERS = {
+    "ranks of a calibration": ("calibration", entry(num_hosts=10**9), "num_hosts is 1000000000; .*from 1 to 1e"),
+    "a rate of 0": ("calibration", entry(rate_bps=0.0), "rate_bps is 0.0; .*measure it again"),
+    "tensors of a row": ("calibration", entry(rows=[{"row": ROW, "seconds": 1.0}]), "num_tensors is 1000000000000;"),
+    "time of a row": ("calibration", entry(rows=[{"row": {**ROW, "num_tensors": 1}, "seconds": 0}]), "seconds is 0.0;"),
+    "a size beyond floats": ("layer profile", layer(10**400), "more than 1e.18 elements together; record it again"),
+    "sizes that are too much together": ("layer profile", layer(10**12, 10**12), "more than 1e.18 elements"),
+    "a negative time": ("layer profile", layer(1, forward_s=-1.0), "forward_s is -1.0; .*record it again"),
+    "a copy in no time": ("codec profile", codecs(times(2, 1e-9), copy_s=0.0), "copy_s is 0.0; .*record them again"),
+    "ranks of a codec": ("codec profile", codecs(times(10**9, 1e-9)), "world is 1000000000;"),
+    "a number of ranks twice": ("codec profile", codecs(times(2, 1e-9), times(2, 1e-9)), "half has no row, or unequal"),
+    "unequal stages": ("codec profile", codecs(times(2, 1e-9), times(4, 1e-9, 1e-9)), "half has no row, or unequal"),
+}
+
+
+@pytest.mark.parametrize(("kind", "content", "message"), NUMBERS.values(), ids=NUMBERS)
+def test_a_number_that_cannot_be_is_refused_by_every_reader(
+    tmp_path: Path, kind: str, content: str, message: str
+) -> None:
+    read, error = READERS[kind]
+    (tmp_path / "given.json").write_text(content)
+    with pytest.raises(error, match=rf"given\.json.*{message}"):
+        read(tmp_path / "given.json")
+
+
+@pytest.mark.parametrize(("read", "error"), READERS.values(), ids=READERS)
+def test_every_reader_knows_its_files_by_the_first_field(
+    tmp_path: Path, read: Callable[[Path], object], error: type[Exception]
+) -> None:
+    (tmp_path / "given.json").write_text('{"fields": [' + "[]," * 10_000 + "0]}")
+    with pytest.raises(error, match="not with one of the fields "):
+        read(tmp_path / "given.json")
 
 
 TEXTS = {

@@ -81,7 +81,7 @@ BUDGETS = {  # lines of Python per package, docstrings and comments included
     "fabric": 6_800,
     "harness": 23_500,
     "models": 4_200,
-    "results": 1_500,
+    "results": 1_570,
     "scripts": 2_350,
     "suites": 10_600,
     "tests": 46_500,

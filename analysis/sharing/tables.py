@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from rich.console import Group
 
 from analysis import terminal
-from analysis.claims import ClaimRow, Outcome
+from analysis.claims import ClaimRow, Outcome, judged_here, left_out
 from analysis.sharing.axes import axis_of
 from analysis.sharing.rows import OptimisedRow, OptimiserRow, PairRow, SharingRow, SweepRow
 from analysis.terminal import Column, ColumnOf, Listing, columns_of
@@ -104,9 +104,9 @@ def optimiser_table(optimised: OptimiserRow) -> Listing:
 
 
 def claim_list(claims: Sequence[ClaimRow], width: int) -> Group:
-    """Every claim with its outcome and the sentence that the records give."""
+    """Every claim that these cells bear on, with its outcome and the sentence that the records give."""
     parts = []
-    for row in claims:
+    for row in judged_here(claims):
         parts.append(terminal.paragraph(f"{row.outcome.value}: {row.claim}", width, style=_OUTCOMES[row.outcome]))
         parts.append(terminal.paragraph(row.sentence, width, indent=2))
-    return terminal.titled("Claims", Group(*parts), width)
+    return terminal.titled("Claims", Group(*parts), width, [note] if (note := left_out(claims)) else ())

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from types import ModuleType
 
 from crossover.commands import plan, run, status, top, verify
+from crossover.commands.screen import open_standard_streams
 from crossover.errors import CrossoverError
 
 _DESCRIPTION = """\
@@ -40,7 +41,7 @@ _COMMANDS: tuple[tuple[str, ModuleType, str], ...] = (
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Parse and run one command; returns the exit code."""
-    _open_standard_streams()
+    open_standard_streams()
     parser = _parser()
     arguments = parser.parse_args(argv)
     # argparse would call a missing command an error without help
@@ -69,17 +70,6 @@ def _hint() -> str:
     except OSError:
         return ": the working folder was deleted: change to another one, or give absolute paths"
     return ""
-
-
-def _open_standard_streams() -> None:
-    """Give closed standard streams something to write to. Else the next files opened would take their numbers, and
-    what is printed would land in a log or a socket."""
-    while (fd := os.open(os.devnull, os.O_RDWR)) <= 2:
-        os.set_inheritable(fd, True)
-    os.close(fd)
-    for name, number in (("stdout", 1), ("stderr", 2)):
-        if getattr(sys, name) is None:
-            setattr(sys, name, os.fdopen(number, "w", encoding="utf-8", errors="replace"))
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -56,8 +56,6 @@ class Screen:
 
     def __init__(self, stream: TextIO, names: Sequence[str]) -> None:
         self._stream: TextIO | None = stream
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a terminal that knows no “│” is no reason to end jobs
         self._is_terminal = stream.isatty()
         self._has_colour = self._is_terminal and not os.environ.get("NO_COLOR")
         width = max(map(len, names), default=0)
@@ -102,6 +100,21 @@ class Screen:
     def paint(self, text: str, colour: int) -> str:
         """The text in an ANSI colour, where there is colour."""
         return f"\x1b[{colour}m{text}\x1b[0m" if self._has_colour else text
+
+
+def open_standard_streams() -> None:
+    """Make what is printed never an error: letters that the output's encoding lacks are replaced, and closed streams
+    lead to nothing. Else the next files opened would take their numbers, and what is printed would land in a log or a
+    socket."""
+    while (fd := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(fd, True)
+    os.close(fd)
+    for name, number in (("stdout", 1), ("stderr", 2)):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, os.fdopen(number, "w", encoding="utf-8", errors="replace"))
+        elif isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
 
 
 def complain(text: str) -> None:

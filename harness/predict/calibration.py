@@ -33,8 +33,8 @@ from harness.predict.costs import (
 )
 from harness.predict.layers import plain_layers
 from harness.predict.step import predict_exchange_s
-from results.codec import CodecError, from_jsonable, to_jsonable
-from results.files import read_json, write_json
+from results.codec import CodecError, to_jsonable
+from results.files import read_as, write_json
 from results.lines import line_s_per_byte
 from results.record import Environment
 
@@ -244,10 +244,11 @@ def fit(fabric: FabricSpec, times: Sequence[RowTime]) -> Calibrated:
 
 
 def refitted(calibration: Calibration) -> Calibration:
-    """The same measurements with their costs fitted anew; an entry without the rows of a ring stays as it is."""
+    """The same measurements with their costs fitted again; an entry without all rows that this takes stays as it is."""
+    needed = {*ENGINE_ROWS, *UPDATE_ROWS, *EAGER_ROWS, *RING_ROWS}
     entries = tuple(
         fit(FabricSpec(kind=entry.kind, num_hosts=entry.num_hosts, rate_bps=entry.rate_bps), entry.rows)
-        if {time.row for time in entry.rows}.issuperset(RING_ROWS)
+        if entry.num_hosts > 1 and needed <= {time.row for time in entry.rows}
         else entry
         for entry in calibration.entries
     )
@@ -377,7 +378,7 @@ def write_calibration(calibration: Calibration, path: Path) -> None:
 def read_calibration(path: Path) -> Calibration:
     """Raises: PredictError if the file is not there or is no calibration."""
     try:
-        return from_jsonable(Calibration, read_json(path))
+        return read_as(Calibration, path)
     except FileNotFoundError:
         raise PredictError(
             f"no calibration at {path}; measure one with `crossover-bench predict --calibrate --calibration {path}`, "

@@ -16,7 +16,7 @@ def add_claims(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     claims = commands.add_parser("claims", help="the sheet of all claims", description=text)
     claims.add_argument("folders", nargs="*", type=named_path, metavar="DIR", help=f"records (default: {RECORDS})")
     claims.add_argument("--out", type=named_path, default=PAGE, metavar="FILE", help=f"the page (default: {PAGE})")
-    claims.add_argument("--allow-different", action="store_true", help="although a cell's machines differ")
+    claims.add_argument("--allow-different", action="store_true", help="although a cell has several machines or runs")
     claims.set_defaults(command=write_sheet)
 
 
@@ -28,7 +28,7 @@ def write_sheet(arguments: argparse.Namespace) -> int:
     if not arguments.out.parent.is_dir():
         raise FolderError(f"--out {arguments.out}: there is no folder {arguments.out.parent}; make it, or name another")
     page = prepare_file(arguments.out)
-    records = records_of(list(arguments.folders) or [RECORDS])
+    records = records_of(list(arguments.folders) or [RECORDS], of_several_runs=arguments.allow_different)
     if not arguments.allow_different:
         check_one_machine(records)
     write_page(page, sheet_of(records))

@@ -63,7 +63,7 @@ def report_on(arguments: argparse.Namespace, runs: Path) -> int:
     folders = list(arguments.folders) or sorted(runs.glob("*/latest"))
     if not folders:
         raise RecordError(f"no records in {runs}; run a suite first, e.g. make bench-quick, or name a folder")
-    records = records_of(folders)
+    records = records_of(folders, of_several_runs=arguments.allow_different)
     if not arguments.allow_different:
         check_one_machine(records)
     baseline = BASELINE if arguments.baseline is None else _named(arguments.baseline, records)
@@ -90,7 +90,10 @@ def _named(system: str, records: Sequence[Record]) -> Baseline:
 
 def compare_folders(arguments: argparse.Namespace) -> int:
     """0 if nothing got slower beyond noise, else 1. Raises: CompareError if no cell can be compared."""
-    before, after = records_of([arguments.before]), records_of([arguments.after])
+    before, after = (
+        records_of([folder], of_several_runs=arguments.allow_different)
+        for folder in (arguments.before, arguments.after)
+    )
     for folder, records in ((arguments.before, before), (arguments.after, after)):
         if not records:
             raise NoRecordsError(f"no records in {folder}; name a folder of `crossover-bench run`")

@@ -1,16 +1,21 @@
 from __future__ import annotations
 
+import html
+import io
 from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from rich.console import Console
 from synthetic_records import quick_suite
 from synthetic_sharing import RESNET, VGG, Group, crossover_suite
 
 from analysis.claims import ClaimRow, Outcome
+from analysis.report import render_page
 from analysis.rows import Summary
 from analysis.sharing.axes import ALPHA
+from analysis.sharing.tables import claim_list
 from results.record import JobResult, RankTimes, Record
 from suites.reports import summary_of
 
@@ -72,6 +77,18 @@ def test_what_was_not_run_is_not_measured(summary: Summary) -> None:
         for start in ("Holding", "With nothing", "Half of the hand-overs", "Every job ends")
         for row in (claim(only, start),)
     }
+
+
+def test_a_run_of_a_few_cells_shows_only_claims_that_they_bear_on() -> None:
+    only = summary_of(crossover_suite(only=("null-bytes",)))
+    console = Console(width=120, record=True, file=io.StringIO())
+    console.print(claim_list(only.claims, console.width))
+    for shown in (console.export_text(), render_page(only, [])):
+        assert "not measured" not in shown
+        assert all(
+            (row.claim in html.unescape(shown)) == (row.outcome is not Outcome.NOT_MEASURED) for row in only.claims
+        )
+        assert f"Not shown: {len(only.claims) - 4} claims that no cell here bears on" in shown
 
 
 def test_one_slow_cell_makes_a_claim_missed_and_is_named() -> None:

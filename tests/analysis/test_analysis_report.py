@@ -1,3 +1,5 @@
+import json
+import os
 import re
 import shutil
 import subprocess
@@ -12,12 +14,15 @@ from PIL import Image
 from synthetic_records import absent, quick_suite
 from synthetic_sharing import crossover_suite
 
+from analysis import theme
 from analysis.figures import draw_all, drawings
 from analysis.plots import overview, throughput
 from analysis.report import render_page, write_all
 from analysis.summary import NoRecordsError
+from results.codec import to_jsonable
 from results.record import Record, Status
 from suites.catalogue import suite_of
+from suites.cli import main as command_line
 from suites.reports import summary_of
 
 LEFT_OF_SPEED_UPS = 0.83  # of the axis; behind it they are written
@@ -112,6 +117,45 @@ def test_text_from_records_cannot_become_markup(tmp_path: Path) -> None:
     text = write_all(summary_of([hostile]), tmp_path)[1].read_text(encoding="utf-8")
     assert "<script" not in text
     assert "<b>x</b>" not in text
+
+
+HOSTILE = "x_$^\x1b[31m\x07=1+1\ud800"  # mathematics, colour, a bell, a formula, no letter
+
+
+def test_names_are_plain_text_in_tables_figures_page_and_csv(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for number, record in enumerate(quick_suite(num_repeats=1)[:2]):
+        jobs = tuple(replace(job, name=HOSTILE, workload=f"{job.workload} {HOSTILE}") for job in record.jobs)
+        named = to_jsonable(replace(record, cell=f"{record.cell}{HOSTILE}", jobs=jobs))
+        (tmp_path / f"{number}.json").write_text(json.dumps(named))
+    assert command_line(["report", str(tmp_path), "--csv"]) == 0
+    shown = capsys.readouterr()
+    texts = [
+        shown.out,
+        shown.err,
+        *(path.read_text() for path in [*tmp_path.glob("tables/*"), tmp_path / "report.html"]),
+    ]
+    for text in texts:
+        assert not re.search("[\x00-\x08\x0b-\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff]", text)
+    assert r"x_$^\x1b[31m\x07=1+1\ud800" in shown.out
+
+
+def test_logarithmic_axes_write_powers_without_mathematics() -> None:
+    figure, axes = theme.canvas(2.0)
+    axes.loglog([1, 1e3], [1e-2, 1])
+    theme.write_plain_powers(figure)
+    labels = [label.get_text() for axis in (axes.xaxis, axes.yaxis) for label in axis.get_ticklabels()]
+    assert {"10⁰", "10³", "10⁻²"} <= set(labels)
+
+
+def test_an_unknown_back_end_of_matplotlib_is_no_obstacle() -> None:
+    code = (
+        "from analysis.figures import _import_matplotlib as go; go(); import matplotlib.pyplot, os; print(os.environ)"
+    )
+    named = {**os.environ, "MPLBACKEND": "nonsense"}
+    done = subprocess.run([sys.executable, "-c", code], env=named, capture_output=True, text=True, check=False)
+    assert (done.returncode, "'MPLBACKEND': 'nonsense'" in done.stdout) == (0, True), done.stderr
 
 
 def test_the_same_records_give_the_same_page(

@@ -52,6 +52,15 @@ def test_the_committed_page_is_what_the_command_writes(page: str) -> None:
     assert sheet_of(records_of([RECORDS])) == page, "run crossover-bench claims"
 
 
+def test_the_script_counts_a_copy_once_and_refuses_two_records_of_one_id(tmp_path: Path) -> None:
+    for name in ("x.json", "x (1).json"):
+        (tmp_path / name).write_text('{"id": "x", "jobs": []}')
+    assert raw_records(tmp_path) == {"x": {"id": "x", "jobs": []}}
+    (tmp_path / "y.json").write_text('{"id": "x", "jobs": [], "seed": 2}')
+    with pytest.raises(ValueError, match=r"x \(1\)\.json and .*y\.json: two different records of x"):
+        raw_records(tmp_path)
+
+
 def test_the_page_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "page.md"
     write_page(path, "old")

@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from collections import namedtuple
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -280,6 +281,25 @@ def test_one_cell_of_two_machines_is_shown_only_on_request(command: Command, tmp
     ended = command(name, tmp_path / "records", "--out", tmp_path / "out")
     assert (ended.code, "(--allow-different)" in ended.words) == (2, True)
     assert not (tmp_path / "out").exists()
+
+
+def test_a_side_of_a_comparison_counts_a_record_once_and_is_one_run(command: Command, tmp_path: Path) -> None:
+    """Three repeats and a link to them are no six, which would decide."""
+    for run, steps_s in (("before", 2.0), ("after", 1.0), ("again", 1.5)):
+        job = JobResult(
+            name="job", workload="resnet20-digits", system="ours", strategy="unfused", device="cpu", batch_size=1,
+            num_steps=1, ranks=(RankTimes(rank=0, warmup_s=(), steps_s=(steps_s,)),),
+        )  # fmt: skip
+        for repeat in range(3):
+            write_record(replace(_record(f"one.r{repeat:02}", "here", (job,)), repeat=repeat), tmp_path / run / "1")
+        (tmp_path / run / "latest").symlink_to("1")
+        for path in (tmp_path / run / "1").glob("*.json"):
+            (tmp_path / run / f"copy of {path.name}").write_text(path.read_text())
+    (found,) = json.loads(command("compare", tmp_path / "before", tmp_path / "after", "--json").out)
+    assert (found["time_ratio"]["n"], found["change"]) == (3, "too few repeats")
+    (tmp_path / "again" / "1").rename(tmp_path / "after" / "3")
+    ended = command("compare", tmp_path / "before", tmp_path / "after")
+    assert (ended.code, "two different records of one.r00" in ended.words) == (2, True)
 
 
 @pytest.mark.parametrize("text", ["raise RuntimeError('boom')", "def (", "raise SystemExit(3)"])

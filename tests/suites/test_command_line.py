@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import importlib
+import io
 import json
 import os
 import pkgutil
@@ -18,6 +19,7 @@ from baselines.api import UpdatePoint
 from crossover import ArbiterAbsent, Refused, Sharing
 from harness.precision import Precision
 from results.codec import CodecError
+from suites.cli import main as command_line
 from suites.errors import is_about_the_request
 
 ROOT = Path(suites.__path__[0]).parent
@@ -90,6 +92,38 @@ def test_list_as_json_has_the_same_entries(command: Command) -> None:
     found = json.loads(ended.out)
     assert found == json.loads(json.dumps(suites.commands.listing.rows()))
     assert {"suites", "baselines", "systems", "networks", "sharing", "fabrics"} <= set(found)
+
+
+QUICK = str(ROOT / "results" / "reference" / "quick")
+SHOWN = {  # each shows letters that the encoding does not have
+    "list": ("ascii", ["list"]),
+    "compare": ("latin-1", ["compare", QUICK, QUICK]),
+    "predict": ("ascii", ["predict", "--workload", "resnet50", "--alpha", "5e-5", "--hosts", "2", "--rates", "1gbit"]),
+}
+
+
+@pytest.mark.parametrize(("encoding", "words"), SHOWN.values(), ids=SHOWN)
+def test_letters_that_the_output_lacks_are_replaced(
+    encoding: str, words: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(shown := io.BytesIO(), encoding=encoding))
+    assert command_line(words) == 0
+    sys.stdout.flush()
+    assert b"?" in shown.getvalue()
+
+
+@pytest.mark.parametrize("words", [["list"], ["list", "--json"]])
+def test_an_output_that_nobody_reads_ends_a_command_with_141(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    read, written = os.pipe()
+    os.close(read)
+    with os.fdopen(written, "w") as output:
+        monkeypatch.setattr(sys, "stdout", output)
+        assert command_line(words) == 141
+
+
+def test_a_closed_output_is_no_error() -> None:
+    words = ["sh", "-c", 'exec "$@" >&-', "sh", sys.executable, "-m", "suites", "list", "--json"]
+    assert subprocess.run(words, cwd=ROOT, check=False).returncode == 0
 
 
 def test_dry_run_prints_the_grid_and_runs_nothing(command: Command, tmp_path: Path) -> None:
