@@ -45,6 +45,7 @@ class Wire(StrEnum):
     """What carries a replayed cell's messages, unless the command line names a fabric."""
 
     MODELLED = "modelled"  # paced, one real rank among virtual peers
+    REAL = "real"  # paced, and every rank real: for servers and trees, whose ranks hold different things
     SOCKETS = "sockets"  # emulated: what validates, and what systems with a wire of their own need
 
 

@@ -2,17 +2,18 @@
 
 Paper: Yang et al., PipeMare: Asynchronous Pipeline Parallel DNN Training, MLSys 2021. A step has N micro-batches
 (`micro_batches_per_step`). Forward uses the newest weights, and so does backward: between the two, stage i (from 1) of
-K has been updated τ_i = (2(K−i)+1)/N times. With τ_b = 0:
+K is updated τ_i = (2(K−i)+1)/N times, on average over the micro-batches of a step. With τ_b = 0:
 
     T1  α_i = α / τ_i^p,  p = 1 − min(t/T, 1)                  (`rate_steps` is T; 0 turns it off)
     T2  backward uses w − (τ_i − τ_b)·δ,  δ ← γδ + (1−γ)(w' − w),  γ = D^(1/(τ_i−τ_b))   (`decay` is D; 0: off)
     T3  the first `synchronous_steps` steps run with a flush
 
-Defaults: D = 0.135 (e⁻²). The order is 1F1B with 2(K−i)+1 forwards before the first backward, which gives exactly the
-delay above, counted in micro-batches.
+Defaults: D = 0.135 (e⁻²). The order is 1F1B with 2(K−i)+2 forwards before the first backward. So 2(K−i)+1 other
+micro-batches have their backward between the forward and the backward of one, which is exactly the delay above. The
+last stage is one micro-batch late too, as in the paper, whose stages run a forward and a backward at once.
 Differs from the paper: T1 is off by default, as no T suits every run: the full PipeMare needs `rate_steps`. τ below 1
-counts as 1 in T1, which would raise the learning rate of the last stages; a device runs a forward and a backward one
-after the other, where the paper's stages do both at once.
+counts as 1 in T1, which would raise the learning rate of the last stages. A device runs a forward and a backward one
+after the other.
 Not verified against the paper's text.
 """
 
@@ -62,7 +63,7 @@ class PipeMare:
         return 1
 
     def actions(self, rank: int, num_ranks: int, num_micro_batches: int) -> Actions:
-        """1F1B with 2(K−i)+1 forwards ahead, behind the steps that flush. Raises: ParallelismError for a part of a
+        """1F1B with 2(K−i)+2 forwards ahead, behind the steps that flush. Raises: ParallelismError for a part of a
         step."""
         require_positive(num_ranks=num_ranks, num_micro_batches=num_micro_batches)
         if num_micro_batches % self.micro_batches_per_step:
@@ -94,7 +95,7 @@ class PipeMare:
 
     @staticmethod
     def _num_ahead(stage: int, num_stages: int) -> int:
-        return 2 * (num_stages - stage) - 1
+        return 2 * (num_stages - stage)
 
     def peak_stash(self, rank: int, num_ranks: int, num_micro_batches: int) -> int:
         """The larger of what the flushed steps and the others hold."""
@@ -124,4 +125,5 @@ class PipeMare:
         return delay_steps * (step >= self.synchronous_steps), self.decay ** (1.0 / delay_steps)
 
     def _delay_steps(self, stage: int, num_stages: int) -> float:
-        return self._num_ahead(stage, num_stages) / self.micro_batches_per_step
+        # Of the micro-batches in flight, a forward waits for all others.
+        return (self._num_ahead(stage, num_stages) - 1) / self.micro_batches_per_step

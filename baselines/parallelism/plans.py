@@ -109,7 +109,8 @@ class Workshare:
 
 @dataclass(frozen=True, slots=True)
 class PlannedStage:
-    """Layers `first` … `stop`−1 on `num_replicas` devices, each of which takes an equal slice of every micro-batch."""
+    """Layers `first` … `stop`−1 on `num_replicas` devices, each of which takes a slice of every micro-batch. Slices
+    differ by one sample at most."""
 
     first: int
     stop: int
@@ -155,17 +156,17 @@ class Planner(Protocol):
 
 
 def check_stages(stages: Sequence[PlannedStage], num_layers: int, micro_batch_size: int) -> None:
-    """Stages cover every layer once, in order, and their replicas divide a micro-batch. Raises: ParallelismError."""
+    """Stages cover every layer once, in order, and each replica has a sample. Raises: ParallelismError."""
     if len(stages) > num_layers:
         raise ParallelismError(f"{len(stages)} stages for {num_layers} layers; use at most {num_layers} stages")
     place = 0
     for stage in stages:
         if stage.first != place or stage.stop <= stage.first:
             raise ParallelismError(f"{stage} after layer {place}; stages follow each other and have a layer each")
-        if micro_batch_size % stage.num_replicas:
+        if stage.num_replicas > micro_batch_size:
             raise ParallelismError(
-                f"{stage.num_replicas} replicas do not divide a micro-batch of {micro_batch_size} samples; "
-                "use replicas or a batch that do"
+                f"{stage.num_replicas} replicas for a micro-batch of {micro_batch_size} samples; use at most "
+                f"{micro_batch_size}, or a larger batch"
             )
         place = stage.stop
     if place != num_layers:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from baselines.api import NeedsWorld, UpdatePoint
+import torch
+
+from baselines.api import Aggregate, AllGather, AllReduce, Exchange, How, NeedsWorld, UpdatePoint
 from baselines.strategy import parse_strategy
 from crossover import Sharing
 from fabric.api import FabricKind
@@ -93,6 +95,12 @@ def _check_exchange(trial: Trial, job: Job) -> None:
     strategy = job.resolve()
     if isinstance(strategy.exchange, NeedsWorld) and (reason := strategy.exchange.why_unfit(trial.num_ranks)):
         raise TrialError(f"{trial.cell}: {job.strategy}: {reason}")
+    if trial.fabric.num_virtual and not _suits_equal_peers(strategy.exchange, trial.num_ranks):
+        raise TrialError(
+            f"{trial.cell}: {job.strategy}: the exchange {strategy.exchange.card.name!r} sends each rank something of "
+            f"its own, which virtual peers do not have; use real ranks (--fabric emulated, or num_virtual=0) or the "
+            "exchange 'all-reduce'"
+        )
     if strategy.num_workers(trial.world) < trial.world and trial.sharing is not None:
         raise TrialError(
             f"{trial.cell}: {job.strategy} has ranks that only serve, which take no turns under {trial.sharing}; use "
@@ -103,6 +111,14 @@ def _check_exchange(trial: Trial, job: Job) -> None:
             f"{trial.cell}: clip_norm={job.clip_norm:g} needs the norm of all gradients, and each server has a part of "
             "them; use update='worker', or do not clip"
         )
+
+
+def _suits_equal_peers(exchange: Exchange, world: int) -> bool:
+    """Whether what rank 0 gets from peers that hold the same as itself is known."""
+    if How.SUM not in exchange.takes:
+        return True  # a payload of its own kind; the group refuses what it cannot answer
+    asked = next(exchange.run(Aggregate((torch.zeros(world),), How.SUM, "gradient"), 0, world))
+    return isinstance(asked, AllReduce | AllGather)
 
 
 def _check_lockstep(trial: Trial) -> None:

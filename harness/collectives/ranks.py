@@ -14,6 +14,7 @@ from pathlib import Path
 from time import perf_counter
 
 import torch
+import torch.distributed as dist
 
 from harness.collectives.libraries import Library, Run, open_library
 from results.codec import to_jsonable
@@ -69,9 +70,15 @@ def main(name: str, operation: Operation, out: Path, seconds: float) -> None:
     """Time one operation of library `name`."""
     torch.set_num_threads(1)
     library = open_library(name)
-    sizes = to_jsonable(tuple(time_operation(library, operation, seconds)))
-    if library.rank == 0:
-        out.write_text(json.dumps({"num_ranks": library.size, "sizes": sizes}) + "\n")
+    try:
+        sizes = to_jsonable(tuple(time_operation(library, operation, seconds)))
+        if library.rank == 0:
+            out.write_text(json.dumps({"num_ranks": library.size, "sizes": sizes}) + "\n")
+    finally:
+        # MPI and Horovod end by themselves. Threads of a group of torch's that is left to the interpreter's exit may
+        # abort the process.
+        if dist.is_initialized():
+            dist.destroy_process_group()
 
 
 if __name__ == "__main__":

@@ -134,8 +134,10 @@ class LaunchedRanks:
         return f"crossover-bench/attempt{self.placement.attempt}/{name}"
 
     def _leave(self) -> None:
-        self._runner.close()
-        dist.destroy_process_group()
+        try:
+            self._runner.close()
+        finally:
+            dist.destroy_process_group()
 
 
 def merge(answers: Sequence[Answer]) -> Answer:

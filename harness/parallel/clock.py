@@ -6,6 +6,7 @@ arrives α later; receiving costs nothing but the wait. Replicas of a stage are 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -169,16 +170,16 @@ def costs_of(
     work: Workshare,
     input_bytes: int = 0,
 ) -> tuple[StageCosts, ...]:
-    """Costs of a plan's stages. Replicas share each micro-batch; what crosses goes over as many pairs of devices in
-    parallel as the smaller side has replicas."""
+    """Costs of a plan's stages. Replicas share each micro-batch, and the largest slice counts. What crosses goes over
+    as many pairs of devices in parallel as the smaller side has replicas."""
     found = []
     before_bytes = input_bytes
     for index, stage in enumerate(stages):
         own = layers[stage.first : stage.stop]
-        samples = work.micro_batch_size / stage.num_replicas
+        samples = math.ceil(work.micro_batch_size / stage.num_replicas)
         weight_bytes = sum(layer.parameter_bytes + layer.tied_bytes for layer in own)
         behind = stages[index + 1].num_replicas if index + 1 < len(stages) else stage.num_replicas
-        crossing_samples = work.micro_batch_size / min(stage.num_replicas, behind)
+        crossing_samples = math.ceil(work.micro_batch_size / min(stage.num_replicas, behind))
         found.append(
             StageCosts(
                 forward_s=samples * sum(layer.forward_s for layer in own),

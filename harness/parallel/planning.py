@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from baselines.parallelism.api import Backward, Forward, ParallelismError, PipelineSchedule, Recompute
-from baselines.parallelism.catalogue import planners
+from baselines.parallelism.catalogue import planner_of, planners
 from baselines.parallelism.dapple import Dapple
 from baselines.parallelism.operator_costs import OperatorConfig, total_s
 from baselines.parallelism.pipedream import PipeDream
@@ -18,7 +18,7 @@ from harness.parallel.clock import PipelineTimeline, StageCosts, costs_of, run_o
 from models.graph import LayerGraph
 
 _COPIES = 3  # a weight, its gradient, its momentum
-_SCHEDULES: dict[str, PipelineSchedule] = {"pipedream-planner": PipeDream()}
+_SCHEDULES: dict[str, PipelineSchedule] = dict.fromkeys(("pipedream-planner", "bottleneck-planner"), PipeDream())
 _ROUNDS = 4  # steps that an asynchronous schedule runs for, to see its steady state
 
 
@@ -135,9 +135,15 @@ def operator_memory_bytes(graph: LayerGraph, configs: Sequence[OperatorConfig], 
     return round(_COPIES * weights + activations)
 
 
-def forecasts(graph: LayerGraph, machine: Machine, work: Workshare) -> tuple[PlanForecast, ...]:
-    """Of every planner with its defaults, fastest first, refusals last."""
-    found = [forecast(kind(), graph, machine, work) for kind in planners().values()]
+def forecasts(
+    graph: LayerGraph, machine: Machine, work: Workshare, texts: Sequence[str] = ()
+) -> tuple[PlanForecast, ...]:
+    """Of the planners that `texts` name, by default of every one with its defaults: fastest first, refusals last.
+
+    Raises: ParallelismError or TextError for a text that names none.
+    """
+    asked = [planner_of(text) for text in texts or planners()]
+    found = [forecast(planner, graph, machine, work) for planner in asked]
     return tuple(sorted(found, key=lambda entry: (bool(entry.refused), entry.step_s)))
 
 

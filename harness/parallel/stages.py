@@ -133,11 +133,6 @@ def micro_batches_of(batch: Batch, num_micro_batches: int) -> tuple[MicroBatch, 
 
 
 def slice_of(replica: int, num_replicas: int, num_samples: int) -> slice:
-    """The samples of a micro-batch that a replica takes. Raises: ParallelismError if they do not divide."""
-    if num_samples % num_replicas:
-        raise ParallelismError(
-            f"{num_replicas} replicas do not divide a micro-batch of {num_samples} samples; use replicas or a batch "
-            "that do"
-        )
-    share = num_samples // num_replicas
-    return slice(replica * share, (replica + 1) * share)
+    """The samples of a micro-batch that a replica takes: the first ones take one more where they do not divide."""
+    share, left = divmod(num_samples, num_replicas)
+    return slice(replica * share + min(replica, left), (replica + 1) * share + min(replica + 1, left))

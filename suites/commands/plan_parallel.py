@@ -43,7 +43,7 @@ def plan_parallel_command(arguments: argparse.Namespace) -> int:
         if arguments.flops is not None
         else graph_of(arguments.workload)
     )
-    found = forecasts(graph, machine, work)
+    found = forecasts(graph, machine, work, arguments.planner)
     chosen = choose(found, memory_bytes)
     if arguments.json:
         json.dump({"chosen": chosen.planner, "plans": to_jsonable(found)}, sys.stdout, indent=1)

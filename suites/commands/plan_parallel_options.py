@@ -19,6 +19,13 @@ def add_plan_parallel(commands: argparse._SubParsersAction[argparse.ArgumentPars
     plan.add_argument("--batch-size", type=int, default=256, metavar="N", help="samples per step over all hosts")
     plan.add_argument("--micro-batches", type=int, default=8, metavar="M", help="of a step (default 8)")
     plan.add_argument("--alpha", type=float, default=50e-6, metavar="S", help="start-up of a message (default 50e-6)")
+    plan.add_argument(
+        "--planner",
+        action="append",
+        default=[],
+        metavar="TEXT",
+        help="this one, e.g. 'pipedream-planner(server_devices=4, server_speed=10)'; may be repeated (default: all)",
+    )
     plan.add_argument("--flops", type=float, metavar="F", help="times from FLOPs at F per second, not the profile")
     plan.add_argument("--json", action="store_true", help="as JSON")
     plan.set_defaults(command=_plan)

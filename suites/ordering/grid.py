@@ -8,6 +8,7 @@ predicted only. Sizes are those of a real cluster, divided by the size scale (`s
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from harness.trial import Trial
 from suites.api import Options, Suite, interleave
@@ -188,15 +189,17 @@ REAL = (
 def grid(options: Options) -> Sequence[Trial]:
     """What is measured, repeats interleaved; `--smoke` keeps one short repeat of a few cells."""
     if options.smoke:
-        smoke = Scene(
+        reduced = Scene(
             network="resnet50",
             batch_size=64,
             num_workers=2,
             gbit=25.0,
-            strategies=(*orderings(LARGE), *orderings(LARGE, SERVERS), *COMBINED),
+            strategies=(*orderings(LARGE), *COMBINED),
             systems=("local",),
         )
-        cells = [*smoke.cells("ordering", options), *trained("ordering", RESNET20_LARGE, REAL[3:4], (), options)]
+        served = replace(reduced, strategies=essential(LARGE, SERVERS), systems=(), wire=Wire.REAL)
+        cells = [cell for scene in (reduced, served) for cell in scene.cells("ordering", options)]
+        cells += trained("ordering", RESNET20_LARGE, REAL[3:4], (), options)
         return [shortened(cell, options) for cell in cells]
     replayed = (cell for scene in SCENES for cell in scene.cells("ordering", options))
     return interleave(distinct([*replayed, *_real_cells(options)]), options.num_repeats())

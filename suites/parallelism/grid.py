@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from baselines.parallelism.api import ParallelismError
+from baselines.parallelism.planners.bottleneck_planner import BottleneckPlanner
 from baselines.parallelism.planners.pipedream_planner import PipeDreamPlanner
 from baselines.parallelism.planners.stanza import Stanza
 from baselines.parallelism.plans import Machine, PlannedStage, Planner, Workshare
@@ -91,8 +92,9 @@ def _wide(network: str, num_workers: int, options: Options) -> Trial:
 
 
 def planned(options: Options) -> Iterator[Trial]:
-    """PipeDream's plan, Stanza's, and one stage on all workers (data parallelism without overlap), by
-    the same schedule on the same clock: 12 samples per worker, which three quarters of the workers divide too."""
+    """PipeDream's plan, the bottleneck planner's, Stanza's, and one stage on all workers (data parallelism without
+    overlap), by the same schedule on the same clock: 12 samples per worker, which three quarters of the workers divide
+    too."""
     num_workers = 4 if options.smoke else 16
     # Tied weights in two stages are no asynchronous schedule's, and a plan of one stage is data parallelism.
     untied = [network for network in NETWORKS if not _is_tied(replayed(network))]
@@ -103,7 +105,7 @@ def planned(options: Options) -> Iterator[Trial]:
             whole = Pipelining(schedule=PIPEDREAM, replicas=(num_workers,))
             plans = [
                 (planner.card.name, _plan_of(planner, workload, fabric, num_workers))
-                for planner in (PipeDreamPlanner(), Stanza())
+                for planner in (PipeDreamPlanner(), BottleneckPlanner(), Stanza())
             ]
             for label, asked in (("data-parallel", whole), *plans):
                 if asked is not None:

@@ -51,6 +51,7 @@ def main(folder: Path, texts: list[str]) -> None:
             "mpi": trained(text, MpiTransport(depth)),
         }
     (folder / f"{rank}.json").write_text(json.dumps(told))
+    dist.destroy_process_group()
 
 
 if __name__ == "__main__":

@@ -13,7 +13,9 @@ from lab_tasks import digest, done, spec_of, task
 from tiny_models import averaged_sgd, awkward, loss_at, random_arrivals
 from torch import nn
 
-from baselines.api import Message, Segment, Serve
+from baselines.api import Aggregate, ExchangeRun, Message, Segment, Serve
+from baselines.exchange.parameter_server import ParameterServer
+from baselines.exchange.ring import Ring
 from baselines.strategy import parse_strategy
 from crossover import Sharing
 from fabric.api import FabricKind, FabricSpec
@@ -36,6 +38,7 @@ WRITTEN_OUT = (
     "parameter-server(update='server')+at-pre-hook",
     "parameter-server+fixed-buckets+half",
 )
+AMONG_VIRTUAL = FabricSpec(kind=FabricKind.PACED, num_hosts=1, num_virtual=4, rate_bps=1e9)
 NUM_ELEMENTS = sum(p.numel() for p in awkward().parameters())
 
 
@@ -121,6 +124,56 @@ def test_a_server_updates_once_a_version_and_keeps_its_part_alone(world: int, se
     assert max(kept[first:]) - min(kept[first:]) <= num_messages  # within one element a message
     versions = {shard.version for shards in ranks.shards for shard in shards._shards.values()}
     assert versions == {NUM_STEPS}
+
+
+P3 = "slices(slice_elements=4)+p3"
+ORDERED = (P3, "slices(slice_elements=4)+bytescheduler(credit_bytes=32)", "unfused+tictac(variant='tic')")
+
+
+@pytest.mark.parametrize(("servers", "update"), [(0, "worker"), (2, "server")])
+@pytest.mark.parametrize("text", [*ORDERED, "unfused+tictac(variant='tac')"])
+def test_orderings_over_servers_train_as_synchronous_sgd(text: str, servers: int, update: str) -> None:
+    """Two workers, bit for bit: a sum of two does not depend on which server makes it, or when."""
+    ranks = trained(f"{text}+at-pre-hook+parameter-server(servers={servers}, update='{update}')", 2 + servers)
+    assert_same(ranks.models[0], plain("unfused", 2), 2)
+
+
+def test_p3_serves_slices_round_robin_and_a_push_is_answered_with_the_updated_values() -> None:
+    ranks = trained(f"{P3}+at-pre-hook+parameter-server(servers=2, update='server')", 4)
+    worker = ranks.models[0]
+    parameters = list(worker.named_parameters())[::-1]  # in ready order
+    slices = [
+        (name, start, min(start + 4, value.numel()))
+        for name, value in parameters
+        for start in range(0, value.numel(), 4)
+    ]
+    for place, server in enumerate(ranks.shards[2:]):
+        assert set(server._shards) == {(own,) for own in slices[place::2]}
+        for ((name, start, stop),), shard in server._shards.items():
+            assert torch.equal(shard.values, worker.get_parameter(name).detach().reshape(-1)[start:stop])
+
+
+@pytest.mark.parametrize("text", ORDERED)
+def test_messages_go_to_servers_in_the_order_in_which_they_would_go_round_a_ring(
+    text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whose laws `test_ordering_agreement` holds."""
+    sent: dict[str, list[Message]] = {}
+    for name, kind in (("ring", Ring), ("parameter-server", ParameterServer)):
+        own, run = sent.setdefault(name, []), kind.run
+
+        def noting(
+            self: Any, aggregate: Aggregate, rank: int, world: int, own: Any = own, run: Any = run
+        ) -> ExchangeRun:
+            if rank == 0:
+                own.append(aggregate.message)
+            return run(self, aggregate, rank, world)
+
+        monkeypatch.setattr(kind, "run", noting)
+        trained(f"{text}+at-pre-hook+{name}", 2)
+    assert sent["parameter-server"] == sent["ring"]
+    step = [message.segments[0].index for message in sent["ring"]][: len(sent["ring"]) // NUM_STEPS]
+    assert step != sorted(step)  # messages do overtake others
 
 
 def test_momentum_lives_on_the_servers_alone() -> None:
@@ -284,6 +337,14 @@ def test_four_ranks_on_two_hosts_send_between_leaders_alone(labs: Labs) -> None:
         ("unfused", {"ranks_per_host": 0}, "ranks_per_host is 0"),
         ("unfused", {"ranks_per_host": 2, "sharing": Sharing.CROSSOVER}, "seats one rank of a job"),
         ("unfused", {"ranks_per_host": 2, "fabric": FabricSpec(kind=FabricKind.PACED)}, "one rank a host"),
+        *(
+            (
+                f"unfused+{name}",
+                {"fabric": AMONG_VIRTUAL},
+                f"the exchange '{name}' sends each rank something of its own",
+            )
+            for name in ("parameter-server", "tree", "ring", "hierarchical")
+        ),
     ],
 )
 def test_what_a_trial_cannot_have_is_refused_with_the_remedy(

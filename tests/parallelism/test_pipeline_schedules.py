@@ -94,22 +94,19 @@ def test_pipedream_keeps_a_version_per_stage_that_follows() -> None:
     assert [peak_versions(program_of(PipeMare(2), 4, 12), stage) for stage in range(4)] == [1, 1, 1, 1]
 
 
-def test_pipemares_delay_is_the_papers() -> None:
+def test_pipemares_delay_is_the_papers_and_that_of_its_schedule() -> None:
     for num_stages, per_step in ((4, 1), (4, 2), (3, 4)):
         schedule = PipeMare(per_step)
         for stage in range(num_stages):
             own = schedule.actions(stage, num_stages, 16 * per_step)
             forward = {step.micro_batch: step.version for step in own if isinstance(step, Forward)}
-            first_of = [micro_batch for micro_batch in forward if micro_batch >= 8 * per_step]
-            # Updates between a micro-batch's forward and the one that applies it, on average over a step.
-            delays = [micro_batch // per_step + 1 - forward[micro_batch] for micro_batch in first_of]
+            backward = {step.micro_batch: step.version for step in own if isinstance(step, Backward)}
+            # Updates between the forward and the backward of each micro-batch of a step in the steady state.
+            delays = [backward[micro] - forward[micro] for micro in range(8 * per_step, 9 * per_step)]
             paper = (2 * (num_stages - (stage + 1)) + 1) / per_step
             correction = schedule.discrepancy(stage, num_stages, 0)
             assert correction is not None
-            assert correction[0] == paper
-            # A step is applied with its last micro-batch: its others wait for that, (N−1)/N of a step on average.
-            mean = sum(delays[: 2 * per_step]) / (2 * per_step)
-            assert mean - paper == pytest.approx((per_step - 1) / per_step)
+            assert sum(delays) / per_step == correction[0] == paper
 
 
 def test_smaller_steps_for_older_weights_fade_out() -> None:

@@ -79,7 +79,7 @@ def simulate_pipemare(
 ) -> Weights:
     stage_of = stage_of_each(network, model, num_stages)
     per_step, flushed = schedule.micro_batches_per_step, schedule.synchronous_steps
-    delay = {name: (2 * (num_stages - stage) - 1) for name, stage in stage_of.items()}  # in micro-batches
+    delay = {name: 2 * (num_stages - (stage + 1)) + 1 for name, stage in stage_of.items()}  # in micro-batches
     history, momentum, drift = [start_of(model)], dict[str, Tensor](), dict[str, Tensor]()
     for step, micro_batches in enumerate(steps):
         total: Weights = {}
@@ -87,7 +87,7 @@ def simulate_pipemare(
             since = (step - flushed) * per_step + place
             forward, backward = {}, {}
             for name in stage_of:
-                version = step if step < flushed else flushed + max(0, since - delay[name] + 1) // per_step
+                version = step if step < flushed else flushed + max(0, since - delay[name]) // per_step
                 forward[name] = history[version][name]
                 newest, late = history[step][name], delay[name] / per_step
                 backward[name] = newest - late * drift[name] if name in drift and step >= flushed else newest

@@ -55,10 +55,10 @@ def test_synchronous_schedules_give_the_weights_of_one_device(
         assert len(losses) == 20
 
 
-@pytest.mark.parametrize(("network", "counts"), [("bert_tiny", (3, 1)), ("lstm_lm", (2, 4))])
+@pytest.mark.parametrize(("network", "counts"), [("bert_tiny", (3, 1)), ("lstm_lm", (2, 4)), ("lstm_lm", (5, 7))])
 def test_replicas_of_a_stage_give_the_weights_of_one_device(network: str, counts: tuple[int, int]) -> None:
-    # (3, 1) is Stanza's separation: many devices for the first layers, one for the last. No batch normalisation here,
-    # whose statistics would be those of a slice.
+    # (3, 1) is Stanza's separation: many devices for the first layers, one for the last; (5, 7) do not divide the 12
+    # samples of a micro-batch. No batch normalisation here, whose statistics would be those of a slice.
     model, steps = model_and_steps(network, num_steps=20, num_micro_batches=2, batch_size=24)
     alone = train_alone(copy.deepcopy(model), steps)
     stages = tuple(
@@ -131,13 +131,13 @@ def test_recomputing_repeats_dropout_and_leaves_running_statistics_alone() -> No
     assert all(torch.equal(runs[0][name], value) for name, value in runs[1].items())
 
 
-def test_more_stages_than_layers_and_replicas_that_do_not_divide_are_refused() -> None:
+def test_more_stages_than_layers_and_more_replicas_than_samples_are_refused() -> None:
     model, steps = model_and_steps("lstm_lm", num_steps=1, num_micro_batches=4)
     five = (*even_stages(4, 4), PlannedStage(4, 5))
     with pytest.raises(ParallelismError, match="5 stages for 4 layers"):
         open_ranks(PipelineJob(network="lstm_lm", stages=five, schedule=GPipe(), make_optimizer=sgd), model, steps[0])
-    two = (PlannedStage(0, 2, 2), PlannedStage(2, 4))
-    with pytest.raises(ParallelismError, match="2 replicas do not divide a micro-batch of 3"):
+    two = (PlannedStage(0, 2, 4), PlannedStage(2, 4))
+    with pytest.raises(ParallelismError, match="4 replicas for a micro-batch of 3"):
         open_ranks(PipelineJob(network="lstm_lm", stages=two, schedule=GPipe(), make_optimizer=sgd), model, steps[0])
     with pytest.raises(ParallelismError, match="3 stages, 2 per rank"):
         open_ranks(job_of("lstm_lm", 3, Interleaved(2)), model, steps[0])

@@ -109,7 +109,7 @@ def test_a_schedule_without_a_flush_tells_its_staleness_and_no_bubble_per_step(s
     assert facts is not None
     assert facts.bubble_formula is None
     assert facts.staleness[0] > 0
-    assert facts.staleness[-1] == 0
+    assert facts.staleness[-1] == (schedule == "pipemare")
     if schedule == "pipedream":
         assert facts.versions == (4, 3, 2, 1)
         assert facts.staleness == (3, 2, 1, 0)
@@ -223,7 +223,6 @@ def test_phases_are_found_for_pipelines_under_crossover_alone() -> None:
         ({"schedule": "gpype"}, "unknown schedule 'gpype'"),
         ({"replicas": (2, 1)}, "are 3 ranks, and there are 4"),
         ({"cuts": (1,)}, "1 cuts for 4 stages; give 3"),
-        ({"replicas": (3, 1)}, "3 replicas do not divide a micro-batch of 4"),
         ({"schedule": "pipedream"}, "one weight in two stages"),
         ({"schedule": "interleaved"}, "use a multiple of 4"),
     ],

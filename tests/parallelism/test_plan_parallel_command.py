@@ -22,6 +22,7 @@ def test_the_catalogue_holds_every_schedule_and_planner() -> None:
         "stanza",
         "mesh-tensorflow",
         "data-parallel",
+        "bottleneck-planner",
         "pipedream-planner",
         "dapple-planner",
         "hypar",
@@ -49,9 +50,19 @@ def test_json_holds_the_chosen_plan_and_all_others(capsys: pytest.CaptureFixture
     assert by_name["one-device"]["step_s"] > fastest["step_s"]
 
 
+def test_a_planner_may_be_asked_for_with_its_parameters(capsys: pytest.CaptureFixture[str]) -> None:
+    servers = "pipedream-planner(server_devices=4, server_speed=10)"
+    assert main([*ASKED, "--planner", servers, "--planner", "one-device", "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert {entry["planner"] for entry in answer["plans"]} == {"pipedream-planner", "one-device"}
+    assert answer["chosen"] == "pipedream-planner"
+
+
 @pytest.mark.parametrize(
     ("extra", "says"),
     [
+        (["--planner", "gpipe"], "unknown planner 'gpipe'"),
+        (["--planner", "pipedream-planner(server_devices=0)"], "server_devices is 0"),
         (["--memory", "1MB"], "lacks"),
         (["--memory", "plenty"], "write it as 16GB"),
         (["--batch-size", "4"], "use at most 4"),

@@ -1,6 +1,6 @@
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 import pytest
@@ -10,6 +10,7 @@ from baselines.parallelism.api import ParallelismError
 from baselines.parallelism.dapple import Dapple
 from baselines.parallelism.operator_costs import OperatorConfig, border_s, configs_of, layer_s, total_s
 from baselines.parallelism.pipedream import PipeDream
+from baselines.parallelism.planners.bottleneck_planner import BottleneckPlanner, stage_cost_s
 from baselines.parallelism.planners.dapple_planner import DapplePlanner, group_bounds, latency_s
 from baselines.parallelism.planners.data_parallel import DataParallel
 from baselines.parallelism.planners.exhaustive import Exhaustive
@@ -17,7 +18,7 @@ from baselines.parallelism.planners.flexflow import FlexFlow
 from baselines.parallelism.planners.hypar import HyPar, between_bytes, halved, inside_bytes
 from baselines.parallelism.planners.mesh_tensorflow import MeshTensorFlow
 from baselines.parallelism.planners.one_device import OneDevice
-from baselines.parallelism.planners.pipedream_planner import PipeDreamPlanner, stage_cost_s
+from baselines.parallelism.planners.pipedream_planner import PipeDreamPlanner
 from baselines.parallelism.planners.stanza import Stanza, first_connected, step_s
 from baselines.parallelism.planners.tofu import BYTES_ALONE, Tofu, best_factor, choices, still_of
 from baselines.parallelism.plans import Machine, PlannedLayer, PlannedStage, Planner, Workshare, check_stages
@@ -37,15 +38,93 @@ def all_stages(num_layers: int, num_devices: int) -> Iterator[tuple[PlannedStage
                 yield tuple(map(PlannedStage, bounds[:-1], bounds[1:], replicas))
 
 
-def test_pipedreams_programme_equals_brute_force() -> None:
-    for layers, machine in GRAPHS:
-        using_all = (
-            stages
-            for stages in all_stages(len(layers), machine.num_devices)
-            if sum(stage.num_replicas for stage in stages) == machine.num_devices
+def using_all(num_layers: int, num_devices: int) -> Iterator[tuple[PlannedStage, ...]]:
+    every = all_stages(num_layers, num_devices)
+    return (stages for stages in every if sum(stage.num_replicas for stage in stages) == num_devices)
+
+
+def pipedreams_cost(
+    stages: Sequence[PlannedStage],
+    layers: Sequence[ToyLayer],
+    machine: Machine,
+    one_unit_s: Callable[[Sequence[ToyLayer]], float],
+    unit_devices: int = 1,
+) -> float:
+    """Of a plan by the rule of the authors' code, stage by stage; math.inf where it does not fit into the memory."""
+    behind, found = machine.num_devices // unit_devices, [0.0]
+    for place, stage in enumerate(stages):
+        own, replicas = layers[stage.first : stage.stop], stage.num_replicas
+        behind -= replicas
+        weights = sum(layer.parameter_bytes for layer in own)
+        activations = sum(WORK.micro_batch_size * layer.saved_bytes for layer in own)
+        if 0 < machine.memory_bytes < (weights + activations) * math.ceil(behind / replicas):
+            return math.inf
+        sum_s = 4 * (replicas - 1) * weights * machine.beta_s_per_byte / replicas / (1 if place else unit_devices)
+        found.append((one_unit_s(own) + sum_s) / replicas)
+        borders = (stage.first, *(stage.stop for _ in stages[place + 1 :][:1])) if place else ()
+        found += [
+            2 * WORK.micro_batch_size * layers[border - 1].output_bytes * machine.beta_s_per_byte / replicas
+            for border in borders
+        ]
+    return max(found)
+
+
+def computed_s(layers: Sequence[ToyLayer]) -> float:
+    return WORK.micro_batch_size * sum(layer.forward_s + layer.backward_s for layer in layers)
+
+
+def best_of_pipedream(layers: Sequence[ToyLayer], machine: Machine) -> float:
+    plans = using_all(len(layers), machine.num_devices)
+    return min(pipedreams_cost(stages, layers, machine, computed_s) for stages in plans)
+
+
+def with_activations(layers: Sequence[ToyLayer]) -> list[ToyLayer]:
+    return [replace(layer, saved_bytes=layer.output_bytes) for layer in layers]
+
+
+def test_pipedreams_programme_equals_brute_force_by_its_authors_rule() -> None:
+    num_slower = 0
+    for bare, machine in GRAPHS[::2]:
+        layers, costs = with_activations(bare), []
+        for limited in (machine, replace(machine, memory_bytes=1500)):
+            plan = PipeDreamPlanner().plan(layers, limited, WORK)
+            assert plan.cost == pytest.approx(best_of_pipedream(layers, limited))
+            assert plan.cost == pytest.approx(pipedreams_cost(plan.stages, layers, limited, computed_s))
+            assert plan.num_devices == machine.num_devices
+            costs.append(plan.cost)
+        num_slower += costs[1] > 1.001 * costs[0]
+    assert num_slower > 5  # the memory decides
+
+
+def test_pipedreams_programme_over_servers_equals_brute_force_level_by_level() -> None:
+    for bare, machine in GRAPHS:
+        if machine.num_devices != 4 or len(bare) > 5:
+            continue
+        layers = with_activations(bare)
+        inner = replace(machine, num_devices=2, beta_s_per_byte=machine.beta_s_per_byte / 8)
+        brute = min(
+            pipedreams_cost(stages, layers, machine, lambda own, inner=inner: best_of_pipedream(own, inner), 2)
+            for stages in using_all(len(layers), 2)
         )
-        brute = min(max(stage_cost_s(stage, layers, machine, WORK) for stage in stages) for stages in using_all)
-        plan = PipeDreamPlanner().plan(layers, machine, WORK)
+        plan = PipeDreamPlanner(server_devices=2, server_speed=8.0).plan(layers, machine, WORK)
+        assert plan.cost == pytest.approx(brute)
+        assert plan.num_devices == 4
+
+
+def test_pipedreams_replicas_need_not_divide_a_mini_batch() -> None:
+    """As the plans that its authors ship: VGG-16 on 7 + 1 devices, here convolutions before heavy weights."""
+    layers = [ToyLayer(forward_s=7.0, backward_s=14.0, output_bytes=1), ToyLayer(parameter_bytes=100_000)]
+    machine = Machine(num_devices=8, alpha_s=0.0, beta_s_per_byte=0.001)
+    plan = PipeDreamPlanner().plan(layers, machine, WORK)
+    assert [stage.num_replicas for stage in plan.stages] == [7, 1]
+    check_stages(plan.stages, 2, WORK.micro_batch_size)
+
+
+def test_the_bottleneck_programme_equals_brute_force() -> None:
+    for layers, machine in GRAPHS:
+        plans = using_all(len(layers), machine.num_devices)
+        brute = min(max(stage_cost_s(stage, layers, machine, WORK) for stage in stages) for stages in plans)
+        plan = BottleneckPlanner().plan(layers, machine, WORK)
         assert plan.cost == pytest.approx(brute)
         check_stages(plan.stages, len(layers), WORK.micro_batch_size)
 
@@ -59,23 +138,23 @@ def seconds_per_mini_batch(stages: Sequence[PlannedStage], layers: Sequence[ToyL
     return (long - short) / 10
 
 
-def test_pipedreams_cost_is_the_clocks_time_per_mini_batch() -> None:
+def test_the_bottleneck_cost_is_the_clocks_time_per_mini_batch() -> None:
     for layers, machine in GRAPHS[::4]:
         # Messages of no bytes and no latency: what is left is what the stages compute and sum.
         quiet = replace(machine, alpha_s=0.0)
         silent = [replace(layer, output_bytes=0) for layer in layers]
-        plan = PipeDreamPlanner().plan(silent, quiet, WORK)
+        plan = BottleneckPlanner().plan(silent, quiet, WORK)
         assert plan.cost == pytest.approx(seconds_per_mini_batch(plan.stages, silent, quiet))
         whole = PlannedStage(0, len(layers), machine.num_devices)
         cost = stage_cost_s(whole, layers, machine, WORK)
         assert cost == pytest.approx(seconds_per_mini_batch([whole], layers, machine))
 
 
-def test_pipedreams_plan_beats_data_parallelism_where_gradients_cost_most() -> None:
+def test_the_bottleneck_plan_beats_data_parallelism_where_gradients_cost_most() -> None:
     # A sum of 2·3/4·40 = 60 s after 24 s of computation; on stages of one device nothing is summed.
     layers = [ToyLayer(forward_s=1.0, backward_s=3.0, parameter_bytes=20, output_bytes=1)] * 2
     machine = Machine(num_devices=4, alpha_s=0.0, beta_s_per_byte=1.0)
-    plan = PipeDreamPlanner().plan(layers, machine, WORK)
+    plan = BottleneckPlanner().plan(layers, machine, WORK)
     whole = [PlannedStage(0, 2, 4)]
     assert seconds_per_mini_batch(plan.stages, layers, machine) < 0.9 * seconds_per_mini_batch(whole, layers, machine)
 
@@ -216,7 +295,7 @@ def test_heavy_parameters_at_the_end_are_not_replicated() -> None:
     # Stanza's case: convolutions compute, fully connected layers hold the parameters.
     layers = [ToyLayer(forward_s=3.0, backward_s=6.0, output_bytes=1), ToyLayer(parameter_bytes=100_000)]
     machine = Machine(num_devices=4, alpha_s=0.0, beta_s_per_byte=0.001)
-    assert [stage.num_replicas for stage in PipeDreamPlanner().plan(layers, machine, WORK).stages] == [3, 1]
+    assert [stage.num_replicas for stage in BottleneckPlanner().plan(layers, machine, WORK).stages] == [3, 1]
     # DAPPLE's latency leaves out the way to the stages behind the pivot and back, so that 2 replicas look as good.
     assert [stage.num_replicas for stage in DapplePlanner().plan(layers, machine, WORK).stages] == [2, 1]
     assert HyPar().plan(layers, machine, WORK).splits[1][0].dimension == "channel-in"
@@ -284,7 +363,8 @@ def test_groups_of_layers_are_about_equal() -> None:
         (HyPar(), 3, 24, "3 devices are no power of two"),
         (HyPar(), 4, 3, "fewer devices or a larger batch"),
         (DataParallel(), 5, 24, "5 devices do not divide a micro-batch of 24"),
-        (PipeDreamPlanner(), 4, 1, "use fewer devices"),
+        (BottleneckPlanner(), 4, 1, "use fewer devices"),
+        (PipeDreamPlanner(server_devices=3), 4, 24, "no whole number of servers of 3"),
     ],
 )
 def test_what_a_planner_cannot_serve_is_refused(planner: Planner, devices: int, batch: int, says: str) -> None:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
+import torch.distributed as dist
 from patience import patience_s
 
 from analysis.claims import ClaimRow, Outcome
@@ -21,7 +24,7 @@ from harness.bench import Bench
 from harness.checks.trial import check
 from harness.collectives import launch, ranks
 from harness.collectives.launch import command_line, facts_of
-from harness.collectives.libraries import Run
+from harness.collectives.libraries import Run, TorchLibrary
 from harness.trial import TimedCollective, Trial, TrialError
 from harness.validity import EvidenceKind, evidence_of
 from results.collectives import LARGE_BYTES, CollectiveFacts, Operation, SizeTimes, bus_factor
@@ -64,6 +67,23 @@ def timed(monkeypatch: pytest.MonkeyPatch, operation: Operation) -> tuple[SizeTi
     library = Clocked()
     monkeypatch.setattr(ranks, "perf_counter", lambda: library.now_s)
     return tuple(ranks.time_operation(library, operation, 8.0))
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_rank_has_left_its_groups_when_it_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: bool) -> None:
+    def broken(*_: object) -> Run:
+        raise OSError("no memory")
+
+    store = f"file://{tmp_path}/store"
+    monkeypatch.setattr(
+        dist, "init_process_group", partial(dist.init_process_group, init_method=store, rank=0, world_size=1)
+    )
+    if fails:
+        monkeypatch.setattr(TorchLibrary, "prepare", broken)
+    with pytest.raises(OSError, match="no memory") if fails else nullcontext():
+        ranks.main("gloo", Operation.ALL_TO_ALL, tmp_path / "timed.json", seconds=1e-6)
+    assert not dist.is_initialized()
+    assert (tmp_path / "timed.json").exists() is not fails
 
 
 def made(trial: Trial, alpha_s: float = ALPHA_S, share: float = 0.95) -> Record:
