@@ -37,7 +37,7 @@ def cluster() -> Iterator[Cluster]:
 
 def places(cluster: Cluster) -> list[Place]:
     return [
-        Place(job=0, rank=rank, host=host, slot=rank, rendezvous_address="", rendezvous_port=0)
+        Place(job=0, rank=rank, host=host, slot=rank)
         for rank, host in enumerate(cluster.hosts)
     ]
 
