@@ -83,7 +83,13 @@ def serve_or_work(
     if rank == world - 1:
         own = Parameters(torch.zeros(numel), world - 1, policy.share)
         address = own_address()
-        server = ParameterServerProcess(own, address, exact_reads=policy.is_synchronous, on_loss=OnLoss.STOP)
+        server = ParameterServerProcess(
+            own,
+            address,
+            num_clocks=options.rounds + 1,  # `work` warms up with one
+            exact_reads=policy.is_synchronous,
+            on_loss=OnLoss.STOP,
+        )
         told = [(address, server.port, server.token.hex())]
     dist.broadcast_object_list(told, src=world - 1)
     times_s: list[float] = []

@@ -16,10 +16,11 @@ from harness.lab.rank_process import RankProcess
 
 ECHO = re.compile(
     r"EngineError|DistBackendError|HorovodInternalError|connection (closed|reset)|broken pipe|(Server|Worker)LostError"
-    r"|StrangerError",
+    r"|StrangerError|gloo::IoException",
     re.I,
 )
 SERVER_LOST, STRANGER = "ServerLostError", "StrangerError"
+NO_PEER = "gloo::IoException"  # of Horovod, whose own thread throws it
 ECHO_S = 1.0  # within which the rank that is the cause has ended, once its peers have noticed
 
 
@@ -71,8 +72,9 @@ class Watch:
                     self._serve(selector, *key.data)
         if self._failures:
             reason = self._explanation()
-            # A rank that ended by itself comes first: to its peers its place is empty too.
-            return Answer(ending=Ending.INTRUDED if STRANGER in reason else Ending.FAILED, reason=reason)
+            # A rank that ended by itself is the cause instead: to its peers its place is empty too.
+            intruded = STRANGER in reason or (NO_PEER in reason and self._go >= 0)
+            return Answer(ending=Ending.INTRUDED if intruded else Ending.FAILED, reason=reason)
         if self._running:
             return Answer(ending=Ending.TIMEOUT, reason=self._late())
         ranks = tuple(result for number in sorted(self._results) for result in self._results[number])

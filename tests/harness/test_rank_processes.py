@@ -36,10 +36,7 @@ def cluster() -> Iterator[Cluster]:
 
 
 def places(cluster: Cluster) -> list[Place]:
-    return [
-        Place(job=0, rank=rank, host=host, slot=rank)
-        for rank, host in enumerate(cluster.hosts)
-    ]
+    return [Place(job=0, rank=rank, host=host, slot=rank) for rank, host in enumerate(cluster.hosts)]
 
 
 def with_a_worker(pipe: int, *, ends: bool) -> NoReturn:
