@@ -94,7 +94,7 @@ def facts_of(asked: TimedCollective, num_ranks: int, sizes: tuple[SizeTimes, ...
 def command_line(library: str, spec: FabricSpec, ranks: Sequence[str]) -> list[str]:
     """What starts a rank on every host, as the library's own launcher would."""
     if spec.kind is FabricKind.NATIVE:
-        return [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(spec.num_hosts), *ranks[1:]]
+        return [*HOSTED, "--native", "--hosts", str(spec.num_hosts), "--", *ranks]
     rate = "none" if spec.rate_bps is None else f"{spec.rate_bps:.0f}bit"
     hosted = [*HOSTED, "--hosts", str(spec.num_hosts), "--rate", rate]
     if library in LAUNCHERS:

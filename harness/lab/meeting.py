@@ -12,12 +12,12 @@ NCCL needs no proof: its connections ask for 64 random bits, which only the stor
 from __future__ import annotations
 
 import hmac
+import os
 import secrets
 import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from os import geteuid
 from pathlib import Path
 from time import monotonic, sleep
 from typing import Any
@@ -29,6 +29,7 @@ from torch.distributed import distributed_c10d
 from crossover.protocol import peer
 from harness.paced.carried import CarriedGroup
 
+GLOO_INTERFACE, LOOPBACK = "GLOO_SOCKET_IFNAME", "lo"
 PROOF_BYTES = 32
 PROOF_TIMEOUT_S = 30.0
 LOOK_EVERY_S = 0.05
@@ -68,10 +69,13 @@ class Meeting:
 
 
 def join(store: dist.Store, rank: int, world: int, *, backend: str, timeout: timedelta, options: Any = None) -> None:
-    """Bring up the default process group. Every group that this process makes from now on proves its ranks.
+    """Bring up the default process group on the interface that GLOO_SOCKET_IFNAME names. Every group that this process
+    makes from now on proves its ranks.
 
     Raises: StrangerError.
     """
+    if os.environ.get(GLOO_INTERFACE) == LOOPBACK:
+        os.environ.setdefault("NCCL_SOCKET_IFNAME", f"={LOOPBACK}")  # by itself it takes any other interface
     secret = _shared_secret(store, rank)
     # In the module, where torch looks it up: systems such as DeepSpeed make groups of their own.
     distributed_c10d._new_process_group_helper = _proving(secret)
@@ -152,7 +156,7 @@ def hand_out(folder: Path, name: str, num_others: int, timeout_s: float) -> None
         while num_others:
             listener.settimeout(max(0.01, until_s - monotonic()))
             with listener.accept()[0] as connection:
-                if peer(connection)[1] == geteuid():
+                if peer(connection)[1] == os.geteuid():
                     connection.sendall(bytes(folder))
                     num_others -= 1
 
@@ -173,6 +177,6 @@ def handed_out(name: str, timeout_s: float) -> Path:
                     raise
                 sleep(LOOK_EVERY_S)
                 continue
-            if peer(connection)[1] != geteuid():
+            if peer(connection)[1] != os.geteuid():
                 raise PermissionError(f"a process of user {peer(connection)[1]} answers for rank 0 of this run")
             return Path(connection.recv(_LONGEST_PATH).decode())

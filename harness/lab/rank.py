@@ -39,8 +39,6 @@ from models.workload import Device, Workload, open_workload
 from results.facts import PipelineRankFacts
 from results.record import Adapted, ConsistencyFacts, JobCosts, Phases
 
-LOOPBACK = "lo"
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
@@ -113,8 +111,6 @@ def join_group(place: Place, fabric: FabricSpec, world: int, timeout_s: float, b
     """
     # gloo would take the address of the host's name, which on a real machine may be the loopback's.
     os.environ["GLOO_SOCKET_IFNAME"] = place.host.interface
-    if place.host.interface == LOOPBACK:
-        os.environ.setdefault("NCCL_SOCKET_IFNAME", f"={LOOPBACK}")  # its own choice is any other interface
     store = place.meeting.store(world, timeout_s)
     pacing = pacing_of(fabric, place.link_socket)
     if pacing is not None:
