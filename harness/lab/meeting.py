@@ -179,4 +179,6 @@ def handed_out(name: str, timeout_s: float) -> Path:
                 continue
             if peer(connection)[1] != os.geteuid():
                 raise PermissionError(f"a process of user {peer(connection)[1]} answers for rank 0 of this run")
-            return Path(connection.recv(_LONGEST_PATH).decode())
+            if not (told := connection.recv(_LONGEST_PATH)):
+                raise ConnectionResetError("rank 0 of this run ended before it told where to meet")
+            return Path(os.fsdecode(told))
