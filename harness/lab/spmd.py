@@ -161,7 +161,8 @@ def _read(environment: Mapping[str, str], names: _Variables) -> Placement:
 def _run(environment: Mapping[str, str], names: _Variables) -> str:
     """The same for all ranks of this run, and for no other run of this machine that lives."""
     told = [environment[name] for name in names.run if environment.get(name)]
-    return " ".join([names.launcher, *(told or [str(_launcher_pid(names))])])
+    told = told or [str(_launcher_pid(names)), environment.get("MASTER_PORT", "")]
+    return " ".join([names.launcher, *told])
 
 
 def _launcher_pid(names: _Variables) -> int:

@@ -24,6 +24,7 @@ import suites.commands.run
 from harness.lab.launched import merge, own_host
 from harness.lab.messages import Answer, Ending, LinkTimes, answer_from, to_line
 from harness.lab.spmd import LaunchError, Placement, first_host, is_spoken_for, placement, rank_said
+from harness.mpi.library import mpiexec, why_no_mpi
 from results.record import Status, read_records
 
 pytestmark = pytest.mark.slow
@@ -292,6 +293,30 @@ def test_torchrun_runs_a_suite_and_rank_0_alone_records_it(tmp_path: Path, scrat
     assert ended.err.count("2 trials, up to") == 1
     assert not started.alive()
     assert not list(scratch.glob("crossover-bench-*"))
+
+
+MEET = """
+from harness.lab.launched import LaunchedRanks
+from harness.lab.spmd import own_placement
+placed = own_placement()
+ranks = LaunchedRanks(placed)
+if placed.rank:
+    ranks.follow()
+else:
+    print(len(ranks._meeting.path) > 0, placed.world, flush=True)
+    ranks.close()
+"""
+
+
+@pytest.mark.skipif(why_no_mpi() is not None, reason=why_no_mpi() or "")
+def test_ranks_of_a_plain_mpiexec_meet_without_a_port(scratch: Path, preloaded: list[str]) -> None:
+    """The README promises it, and MPICH tells its ranks neither an address nor a name of their run."""
+    line = [str(mpiexec()), "-n", "3", *preloaded, "-u", "-c", MEET]
+    unset = {name: value for name, value in os.environ.items() if not name.startswith("MASTER_")}
+    with subprocess.Popen(line, cwd=CHECKOUT, env={**unset, "TMPDIR": str(scratch)}, stdout=subprocess.PIPE) as started:
+        said, _ = started.communicate(timeout=patience_s(60))
+    assert (started.returncode, said.split()) == (0, [b"True", b"3"])
+    assert not list(scratch.iterdir())
 
 
 def test_a_killed_rank_ends_all_and_leaves_no_record(tmp_path: Path, scratch: Path, preloaded: list[str]) -> None:
