@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Any
 
 from fabric.api import FabricSpec, Host
-from harness.lab.meeting import Meeting
+from harness.lab.meeting import Meeting, StrangerError
 from harness.lab.rank import RankResult
 from harness.trial import Trial
 from results.codec import from_jsonable, to_jsonable
@@ -76,6 +76,11 @@ class Answer:
     sent_bytes: tuple[int, ...] | None = None
     sent_packets: tuple[int, ...] | None = None
     resent_segments: tuple[int, ...] | None = None
+
+
+def failed(reason: str) -> Answer:
+    """The answer to a task that failed, or in which another process took the place of a rank."""
+    return Answer(ending=Ending.INTRUDED if StrangerError.__name__ in reason else Ending.FAILED, reason=reason)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

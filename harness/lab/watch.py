@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from time import monotonic
 
 from harness.asynchrony.cluster import OnLoss
-from harness.lab.messages import Answer, Ending, Event, LinkTimes, Task
+from harness.lab.meeting import StrangerError
+from harness.lab.messages import Answer, Ending, Event, LinkTimes, Task, failed
 from harness.lab.rank import RankResult
 from harness.lab.rank_process import RankProcess
 
@@ -19,7 +20,7 @@ ECHO = re.compile(
     r"|StrangerError|gloo::IoException",
     re.I,
 )
-SERVER_LOST, STRANGER = "ServerLostError", "StrangerError"
+SERVER_LOST, STRANGER = "ServerLostError", StrangerError.__name__
 NO_PEER = "gloo::IoException"  # of Horovod, whose own thread throws it
 ECHO_S = 1.0  # within which the rank that is the cause has ended, once its peers have noticed
 
@@ -73,8 +74,8 @@ class Watch:
         if self._failures:
             reason = self._explanation()
             # A rank that ended by itself is the cause instead: to its peers its place is empty too.
-            intruded = STRANGER in reason or (NO_PEER in reason and self._go >= 0)
-            return Answer(ending=Ending.INTRUDED if intruded else Ending.FAILED, reason=reason)
+            began = self._go < 0
+            return failed(f"{STRANGER}: {reason}" if NO_PEER in reason and not began else reason)
         if self._running:
             return Answer(ending=Ending.TIMEOUT, reason=self._late())
         ranks = tuple(result for number in sorted(self._results) for result in self._results[number])

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import timedelta
 from http.client import HTTPConnection
 from itertools import product
@@ -21,9 +21,13 @@ from lab_tasks import digest, spec_of, task
 from listening import LOOPBACK, LabsOnLoopback, listening_at
 from patience import patience_s
 
+from harness.bench import Bench
 from harness.lab import meeting
+from harness.lab.labs import OnEvent
 from harness.lab.meeting import Meeting, StrangerError, check_proofs, hand_out, handed_out, proof_of, prove
+from harness.lab.messages import Answer, Task, failed
 from harness.systems.horovod import _Rendezvous
+from results.record import Status
 
 STRANGER = Path(__file__).with_name("stranger.py")
 SECRET = b"s" * 32
@@ -103,6 +107,25 @@ def test_another_user_gets_nothing_of_a_trial(labs: LabsOnLoopback, system: str)
         process.terminate()
         assert process.stdout is not None
         assert process.stdout.read() == ""
+
+
+class IntrudedLabs:
+    """Whatever they are asked, a stranger was in the way."""
+
+    def ask(self, task: Task, on_event: OnEvent) -> Answer:
+        return failed("job a rank 0 on localhost failed: StrangerError: rank 0 got no proof from rank 1 of group 0")
+
+    def close(self) -> None:
+        """Nothing was started."""
+
+
+def test_a_stranger_makes_the_trial_invalid_also_while_its_link_is_measured() -> None:
+    asked = task(spec_of("native")).trial
+    assert asked is not None
+    with closing(Bench(IntrudedLabs())) as bench:
+        record = bench.run(asked, lambda event: None)
+    assert record.status is Status.INVALID
+    assert "StrangerError: rank 0 got no proof from rank 1" in record.reason
 
 
 @pytest.mark.horovod
