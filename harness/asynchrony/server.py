@@ -31,6 +31,7 @@ SEND_BUFFER_BYTES = 1 << 17
 # Who takes nothing for so long lets the next one's answer go first. Below 14 Mbit/s a line that is merely slow
 # looks so too, and is shared.
 STALLED_S = 0.05
+MOST_UNKNOWN = 64  # connections beside one a worker that have not shown the token; beyond it the oldest is closed
 _OUT_OF_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
@@ -105,6 +106,7 @@ class ParameterServerProcess:
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._listener, selectors.EVENT_READ, None)
         self._seats: dict[int, _Seat] = {}
+        self._unknown: deque[_Seat] = deque()  # who has not shown the token, the oldest first
         self._sending: deque[_Seat] = deque()  # who is still to be sent something, in that order
         self._sent_s = 0.0  # when the first of them last took something
         self._wanted: dict[int, _Wanted] = {}
@@ -165,6 +167,10 @@ class ParameterServerProcess:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
         seat = _Seat(connection, FrameReader(TOKEN_BYTES))  # a stranger's bytes are not waited for
         self._selector.register(connection, selectors.EVENT_READ, seat)
+        self._unknown.append(seat)
+        # Descriptors are few, and clients that only connect would take all of them.
+        if len(self._unknown) > MOST_UNKNOWN + self.parameters.num_workers:
+            self._end(self._unknown[0], WireError("no token"))
 
     def _serve(self, seat: _Seat, events: int) -> None:
         if events & selectors.EVENT_WRITE:
@@ -222,6 +228,7 @@ class ParameterServerProcess:
         if frame.worker >= self.parameters.num_workers or frame.worker in self._seats:
             raise WorkerFaultError(f"rank {frame.worker} greets as a worker, and there is none or already one")
         seat.worker = frame.worker
+        self._unknown.remove(seat)
         # Only who has shown the token may send as much as a whole update.
         seat.reader.most_bytes = 4 * self.parameters.values.numel()
         self._seats[frame.worker] = seat
@@ -352,6 +359,7 @@ class ParameterServerProcess:
             if was_first:
                 self._begin_first()
         if seat.worker is None:
+            self._unknown.remove(seat)
             return
         self._seats.pop(seat.worker)
         if seat.worker in self._left:

@@ -330,6 +330,29 @@ def test_two_processes_cannot_be_one_worker() -> None:
         link._sockets[0].close()
 
 
+def test_clients_that_only_connect_take_no_descriptor_that_workers_need(
+    forked: Fork, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process may have 1,024 by default, and the server ended when they were used up."""
+    monkeypatch.setattr("harness.asynchrony.server.MOST_UNKNOWN", 5)
+    server = server_of(Bsp())
+    began = len(os.listdir("/proc/self/fd"))
+    with contextlib.ExitStack() as stack:
+        for _ in range(3):  # the kernel keeps as many as there are workers until they are accepted
+            for _ in range(NUM_WORKERS):
+                stranger = stack.enter_context(socket.socket())
+                stranger.setblocking(False)
+                stranger.connect_ex((ADDRESS, server.port))
+            for _ in range(NUM_WORKERS):
+                server._accept()
+        held = len(os.listdir("/proc/self/fd")) - began - 3 * NUM_WORKERS
+        assert held == len(server._unknown) == 5 + NUM_WORKERS
+        for worker in range(NUM_WORKERS):
+            forked(lambda own=worker: work(own, [place_of(server)], Bsp(), in_turn))
+        server.serve()
+    assert server.parameters.clocks == [NUM_CLOCKS] * NUM_WORKERS
+
+
 def test_a_paced_link_carries_no_faster_than_its_rate(forked: Fork) -> None:
     """8 pushes of 3 workers with 20 bytes each at 1 ms per byte: half a second on the inbound way alone."""
     cluster = VirtualCluster(num_workers=NUM_WORKERS, compute_s=1.0, beta_s_per_byte=1e-3)
