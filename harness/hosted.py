@@ -23,6 +23,7 @@ from tempfile import TemporaryDirectory
 from crossover.supervisor import end_descendants, granting, supervised
 from fabric.api import FabricError, FabricKind, FabricSpec, build, command_prefix, parse_rate
 from fabric.cluster import Cluster
+from fabric.run_module import module_command
 
 VARIABLE = "CROSSOVER_BENCH_HOSTS"
 ADDRESSES = "CROSSOVER_BENCH_ADDRESSES"
@@ -190,7 +191,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         spec = FabricSpec(kind=FabricKind.EMULATED, num_hosts=given.hosts, rate_bps=parse_rate(given.rate))
         if os.environ.get(_INSIDE):
             return run_everywhere(spec, command) if given.everywhere else run(spec, command)
-        again = [sys.executable, "-m", "harness.hosted", *(sys.argv[1:] if arguments is None else arguments)]
+        again = module_command("harness.hosted", *(sys.argv[1:] if arguments is None else arguments))
         # A supervisor takes this process' place: unshare itself blocks SIGTERM, and outlives whoever started it.
         # Process 1 of a container has no parent that could end.
         until = [f"--parent={os.getppid()}"] if os.getppid() else []

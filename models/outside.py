@@ -1,13 +1,17 @@
 """A network from outside the tree, named `path/to/file.py:NAME`.
 
 NAME is a `Network`, or a function `build(shape: SampleShape, dropout: float) -> nn.Module` of an image classifier. The
-file is imported as any program that you start: only name one that you trust.
+file is imported as any program that you start: only name one that you trust. Its imports find the files beside it, as
+`python FILE.py` does, also where those have the names of this project's packages (`models`, `analysis`, …).
 """
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -19,6 +23,7 @@ from torch import Tensor, nn
 from models.network import Kind, Network, SampleShape
 from models.values import WorkloadError
 
+_CHECKOUT = Path(__file__).resolve().parent.parent
 IMAGE_SIZE, NUM_CLASSES = 224, 1_000  # of ImageNet, for a plain function; a `Network` says its own
 
 
@@ -49,15 +54,41 @@ def network_outside(name: str) -> Network:
 
 
 def _imported(path: Path) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(f"outside_{path.stem}", path)
+    path = path.resolve()
+    name = f"outside_{path.stem}_{hashlib.sha256(bytes(path)).hexdigest()[:8]}"
+    spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None, "a .py file has a loader"
     assert spec.loader is not None, "a .py file has a loader"
-    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module = importlib.util.module_from_spec(spec)  # dataclasses look their module up by name
     try:
-        spec.loader.exec_module(module)
+        with _importing_from(path.parent):
+            spec.loader.exec_module(module)
     except Exception as error:
-        raise WorkloadError(f"{path} cannot be imported ({type(error).__name__}: {error}); mend it") from error
+        del sys.modules[name]
+        raise WorkloadError(f"{path} cannot be imported ({type(error).__name__}: {error}); correct the file") from error
     return module
+
+
+@contextmanager
+def _importing_from(folder: Path) -> Iterator[None]:
+    """Within, imports look into `folder` first. Afterwards they look there last, for what the network imports later."""
+    own = set() if folder == _CHECKOUT else {init.parent.name for init in _CHECKOUT.glob("*/__init__.py")}
+    shadowed = {name for name in own if (folder / name).is_dir() or (folder / f"{name}.py").exists()}
+
+    def of_shadowed() -> list[str]:
+        return [name for name in sys.modules if name.partition(".")[0] in shadowed]
+
+    hidden = {name: sys.modules.pop(name) for name in of_shadowed()}
+    sys.path.insert(0, str(folder))
+    try:
+        yield
+    finally:
+        sys.path.remove(str(folder))
+        if str(folder) not in sys.path:
+            sys.path.append(str(folder))
+        for name in of_shadowed():
+            del sys.modules[name]
+        sys.modules.update(hidden)
 
 
 def _of_function(name: str, build: Callable[[SampleShape, float], nn.Module]) -> Network:
@@ -67,7 +98,7 @@ def _of_function(name: str, build: Callable[[SampleShape, float], nn.Module]) ->
         activation_bytes = _saved_bytes(model, shape)
     except Exception as error:
         raise WorkloadError(
-            f"network {name!r}: build({shape}, 0.0) and one forward pass failed with {error!r}; mend it, or give a "
+            f"network {name!r}: build({shape}, 0.0) and one forward pass failed with {error!r}; correct it, or give a "
             "models.network.Network that says what it eats"
         ) from error
     num_parameters = sum(parameter.numel() for parameter in model.parameters())

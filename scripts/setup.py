@@ -15,6 +15,7 @@ import contextlib
 import fcntl
 import json
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -44,7 +45,7 @@ COMPILED = {"Horovod": horovod_wheel, "DeepSpeed": deepspeed_wheel}
 GPU_DEVICES = ("/dev/nvidia0", "/dev/dxg", "/dev/kfd")
 COMMAND = """\
 #!/bin/sh
-exec "$(dirname -- "$(readlink -f -- "$0")")/python" -P -m suites "$@"
+exec "$(dirname -- "$(readlink -f -- "$0")")/python" -P {module} suites "$@"
 """  # a shell's, because the first line of a script in Python may not be longer than 127 bytes
 OLDEST_PYTHON = (3, 11)
 OLDEST_TORCH = (2, 8)
@@ -182,7 +183,8 @@ def see_checkout() -> None:
     packages = next(VENV.glob("lib/python3*/site-packages"))
     (packages / "crossover_bench_checkout.pth").write_text(f"{ROOT}\n", encoding="utf-8")
     command = VENV / "bin" / "crossover-bench"
-    command.write_text(COMMAND, encoding="utf-8")
+    module = shlex.quote(str(ROOT / "fabric" / "run_module.py"))
+    command.write_text(COMMAND.format(module=module), encoding="utf-8")
     command.chmod(0o755)
 
 

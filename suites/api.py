@@ -30,6 +30,8 @@ class Options:
     num_steps: int | None = None
     strategies: tuple[str, ...] = ()
     data_path: str = ""
+    batch_size: int | None = None  # samples per rank and step, where a cell really trains
+    num_loaders: int | None = None  # loader processes per rank, on the user's own images
     device: Device = Device.CPU
     smoke: bool = False
     trace: bool = False

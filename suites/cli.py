@@ -172,6 +172,10 @@ def _add_run(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     run.add_argument("--steps", type=int, metavar="N", help="measured steps per trial")
     run.add_argument("--seed", type=int, default=1, metavar="N", help="seed of the first repeat, others count on")
     run.add_argument("--data", metavar="PATH", help="an ImageNet folder, or a text file or folder")
+    run.add_argument("--batch-size", type=int, metavar="N", help="samples per rank and step of real training")
+    run.add_argument(
+        "--loaders", type=int, metavar="N", help="with --data: processes per rank that decode images ahead (default 2)"
+    )
     run.add_argument("--device", default="cpu", metavar="D", help="of real training: cpu (default) or cuda")
     run.add_argument(
         "--on-loss",

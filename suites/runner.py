@@ -85,7 +85,7 @@ def check_data(spec: WorkloadSpec, world: int, seed: int) -> None:
     """
     if spec.device is Device.REPLAY:
         return
-    workload = open_workload(replace(spec, device=Device.CPU))
+    workload = open_workload(replace(spec, device=Device.CPU, num_workers=0))
     for rank in range(world):
         batches = workload.batches(rank, world, seed)
         if spec.data_path:

@@ -126,7 +126,7 @@ def trained(
 ) -> Iterator[Trial]:
     """Real training on two hosts: the network is small, so its sizes stand for themselves."""
     fabric = options.fabric_spec(num_hosts=2, rate_bps=RATE_BPS)
-    own = replace(with_data(recipe.workload, options.data_path), device=options.device)
+    own = replace(with_data(recipe.workload, options), device=options.device)
     job = Job(name="job", workload=own, optimizer=recipe.optimizer)
     jobs = [replace(job, strategy=text) for text in strategies] + [replace(job, system=text) for text in systems]
     for job in jobs:

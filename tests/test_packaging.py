@@ -72,7 +72,9 @@ def test_what_is_installed_imports_and_runs_without_any_other_package(wheel: zip
 def test_the_suites_command_of_an_environment_runs_from_the_checkout(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delenv("PYTHONPATH", raising=False)  # the checkout's own `suites` would come first
+    (tmp_path / "own" / "suites").mkdir(parents=True)  # a user's project may have packages of the same names
+    (tmp_path / "own" / "suites" / "__main__.py").write_text("raise SystemExit('the user's suites')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "own"))
     monkeypatch.syspath_prepend(str(ROOT / "scripts"))
     spec = spec_from_file_location("setup_of_packaging", ROOT / "scripts" / "setup.py")
     assert spec is not None
@@ -84,9 +86,16 @@ def test_the_suites_command_of_an_environment_runs_from_the_checkout(
     monkeypatch.setattr(setup, "ROOT", tmp_path / "checkout")
     (tmp_path / "checkout" / "suites").mkdir(parents=True)
     (tmp_path / "checkout" / "suites" / "__main__.py").write_text("import sys; print('suites', sys.argv[1:])")
+    (tmp_path / "checkout" / "fabric").mkdir()
+    shutil.copy(ROOT / "fabric" / "run_module.py", tmp_path / "checkout" / "fabric")
     setup.see_checkout()
     command = tmp_path / "e v" / "bin" / "crossover-bench"
     done = subprocess.run(
-        [command, "list", "a b"], cwd="/", capture_output=True, text=True, timeout=patience_s(60), check=False
+        [command, "list", "a b"],
+        cwd=tmp_path / "own",
+        capture_output=True,
+        text=True,
+        timeout=patience_s(60),
+        check=False,
     )
     assert done.stdout == "suites ['list', 'a b']\n"

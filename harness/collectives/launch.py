@@ -5,20 +5,19 @@ from __future__ import annotations
 import importlib.util
 import json
 import subprocess
-import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
 from crossover.supervisor import ending_with_me, supervised
 from fabric.api import FabricError, FabricKind, FabricSpec
+from fabric.run_module import module_command
 from harness.calibrate import fit_link
 from harness.mpi.library import why_no_mpi
 from harness.trial import TimedCollective
 from results.codec import from_jsonable
 from results.collectives import CollectiveFacts, SizeTimes
 
-HOSTED = (sys.executable, "-m", "harness.hosted")
 LAUNCHERS = {"mpi": "harness.mpi.launch", "horovod": "harness.lab.horovod_hosts"}
 
 
@@ -45,7 +44,7 @@ def run_collective(asked: TimedCollective, spec: FabricSpec, timeout_s: float) -
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "timed.json"
         words = [asked.library, asked.operation.value, str(out), str(asked.most_s)]
-        ranks = [sys.executable, "-m", "harness.collectives.ranks", *words]
+        ranks = module_command("harness.collectives.ranks", *words)
         line = command_line(asked.library, spec, ranks)
         try:
             done = _run(line, timeout_s)
@@ -94,9 +93,9 @@ def facts_of(asked: TimedCollective, num_ranks: int, sizes: tuple[SizeTimes, ...
 def command_line(library: str, spec: FabricSpec, ranks: Sequence[str]) -> list[str]:
     """What starts a rank on every host, as the library's own launcher would."""
     if spec.kind is FabricKind.NATIVE:
-        return [*HOSTED, "--native", "--hosts", str(spec.num_hosts), "--", *ranks]
+        return module_command("harness.hosted", "--native", "--hosts", str(spec.num_hosts), "--", *ranks)
     rate = "none" if spec.rate_bps is None else f"{spec.rate_bps:.0f}bit"
-    hosted = [*HOSTED, "--hosts", str(spec.num_hosts), "--rate", rate]
+    hosted = module_command("harness.hosted", "--hosts", str(spec.num_hosts), "--rate", rate)
     if library in LAUNCHERS:
-        return [*hosted, "--", sys.executable, "-m", LAUNCHERS[library], "--", *ranks]
+        return [*hosted, "--", *module_command(LAUNCHERS[library], "--", *ranks)]
     return [*hosted, "--everywhere", "--", *ranks]

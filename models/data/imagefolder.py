@@ -9,13 +9,14 @@ number of loader processes.
 from __future__ import annotations
 
 import math
+import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
-from PIL import Image, UnidentifiedImageError
+from PIL import Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
@@ -189,14 +190,35 @@ def list_images(folder: Path) -> Folder:
 
 
 def read_image(path: Path) -> Image.Image | Unreadable:
-    """Decode an image to RGB."""
+    """Decode an image to 8-bit RGB, turned upright as its EXIF data says.
+
+    16-bit grey is scaled by 1/257. As in torchvision, palettes are resolved and transparency is dropped. Formats whose
+    white is not known (32-bit integers, floats) are refused.
+    """
     try:
         with Image.open(path) as image:
             if image.width * image.height > MOST_PIXELS:  # before anything is decoded: a small file may unpack to much
                 return Unreadable(f"{path} has {image.width} × {image.height} pixels, more than {MOST_PIXELS:,}")
-            return image.convert("RGB")
+            # Some versions of Pillow open a 16-bit PNG as 32-bit integers. All of them clip both to 255 in `convert`.
+            if image.mode.startswith("I;16") or (image.mode == "I" and image.format == "PNG"):
+                grey = (np.asarray(image).astype(np.float32) / 257).round().astype(np.uint8)
+                return Image.fromarray(grey).convert("RGB")
+            if image.mode in ("I", "F"):
+                return Unreadable(
+                    f"{path} has 32-bit pixels (Pillow's mode {image.mode!r}), whose white is not known; convert it to "
+                    "8 or 16 bits"
+                )
+            return _upright(image).convert("RGB")
     except (OSError, UnidentifiedImageError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
         return Unreadable(f"{path} cannot be read as an image ({error}); replace or remove it")
+
+
+def _upright(image: Image.Image) -> Image.Image:
+    """The image turned as its EXIF data says, or as it is where these cannot be read."""
+    try:
+        return ImageOps.exif_transpose(image)
+    except (SyntaxError, ValueError, TypeError, KeyError, OverflowError, struct.error):
+        return image
 
 
 def random_box(width: int, height: int, generator: torch.Generator) -> Box:

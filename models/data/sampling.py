@@ -26,7 +26,8 @@ class Shard:
         if self.batch_size * self.world > self.num_samples:
             raise WorkloadError(
                 f"batch_size {self.batch_size} on {self.world} ranks wants {self.batch_size * self.world} "
-                f"samples per step, the data has {self.num_samples}; use a smaller batch, fewer ranks or more data"
+                f"samples per step, the data has {self.num_samples}; use a smaller batch (--batch-size), fewer ranks "
+                "(--hosts) or more data"
             )
 
 

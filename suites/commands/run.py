@@ -163,6 +163,8 @@ def options_from(
             raise TrialError(f"--{name} is {value:,}; at most {most:,} are run, which takes days already")
     if arguments.data == "":
         raise TrialError("--data '' names nothing; give an ImageNet folder, a text file or folder, or leave it out")
+    if arguments.loaders is not None and not arguments.data:
+        raise TrialError(f"--loaders {arguments.loaders} is for your own images; give --data as well, or leave it out")
     if not 0 <= arguments.seed <= MOST_SEED:
         raise TrialError(f"--seed is {arguments.seed}; choose one from 0 to {MOST_SEED:,}")
     given = _fabric_kind(arguments.fabric) if arguments.fabric is not None else None
@@ -180,6 +182,8 @@ def options_from(
         num_steps=arguments.steps,
         strategies=tuple(arguments.strategy),
         data_path=arguments.data or "",
+        batch_size=arguments.batch_size,
+        num_loaders=arguments.loaders,
         device=_device(arguments.device),
         smoke=arguments.smoke,
         trace=arguments.trace,
@@ -225,6 +229,10 @@ def check_used(options: Options, trials: Sequence[Trial], num_local: int | None 
     if options.data_path and not any(workload.data_path for workload in workloads):
         trained = ", ".join(sorted(workload.label for workload in workloads))
         raise TrialError(f"--data {options.data_path!r} fits none of {trained}; choose other cells, or leave it out")
+    if options.batch_size and all(workload.batch_size != options.batch_size for workload in workloads):
+        raise TrialError(
+            f"--batch-size {options.batch_size} changes none of these cells; choose others, or leave it out"
+        )
     taken = {job.strategy for trial in trials for job in trial.jobs}
     if left_out := [text for text in options.strategies if text not in taken]:
         raise TrialError(f"--strategy {left_out[0]!r} is in none of these cells; choose other cells, or leave it out")

@@ -206,7 +206,7 @@ def _rates(course: Course, options: Options) -> Iterator[Trial]:
 def _jobs(course: Course, num_steps: int, options: Options) -> Iterator[tuple[str, Job]]:
     """Methods by name, then systems; the command line's strategies take their place."""
     task = course.task
-    workload = replace(with_data(task.workload, options.data_path), device=options.device)
+    workload = replace(with_data(task.workload, options), device=options.device)
     workload = replace(workload, batch_size=task.batch_size // 2)
     job = Job(name="job", workload=workload, optimizer=task.optimizer)
     if options.strategies:

@@ -176,7 +176,7 @@ def skipped_methods() -> Mapping[str, str]:
 def _asked(options: Options) -> Iterator[TrainingTask]:
     """Tasks on their device and data. Raises: WorkloadError."""
     for task in TASKS[:1] if options.smoke else TASKS:
-        workload = replace(with_data(task.workload, options.data_path), device=options.device)
+        workload = replace(with_data(task.workload, options), device=options.device)
         own_data = bool(workload.data_path)
         if not task.on_request or own_data or options.device is Device.CUDA:
             yield replace(task, workload=workload)

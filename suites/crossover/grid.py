@@ -71,7 +71,7 @@ class Group:
         base = trial(
             "crossover",
             name,
-            jobs_with_data(self.jobs, options.data_path),
+            jobs_with_data(self.jobs, options),
             fabric,
             options,
             num_steps=self.num_steps,

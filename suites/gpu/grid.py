@@ -123,7 +123,7 @@ def _swept(group: str, rate_bps: float | None) -> dict[str, Any]:
 
 def _alone(scene: GpuScene, group: str, fabric: FabricSpec, options: Options) -> Iterator[Trial]:
     """Each job by itself, by the engine and by DDP with its own buckets."""
-    for job in jobs_with_data(scene.jobs(Precision.FLOAT32), options.data_path):
+    for job in jobs_with_data(scene.jobs(Precision.FLOAT32), options):
         for system in SYSTEMS:
             yield trial(
                 "gpu",
@@ -143,7 +143,7 @@ def _pairs(scene: GpuScene, precision: Precision, fabric: FabricSpec, options: O
         for sharing in (Sharing.EXCLUSIVE, *sharings):
             base = trial(
                 "gpu",
-                jobs=jobs_with_data(scene.jobs(precision), options.data_path),
+                jobs=jobs_with_data(scene.jobs(precision), options),
                 fabric=fabric,
                 options=options,
                 num_steps=scene.num_steps,

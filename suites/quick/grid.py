@@ -88,7 +88,7 @@ def _real(options: Options) -> Iterator[Trial]:
 def _real_network(options: Options) -> Recipe:
     """The first network that can train on the user's data, or the first of all; on that data."""
     on_data = [
-        replace(recipe, workload=replace(with_data(recipe.workload, options.data_path), device=options.device))
+        replace(recipe, workload=replace(with_data(recipe.workload, options), device=options.device))
         for recipe in REAL_NETWORKS
     ]
     return next((recipe for recipe in on_data if recipe.workload.data_path), on_data[0])
@@ -100,7 +100,7 @@ def _replay(options: Options) -> Iterator[Trial]:
 
 
 def _sharing(options: Options) -> Iterator[Trial]:
-    real = jobs_with_data((RESNET20_LARGE.job("a"), RESNET20_LARGE.job("b")), options.data_path)
+    real = jobs_with_data((RESNET20_LARGE.job("a"), RESNET20_LARGE.job("b")), options)
     fabric = options.fabric_spec(num_hosts=2, rate_bps=RATE_BPS)
     yield from _ways(real, TURNS, fabric, options)
     modelled, size_scale = replay_place(options, num_workers=PAIR_WORKERS, gbit=PAIR_GBIT, wire=Wire.MODELLED)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from models.data.imagefolder import ImageFolder, random_box
+from models.data.imagefolder import ImageFolder, Unreadable, random_box, read_image
 from models.data.sampling import generator_for
 from models.values import Device, WorkloadError, WorkloadSpec
 from models.workload import open_workload
@@ -137,3 +137,65 @@ def test_a_residual_network_learns_the_colours(root: Path) -> None:
     evaluation = workload.evaluate(model)
     assert evaluation is not None
     assert evaluation.num_samples == 6
+
+
+GREY16 = np.linspace(0, 65_535, 256).round().astype(np.uint16).reshape(16, 16)
+
+
+@pytest.mark.parametrize("byte_order", ["<", ">"])
+def test_16_bit_grey_keeps_its_brightness(byte_order: str, tmp_path: Path) -> None:
+    path = tmp_path / ("x.png" if byte_order == "<" else "x.tiff")
+    Image.fromarray(GREY16.astype(f"{byte_order}u2")).save(path)
+    image = read_image(path)
+    assert isinstance(image, Image.Image)
+    grey = np.asarray(image)[..., 0].ravel()
+    assert grey.tolist() == list(range(256))
+
+
+def save_as(mode: str, path: Path) -> None:
+    """An image with a black left half and a white right half."""
+    grey = Image.fromarray(np.array([[0, 0, 255, 255]] * 4, dtype=np.uint8))
+    if mode == "P":
+        image = grey.quantize(2)
+    elif mode == "CMYK":
+        image = Image.merge("CMYK", [Image.new("L", (4, 4))] * 3 + [Image.eval(grey, lambda value: 255 - value)])
+    else:
+        image = grey.convert("L" if mode in ("LA", "RGBA") else mode)
+        if mode in ("LA", "RGBA"):
+            image = grey.convert(mode)
+            image.putalpha(128)
+    image.save(path)
+
+
+@pytest.mark.parametrize(
+    ("mode", "suffix"),
+    [("1", "png"), ("P", "png"), ("LA", "png"), ("RGBA", "png"), ("CMYK", "tiff"), ("YCbCr", "tiff")],
+)
+def test_every_mode_keeps_black_and_white(mode: str, suffix: str, tmp_path: Path) -> None:
+    save_as(mode, tmp_path / f"x.{suffix}")
+    image = read_image(tmp_path / f"x.{suffix}")
+    assert isinstance(image, Image.Image)
+    pixels = np.asarray(image)
+    assert pixels[:, :2].max() <= 2
+    assert pixels[:, 2:].min() >= 253
+
+
+@pytest.mark.parametrize("value", [0.5, 3.0, 70_000])
+def test_pixels_whose_white_is_unknown_are_refused(value: float, tmp_path: Path) -> None:
+    kind = np.float32 if value < 100 else np.int32
+    Image.fromarray(np.full((4, 4), value, kind)).save(tmp_path / "x.tiff")
+    image = read_image(tmp_path / "x.tiff")
+    assert isinstance(image, Unreadable)
+    assert "white is not known" in image.reason
+
+
+def test_a_photo_is_turned_upright(tmp_path: Path) -> None:
+    save_as("L", tmp_path / "plain.png")
+    exif = Image.Exif()
+    exif[0x0112] = 6  # turn by 90° clockwise to view
+    Image.open(tmp_path / "plain.png").save(tmp_path / "turned.jpg", exif=exif, quality=100)
+    image = read_image(tmp_path / "turned.jpg")
+    assert isinstance(image, Image.Image)
+    pixels = np.asarray(image).mean(2)
+    assert pixels[0].max() < 10  # the black left half is now on top
+    assert pixels[-1].min() > 245

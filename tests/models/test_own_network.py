@@ -1,5 +1,6 @@
 """A network in a file of the user's own trains, is profiled and is replayed like one of the suite's."""
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -135,7 +136,7 @@ def test_a_recording_that_cannot_be_kept_is_refused(
         ("own.py:missing", "'missing' in own.py is NoneType; define it as a function"),
         ("own.py:number", "'number' in own.py is int; define it as a function"),
         ("own.py:broken", "failed with RuntimeError"),
-        ("own.py:build", "mend it, or give a models.network.Network"),  # lazy parameters have no number yet
+        ("own.py:build", "correct it, or give a models.network.Network"),  # lazy parameters have no number yet
     ],
 )
 def test_what_will_not_do_is_refused_with_the_reason(own: Path, name: str, reason: str) -> None:
@@ -147,3 +148,44 @@ def test_a_file_that_cannot_be_imported_is_named(tmp_path: Path) -> None:
     (tmp_path / "bent.py").write_text("def")
     with pytest.raises(WorkloadError, match=r"bent\.py cannot be imported \(SyntaxError"):
         find_network(f"{tmp_path / 'bent.py'}:build")
+
+
+MODULES = {
+    "blocks.py": "def width():\n    return 4\n",
+    "models/__init__.py": "",  # a name that this project's own package has
+    "models/parts.py": "from torch import nn\n\n\ndef layer(fan_in, fan_out):\n    return nn.Linear(fan_in, fan_out)\n",
+    "net.py": """
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import nn
+
+from blocks import width
+from models.parts import layer
+
+
+@dataclass
+class Config:
+    width: int = 0
+    classes: int | None = None
+
+
+def build(shape, dropout):
+    config = Config(width=width(), classes=shape.num_classes)
+    size = shape.channels * shape.size**2
+    return nn.Sequential(nn.Flatten(), layer(size, config.width), layer(config.width, config.classes))
+""",
+}
+
+
+def test_a_file_with_a_dataclass_imports_what_lies_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", sys.path.copy())
+    for name, text in MODULES.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    ours = sys.modules["models"]
+    network = find_network(f"{tmp_path / 'net.py'}:build")
+    assert network.num_parameters == (3 * 224**2 + 1) * 4 + (4 + 1) * 1_000
+    assert sys.modules["models"] is ours
+    assert "models.parts" not in sys.modules

@@ -44,7 +44,7 @@ WRONG = {
     "too many hosts": ((*QUICK, "--hosts", "65"), r"num_hosts=65 is out of range; choose 1 to 64"),
     "more ranks than samples": (
         (*QUICK, "--only", "real/resnet20", "--hosts", "40"),
-        r"batch_size 64 on 40 ranks wants 2560 samples.*use a smaller batch, fewer ranks or more data",
+        r"batch_size 64 on 40 ranks wants 2560 samples.*use a smaller batch \(--batch-size\)",
     ),
     "a rate of nothing": ((*QUICK, "--rate", "0"), r"'0' is no line rate; write a rate such as 200mbit"),
     "a rate of no bits": ((*QUICK, "--rate", "0mbit"), r"'0mbit' cannot carry a message; write a rate such as"),
@@ -163,6 +163,19 @@ def test_a_broken_image_is_named_before_anything_starts(command: Command, tmp_pa
     assert ended.code == 2
     assert re.search(r"train/dog/\d+\.JPEG cannot be read as an image .*replace or remove it", ended.words)
     assert not (tmp_path / "records").exists()
+
+
+def test_too_few_images_are_refused_with_an_option_that_helps(command: Command, tmp_path: Path) -> None:
+    images = make_images(tmp_path / "images")
+    for path in sorted((images / "train" / "dog").iterdir())[:-2]:
+        path.unlink()
+    few = (*ONE_TRIAL, "--data", images, "--only", "real/resnet20", "--dry-run")
+    ended = command(*few)
+    assert ended.code == 2
+    assert "use a smaller batch (--batch-size)" in ended.words
+    assert command(*few, "--batch-size", 8).code == 0
+    assert "give --data as well" in command(*QUICK, "--loaders", 1).words
+    assert "changes none of these cells" in command("run", "parallelism", "--dry-run", "--batch-size", 7).words
 
 
 def test_data_that_no_chosen_cell_takes_is_refused(command: Command, images: Path) -> None:

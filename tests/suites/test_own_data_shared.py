@@ -29,3 +29,17 @@ def test_jobs_that_share_train_on_the_users_images(suite: str, images: Path) -> 
 def test_the_smoke_pair_of_quick_trains_on_the_users_images(images: Path) -> None:
     cells = suite_of("quick").grid(Options(data_path=str(images), smoke=True))
     assert {job.workload.data_path for cell in cells if cell.sharing is not None for job in cell.jobs} == {str(images)}
+
+
+def test_images_are_decoded_beside_the_steps_and_in_batches_of_the_users_size(images: Path) -> None:
+    usual, own = (
+        {
+            job.workload
+            for cell in suite_of("quick").grid(Options(data_path=str(images), **options))
+            for job in cell.jobs
+            if job.workload.data == "imagefolder"
+        }
+        for options in ({}, {"batch_size": 5, "num_loaders": 0})
+    )
+    assert all(spec.num_workers > 0 for spec in usual)
+    assert {(spec.batch_size, spec.num_workers) for spec in own} == {(5, 0)}
