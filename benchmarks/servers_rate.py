@@ -16,6 +16,7 @@ import os
 import socket
 import statistics
 from collections.abc import Callable
+from tempfile import TemporaryDirectory
 from time import perf_counter, process_time
 
 import torch
@@ -42,22 +43,20 @@ def main() -> None:
     if "RANK" in os.environ:
         run_rank(options)
         return
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free.getsockname()[1]), WORLD_SIZE=str(NUM_RANKS))
-    for rank in range(NUM_RANKS):
-        if os.fork() == 0:
-            os.environ["RANK"] = str(rank)
-            run_rank(options)
-            os._exit(0)
-    for _ in range(NUM_RANKS):
-        os.wait()
+    os.environ.update(MASTER_ADDR="127.0.0.1", WORLD_SIZE=str(NUM_RANKS), GLOO_SOCKET_IFNAME="lo")
+    with TemporaryDirectory() as folder:
+        for rank in range(NUM_RANKS):
+            if os.fork() == 0:
+                run_rank(options, dist.FileStore(f"{folder}/store", NUM_RANKS), rank)
+                os._exit(0)
+        for _ in range(NUM_RANKS):
+            os.wait()
 
 
-def run_rank(options: argparse.Namespace) -> None:
-    """Time gloo, then servers under BSP and ASP; rank 0 prints."""
+def run_rank(options: argparse.Namespace, store: dist.Store | None = None, rank: int = -1) -> None:
+    """Time gloo, then servers under BSP and ASP; rank 0 prints. Without a store, ranks meet as a launcher says."""
     torch.set_num_threads(1)
-    dist.init_process_group("gloo")
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=NUM_RANKS if store is not None else -1)
     rank, world = dist.get_rank(), dist.get_world_size()
     numel = round(options.megabytes * 1e6 / 4)
     values = torch.ones(numel)
@@ -83,7 +82,13 @@ def serve_or_work(
     if rank == world - 1:
         own = Parameters(torch.zeros(numel), world - 1, policy.share)
         address = own_address()
-        server = ParameterServerProcess(own, address, exact_reads=policy.is_synchronous, on_loss=OnLoss.STOP)
+        server = ParameterServerProcess(
+            own,
+            address,
+            num_clocks=options.rounds + 1,  # `work` warms up with one
+            exact_reads=policy.is_synchronous,
+            on_loss=OnLoss.STOP,
+        )
         told = [(address, server.port, server.token.hex())]
     dist.broadcast_object_list(told, src=world - 1)
     times_s: list[float] = []

@@ -19,7 +19,7 @@ from harness.collectives.trial import time_collective
 from harness.environment import describe_environment
 from harness.lab.labs import Labs, OnEvent, TaskRunner
 from harness.lab.launch import LabLost
-from harness.lab.messages import Answer, Ending, LinkQuestion, LinkTimes, Task
+from harness.lab.messages import Answer, Ending, LinkQuestion, LinkTimes, Task, failed
 from harness.machine import MachineWatch
 from harness.memory import check_memory
 from harness.outcome import Background, costs_of, record_of, skipped
@@ -105,7 +105,7 @@ class Bench:
             asked = with_rules(trial, background.costs)
             answer = self._runner.ask(Task(trial=asked), on_event)
         except (LabLost, FabricError, TrialError) as error:
-            return record_of(trial, Answer(ending=Ending.FAILED, reason=str(error)), background)
+            return record_of(trial, failed(str(error)), background)
         if costs := costs_of(answer.ranks):
             self._costs[_pair(trial)] = costs
         if trial.trace and answer.ranks and self._traces is not None:

@@ -18,6 +18,7 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from tempfile import TemporaryDirectory
 
 from crossover.supervisor import end_descendants, granting, supervised
 from fabric.api import FabricError, FabricKind, FabricSpec, build, command_prefix, parse_rate
@@ -26,6 +27,7 @@ from fabric.run_module import module_command
 
 VARIABLE = "CROSSOVER_BENCH_HOSTS"
 ADDRESSES = "CROSSOVER_BENCH_ADDRESSES"
+STORE = "CROSSOVER_BENCH_STORE"
 GRACE_S = 2.0  # for ranks to end after a signal, or once another one has ended badly
 MOST_S = 2.7  # for all of it to end after a signal; with the time that ending takes, three seconds
 INTERRUPTED = 130
@@ -66,12 +68,13 @@ def run_everywhere(spec: FabricSpec, command: Sequence[str]) -> int:
     """Build the cluster, run the command on every host as a rank of one job, and return the first bad exit code, or 0.
 
     When one rank ends badly the others are ended. Ctrl-C and SIGTERM reach the ranks as well, which then have the same
-    grace; the code is 130. Call it inside `command_prefix(spec)`.
+    grace; the code is 130. Call it inside `command_prefix(spec)`. Our own programs meet in the file that STORE names,
+    others at MASTER_ADDR.
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    with build(spec) as cluster:
+    with build(spec) as cluster, TemporaryDirectory(prefix="crossover-bench-ranks-") as folder:
         try:
-            ranks = [_start_rank(cluster, host.index, command) for host in cluster.hosts]
+            ranks = [_start_rank(cluster, host.index, command, f"{folder}/store") for host in cluster.hosts]
             code = _first_bad_end(ranks)
             for pid in ranks:
                 os.kill(pid, signal.SIGTERM)
@@ -94,7 +97,7 @@ def _first_bad_end(ranks: list[int]) -> int:
     return code
 
 
-def _start_rank(cluster: Cluster, rank: int, command: Sequence[str]) -> int:
+def _start_rank(cluster: Cluster, rank: int, command: Sequence[str], store: str) -> int:
     """A process on host `rank` that becomes the command; it ends with the namespace's first process, this one."""
     pid = os.fork()
     if pid:
@@ -104,7 +107,7 @@ def _start_rank(cluster: Cluster, rank: int, command: Sequence[str]) -> int:
         cluster.enter(rank)
         place = {"RANK": str(rank), "LOCAL_RANK": "0", "WORLD_SIZE": str(len(cluster.hosts)), "LOCAL_WORLD_SIZE": "1"}
         meeting = {"MASTER_ADDR": master.address, "MASTER_PORT": MASTER_PORT, "GLOO_SOCKET_IFNAME": own.interface}
-        os.execvpe(command[0], list(command), {**os.environ, **place, **meeting})
+        os.execvpe(command[0], list(command), {**os.environ, **place, **meeting, STORE: store})
     except (OSError, FabricError) as error:
         print(f"error: {own.name} cannot start {command[0]}: {error}", file=sys.stderr, flush=True)
     finally:
@@ -184,6 +187,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if given.enter:
             line = on_host(given.enter, command)
             os.execvp(line[0], line)
+        if given.native:
+            return run_everywhere(FabricSpec(kind=FabricKind.NATIVE, num_hosts=given.hosts, rate_bps=None), command)
         spec = FabricSpec(kind=FabricKind.EMULATED, num_hosts=given.hosts, rate_bps=parse_rate(given.rate))
         if os.environ.get(_INSIDE):
             return run_everywhere(spec, command) if given.everywhere else run(spec, command)
@@ -208,6 +213,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--hosts", type=int, default=2, help="number of hosts (default 2)")
     parser.add_argument("--rate", default="200mbit", help="rate of every host's link, e.g. 200mbit, 1gbit, none")
     parser.add_argument("--everywhere", action="store_true", help="run the command on every host, as ranks of one job")
+    parser.add_argument(
+        "--native", action="store_true", help="the same ranks on this machine itself, without a cluster"
+    )
     parser.add_argument("--enter", metavar="HOST", help="run the command on this host of the cluster around")
     parser.add_argument("command", nargs=argparse.REMAINDER, metavar="-- COMMAND")
     return parser

@@ -39,6 +39,7 @@ STATUS = {
     Ending.DONE: Status.OK,
     Ending.FAILED: Status.ERROR,
     Ending.TIMEOUT: Status.TIMEOUT,
+    Ending.INTRUDED: Status.INVALID,
     Ending.UNAVAILABLE: Status.SKIPPED,
 }
 LABELS = {

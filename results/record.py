@@ -38,7 +38,7 @@ class Status(StrEnum):
     """How a trial ended. Everything but OK carries a reason; no outcome is dropped.
 
     INVALID: it ended well, outside a limit that was set beforehand (`Record.checks`), such as a machine busy with
-    something else. It is kept, not counted, and run again.
+    something else; or a process of another user took the place of a rank. It is kept, not counted, and run again.
     """
 
     OK = "ok"

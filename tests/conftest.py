@@ -136,9 +136,9 @@ def logged() -> Iterator[list[logging.LogRecord]]:
 def labs(preloaded: list[str]) -> Iterator[Labs]:
     """For trials of real processes. Shared, since a lab takes longer to start than such a trial: who ends a lab, or
     changes what it inherits, starts one."""
-    from harness.lab.labs import Labs  # and torch, which tests of the scheduler do without
+    from listening import LabsOnLoopback  # and torch, which tests of the scheduler do without
 
-    with closing(Labs(preloaded)) as shared:
+    with closing(LabsOnLoopback(preloaded)) as shared:
         yield shared
 
 

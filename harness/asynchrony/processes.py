@@ -41,7 +41,7 @@ _ADDRESS_BYTES, _PORT_BYTES = 4, 2
 
 
 def run_on_host(trial: Trial, place: Place, signals: Signals) -> RankResult:
-    """Serve or train, as the rank is. Raises: ServerLostError, WorkerLostError, StaleReadError."""
+    """Serve or train, as the rank is. Raises: ServerLostError, WorkerLostError, WorkerFaultError, StaleReadError."""
     cluster, job = trial.cluster, trial.jobs[place.job]
     assert cluster is not None, "a trial without a cluster has no workers of this kind"
     workload, strategy = open_workload(job.workload), job.resolve()
@@ -58,6 +58,7 @@ def run_on_host(trial: Trial, place: Place, signals: Signals) -> RankResult:
         server = ParameterServerProcess(
             own,
             place.host.address,
+            num_clocks=trial.num_warmup + trial.num_steps_of(place.job),
             exact_reads=strategy.consistency.is_synchronous,
             on_loss=trial.on_loss,
             paced_by=paced_by,

@@ -31,11 +31,16 @@ SEND_BUFFER_BYTES = 1 << 17
 # Who takes nothing for so long lets the next one's answer go first. Below 14 Mbit/s a line that is merely slow
 # looks so too, and is shared.
 STALLED_S = 0.05
+MOST_UNKNOWN = 64  # connections beside one a worker that have not shown the token; beyond it the oldest is closed
 _OUT_OF_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
 class WorkerLostError(RuntimeError):
     """A worker's process has ended before its work."""
+
+
+class WorkerFaultError(RuntimeError):
+    """A worker of this run sends what none of its kind sends."""
 
 
 @dataclass(slots=True, eq=False)
@@ -74,7 +79,7 @@ class ServerReport:
 
 
 class ParameterServerProcess:
-    """Serves `parameters` on `address` until every worker has said goodbye.
+    """Serves `parameters` on `address` until every worker has sent `num_clocks` updates and said goodbye.
 
     With `paced_by` the link is that cluster's; else it is whatever carries the sockets. Under `exact_reads` an answer
     holds what was asked for and nothing later: a worker's pull follows its push after a while, and in between another
@@ -86,11 +91,12 @@ class ParameterServerProcess:
         parameters: Parameters,
         address: str,
         *,
+        num_clocks: int,
         exact_reads: bool,
         on_loss: OnLoss,
         paced_by: VirtualCluster | None = None,
     ) -> None:
-        self._exact_reads = exact_reads
+        self._exact_reads, self._num_clocks = exact_reads, num_clocks
         self.parameters, self.on_loss, self._link = parameters, on_loss, ModelledLink(paced_by)
         self.report = ServerReport(StalenessTally.of(parameters.num_workers))
         self.token = secrets.token_bytes(TOKEN_BYTES)
@@ -100,6 +106,7 @@ class ParameterServerProcess:
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._listener, selectors.EVENT_READ, None)
         self._seats: dict[int, _Seat] = {}
+        self._unknown: deque[_Seat] = deque()  # who has not shown the token, the oldest first
         self._sending: deque[_Seat] = deque()  # who is still to be sent something, in that order
         self._sent_s = 0.0  # when the first of them last took something
         self._wanted: dict[int, _Wanted] = {}
@@ -131,7 +138,7 @@ class ParameterServerProcess:
         self._back = self.parameters.readmit()
 
     def serve(self) -> ServerReport:
-        """Raises: WorkerLostError if a worker ends early and losses stop the run."""
+        """Raises: WorkerLostError if a worker ends early and losses stop the run; WorkerFaultError."""
         started_cpu_s = process_time()
         try:
             while len(self._left) < self.parameters.num_workers:
@@ -160,6 +167,10 @@ class ParameterServerProcess:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
         seat = _Seat(connection, FrameReader(TOKEN_BYTES))  # a stranger's bytes are not waited for
         self._selector.register(connection, selectors.EVENT_READ, seat)
+        self._unknown.append(seat)
+        # Descriptors are few, and clients that only connect would take all of them.
+        if len(self._unknown) > MOST_UNKNOWN + self.parameters.num_workers:
+            self._end(self._unknown[0], WireError("no token"))
 
     def _serve(self, seat: _Seat, events: int) -> None:
         if events & selectors.EVENT_WRITE:
@@ -185,23 +196,39 @@ class ParameterServerProcess:
     def _take(self, seat: _Seat, frame: Frame) -> None:
         if seat.worker is None:
             self._seat(seat, frame)
-        elif frame.kind is FrameKind.PUSH:
+            return
+        self._check(seat.worker, frame)
+        if frame.kind is FrameKind.PUSH:
             self.report.num_bytes += frame.payload.numel()
             self._link.carry_push(seat.worker, frame.payload.numel(), partial(self._push, seat.worker, frame))
         elif frame.kind in (FrameKind.PULL, FrameKind.LAST_PULL):
             self._link.after_push(seat.worker, partial(self._pull, seat.worker, frame))
-        elif frame.kind is FrameKind.DONE:
-            self._left.add(seat.worker)
         else:
-            raise WireError(f"worker {seat.worker} sends a frame of kind {frame.kind.name}, which is a server's")
+            self._left.add(seat.worker)
+
+    def _check(self, worker: int, frame: Frame) -> None:
+        """Raises: WireError for what would end the server, or keep it waiting for ever."""
+        kind, size, clock = frame.kind, frame.payload.numel(), self.parameters.clocks[worker]
+        is_push, expected = kind is FrameKind.PUSH, 4 * self.parameters.values.numel()
+        if kind not in (FrameKind.PUSH, FrameKind.PULL, FrameKind.LAST_PULL, FrameKind.DONE):
+            raise WireError(f"a frame of kind {kind.name}, which no worker sends to a server that knows it")
+        if is_push and size != expected:
+            raise WireError(f"an update of {size} bytes, where {expected} are expected")
+        if frame.clock >= self._num_clocks or (is_push and frame.clock < 0):
+            raise WireError(f"a {kind.name} of clock {frame.clock}, where the last one is {self._num_clocks - 1}")
+        if kind is FrameKind.DONE and clock < self._num_clocks and worker not in self.parameters.gone:
+            raise WireError(f"its goodbye after {clock} of {self._num_clocks} updates")
 
     def _seat(self, seat: _Seat, frame: Frame) -> None:
         # In constant time: how long the comparison takes must not tell how much of a guess was right.
         # On a host that others use too, anybody can connect; the token went over the process group alone.
         known = secrets.compare_digest(bytes(frame.payload.numpy()), self.token)
-        if frame.kind is not FrameKind.HELLO or not known or frame.worker >= self.parameters.num_workers:
+        if frame.kind is not FrameKind.HELLO or not known:
             raise WireError("no worker of this run")
+        if frame.worker >= self.parameters.num_workers or frame.worker in self._seats:
+            raise WorkerFaultError(f"rank {frame.worker} greets as a worker, and there is none or already one")
         seat.worker = frame.worker
+        self._unknown.remove(seat)
         # Only who has shown the token may send as much as a whole update.
         seat.reader.most_bytes = 4 * self.parameters.values.numel()
         self._seats[frame.worker] = seat
@@ -238,6 +265,10 @@ class ParameterServerProcess:
     def _pull(self, worker: int, frame: Frame) -> None:
         if worker in self.parameters.gone:
             return
+        if frame.clock >= (own := self.parameters.clocks[worker]):
+            raise WorkerFaultError(
+                f"rank {worker}, a worker, asks for clock {frame.clock} after {own} updates of its own"
+            )
         since_s = self._pushed_s[worker] or monotonic()
         self._wanted[worker] = _Wanted(frame.clock, since_s, frame.kind is FrameKind.LAST_PULL)
         self._answer_all()
@@ -328,12 +359,16 @@ class ParameterServerProcess:
             if was_first:
                 self._begin_first()
         if seat.worker is None:
+            self._unknown.remove(seat)
             return
         self._seats.pop(seat.worker)
         if seat.worker in self._left:
             return
         # A push that came in part is forgotten with its reader, so that none counts by halves.
         clock = self.parameters.clocks[seat.worker]
+        # No loss that the others could go on without: what else it has sent is not to be trusted either.
+        if isinstance(error, WireError):
+            raise WorkerFaultError(f"rank {seat.worker}, a worker, sends {error}")
         if self.on_loss is OnLoss.STOP:
             raise WorkerLostError(
                 f"worker {seat.worker} is gone after {clock} updates ({error}); "

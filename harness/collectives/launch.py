@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import json
 import subprocess
-import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -94,8 +93,7 @@ def facts_of(asked: TimedCollective, num_ranks: int, sizes: tuple[SizeTimes, ...
 def command_line(library: str, spec: FabricSpec, ranks: Sequence[str]) -> list[str]:
     """What starts a rank on every host, as the library's own launcher would."""
     if spec.kind is FabricKind.NATIVE:
-        launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(spec.num_hosts)]
-        return [*launcher, "--no-python", *ranks]
+        return module_command("harness.hosted", "--native", "--hosts", str(spec.num_hosts), "--", *ranks)
     rate = "none" if spec.rate_bps is None else f"{spec.rate_bps:.0f}bit"
     hosted = module_command("harness.hosted", "--hosts", str(spec.num_hosts), "--rate", rate)
     if library in LAUNCHERS:

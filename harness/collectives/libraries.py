@@ -7,15 +7,20 @@ the time. Operations are summed as float32.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
 
+from harness.hosted import STORE
+from harness.lab.meeting import Meeting, join
 from harness.mpi.library import load_mpi
 from results.collectives import Operation
 
+TIMEOUT_S = 1800.0  # of an operation, as torch's own
 Run = Callable[[], object]
 
 
@@ -37,8 +42,9 @@ class TorchLibrary:
     """gloo on CPU tensors, or NCCL on a GPU per rank, through torch.distributed."""
 
     def __init__(self, backend: str) -> None:
-        dist.init_process_group(backend)
-        self.rank, self.size = dist.get_rank(), dist.get_world_size()
+        self.rank, self.size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+        store = Meeting(os.environ[STORE]).store(self.size, TIMEOUT_S)
+        join(store, self.rank, self.size, backend=backend, timeout=timedelta(seconds=TIMEOUT_S))
         self._device = torch.device("cuda", self.rank) if backend == "nccl" else torch.device("cpu")
         if backend == "nccl":
             torch.cuda.set_device(self._device)

@@ -12,6 +12,7 @@ on the machines' own clocks.
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import os
 import socket
 from collections.abc import Iterator, Sequence
@@ -25,7 +26,9 @@ import torch.distributed as dist
 from fabric.api import FabricError, Host
 from harness.lab.labs import Labs, OnEvent, TaskRunner
 from harness.lab.launch import LabLost
+from harness.lab.meeting import Meeting, StrangerError, hand_out, handed_out, join
 from harness.lab.messages import Answer, Ending, Part, Task, answer_from, task_from, to_line
+from harness.lab.scratch import Scratch
 from harness.lab.spmd import LaunchError, Placement
 
 JOIN_TIMEOUT_S = 300.0
@@ -51,33 +54,32 @@ class LaunchedRanks:
         self._host = own_host(placement)
         self._num_tasks = 0
         self._busy = False
+        self._scratch: Scratch | None = None
         os.environ["GLOO_SOCKET_IFNAME"] = self._host.interface
         try:
-            self._join()
-        except dist.DistError as error:
+            self._meeting = self._agreed_meeting()
+            store = self._meeting.named("ranks").store(placement.world, JOIN_TIMEOUT_S, serves=placement.serves_store)
+            join(store, placement.rank, placement.world, backend="gloo", timeout=IDLE_TIMEOUT)
+        except (dist.DistError, StrangerError, OSError) as error:
+            where = "on this machine" if placement.run else f"at {placement.address}:{placement.port}"
             raise LaunchError(
-                f"the {placement.world} ranks did not meet at {placement.address}:{placement.port} within "
-                f"{JOIN_TIMEOUT_S:g} s ({error}); check that all were started and can reach it"
+                f"the {placement.world} ranks did not meet {where} within {JOIN_TIMEOUT_S:g} s ({error}); check that "
+                "all were started and can reach it"
             ) from error
 
-    def _join(self) -> None:
+    def _agreed_meeting(self) -> Meeting:
+        """The launcher's store, which prefixes divide among tasks; on one machine a folder of rank 0's."""
         placement = self.placement
-        store = dist.TCPStore(
-            placement.address,
-            placement.port,
-            placement.world,
-            is_master=placement.serves_store,
-            timeout=timedelta(seconds=JOIN_TIMEOUT_S),
-            wait_for_workers=False,
-        )
-        dist.init_process_group(
-            "gloo",
-            # One store serves the launcher, this group and every task; prefixes keep their keys apart.
-            store=dist.PrefixStore(self._prefix("ranks"), store),
-            rank=placement.rank,
-            world_size=placement.world,
-            timeout=IDLE_TIMEOUT,
-        )
+        if not placement.run:
+            prefix = f"crossover-bench/attempt{placement.attempt}"
+            return Meeting(address=placement.address, port=placement.port, prefix=prefix)
+        run = f"{os.geteuid()} {placement.run} {placement.attempt}"
+        name = f"crossover-bench-{hashlib.sha256(run.encode()).hexdigest()}"
+        if placement.rank:
+            return Meeting(str(handed_out(name, JOIN_TIMEOUT_S) / "store"))
+        self._scratch = Scratch()
+        hand_out(self._scratch.path, name, placement.world - 1, JOIN_TIMEOUT_S)
+        return Meeting(str(self._scratch.path / "store"))
 
     def ask(self, task: Task, on_event: OnEvent) -> Answer:
         """Rank 0: have all ranks do `task`. The answer names every rank that did not end well.
@@ -122,29 +124,23 @@ class LaunchedRanks:
         return [answer_from(line) for line in _gather(to_line(answer))]
 
     def _part(self) -> Part:
-        return Part(
-            host=self._host,
-            slot=self.placement.local_rank,
-            address=self.placement.address,
-            port=self.placement.port,
-            prefix=self._prefix(f"task{self._num_tasks}"),
-        )
-
-    def _prefix(self, name: str) -> str:
-        return f"crossover-bench/attempt{self.placement.attempt}/{name}"
+        meeting = self._meeting.named(f"task{self._num_tasks}")
+        return Part(host=self._host, slot=self.placement.local_rank, meeting=meeting)
 
     def _leave(self) -> None:
         try:
             self._runner.close()
         finally:
             dist.destroy_process_group()
+            if self._scratch is not None:
+                self._scratch.remove()
 
 
 def merge(answers: Sequence[Answer]) -> Answer:
     """One answer from every rank's own. It failed if one failed; reasons are told apart by rank."""
     results = tuple(sorted((rank for a in answers for rank in a.ranks), key=lambda rank: (rank.job, rank.rank)))
     links = tuple(sorted((times for a in answers for times in a.links), key=lambda times: times.rank))
-    for ending in (Ending.FAILED, Ending.TIMEOUT, Ending.UNAVAILABLE):
+    for ending in (Ending.FAILED, Ending.INTRUDED, Ending.TIMEOUT, Ending.UNAVAILABLE):
         if any(answer.ending is ending for answer in answers):
             reasons = dict.fromkeys(answer.reason for answer in answers if answer.reason)
             return Answer(ending=ending, reason="; ".join(reasons))

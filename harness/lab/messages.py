@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import Any
 
 from fabric.api import FabricSpec, Host
+from harness.lab.meeting import Meeting, StrangerError
 from harness.lab.rank import RankResult
 from harness.trial import Trial
 from results.codec import from_jsonable, to_jsonable
@@ -59,6 +60,7 @@ class Ending(StrEnum):
     DONE = "done"
     FAILED = "failed"
     TIMEOUT = "timeout"
+    INTRUDED = "intruded"
     UNAVAILABLE = "unavailable"
 
 
@@ -76,19 +78,21 @@ class Answer:
     resent_segments: tuple[int, ...] | None = None
 
 
+def failed(reason: str) -> Answer:
+    """The answer to a task that failed, or in which another process took the place of a rank."""
+    return Answer(ending=Ending.INTRUDED if StrangerError.__name__ in reason else Ending.FAILED, reason=reason)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
     """One rank's part of a task whose other ranks belong to other labs.
 
-    `host` is where it sits, its index the rank; `slot` is its core or GPU on that machine. The ranks
-    meet in a store at `address`:`port`, under `prefix`, which no other task has.
+    `host` is where it sits, its index the rank; `slot` is its core or GPU on that machine. `meeting` is the task's own.
     """
 
     host: Host
     slot: int
-    address: str
-    port: int
-    prefix: str
+    meeting: Meeting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

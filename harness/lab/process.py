@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import socket
 import sys
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -36,10 +35,6 @@ from harness.trial import Trial
 from models.device import DeviceError
 from models.workload import Device, WorkloadError, open_workload
 
-# Above those of a launcher's ranks, and below those that the kernel gives to outgoing connections.
-FIRST_PORT, NUM_PORTS = 20_000, 12_000
-PORTS_A_TASK = 8
-
 
 @dataclass(slots=True)
 class Lab:
@@ -49,7 +44,6 @@ class Lab:
     replies: BinaryIO
     scratch: Path
     _cluster: Cluster | None = None
-    _num_tasks: int = 0
     _opened: set[str] = field(default_factory=set)
 
     def serve(self) -> None:
@@ -66,7 +60,6 @@ class Lab:
         self.replies.flush()
 
     def _answer(self, task: Task) -> Answer:
-        self._num_tasks += 1
         try:
             _check_seats(task)
             cluster = self._cluster_for(task.fabric)
@@ -84,10 +77,7 @@ class Lab:
         a virtual device that does not start, or dies, is a failure."""
         hosts = (task.part.host,) if task.part else cluster.hosts
         try:
-            # Labs of one machine begin at different ports, and a lab's tasks too.
-            first = os.getpid() * 97 + self._num_tasks * PORTS_A_TASK
-            port = free_ports(first, len(task.trial.jobs) if task.trial is not None else 1)
-            with places(task.trial, task.fabric.kind, hosts, self.scratch, port) as seats:
+            with places(task.trial, task.fabric.kind, hosts, self.scratch) as seats:
                 return self._run(task, cluster, [_meeting(seat, task.part) for seat in seats])
         except FabricError as error:
             return Answer(ending=Ending.UNAVAILABLE, reason=str(error))
@@ -168,40 +158,11 @@ class Lab:
         return ranks, go_write
 
 
-def free_ports(first: int, num_jobs: int) -> int:
-    """Where rank 0 of the first job listens; other jobs follow. Looks from the `first` one on, modulo those there are.
-
-    Raises: FabricError if all are in use.
-    """
-    for offset in range(0, NUM_PORTS, PORTS_A_TASK):
-        port = FIRST_PORT + (first + offset) % NUM_PORTS
-        if all(_is_free(port + job) for job in range(num_jobs)):
-            return port
-    raise FabricError(f"no free ports from {FIRST_PORT} to {FIRST_PORT + NUM_PORTS}; end what listens there")
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        # As the store does: a connection of an earlier trial that lingers is no hindrance.
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("", port))
-        except OSError:
-            return False
-        return True
-
-
 def _meeting(place: Place, part: Part | None) -> Place:
     """The same place, meeting the ranks of other labs where `part` says."""
     if part is None:
         return place
-    return dataclasses.replace(
-        place,
-        slot=part.slot,
-        rendezvous_address=part.address,
-        rendezvous_port=part.port,
-        rendezvous_prefix=f"{part.prefix}/job{place.job}",
-    )
+    return dataclasses.replace(place, slot=part.slot, meeting=part.meeting.named(f"job{place.job}"))
 
 
 def _check_seats(task: Task) -> None:

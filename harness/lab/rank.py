@@ -13,7 +13,6 @@ from statistics import median
 from time import perf_counter
 
 import torch
-import torch.distributed as dist
 from torch import nn
 
 from crossover import Alone, Participant, Resource, TurnTaking
@@ -22,6 +21,7 @@ from fabric.paced import PACED
 from harness.engine.link_turns import LinkTurns
 from harness.lab.gpu import GpuMemory, logged_turns, own_times, peak_memory, until_idle
 from harness.lab.interference import other_communication
+from harness.lab.meeting import Meeting, join
 from harness.lab.serving import serve
 from harness.loop import Evaluated, Run, Schedule, train
 from harness.paced.group import register
@@ -42,18 +42,14 @@ from results.record import Adapted, ConsistencyFacts, JobCosts, Phases
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where this process sits: job and rank, its host, its core or GPU there (`slot`), the store
-    where the ranks meet, the host's sockets, a folder that is removed after the trial. Rank 0 serves
-    the store unless there is a prefix: then the store is there already, and the prefix tells its
-    users apart."""
+    """Where this process sits: job and rank, its host, its core or GPU there (`slot`), where the job's ranks meet, the
+    host's sockets, a folder that is removed after the trial."""
 
     job: int
     rank: int
     host: Host
     slot: int
-    rendezvous_address: str
-    rendezvous_port: int
-    rendezvous_prefix: str = ""
+    meeting: Meeting = field(default_factory=Meeting)
     arbiter_socket: str = ""
     device_socket: str = ""
     link_socket: str = ""
@@ -109,31 +105,18 @@ class Signals:
 
 def join_group(place: Place, fabric: FabricSpec, world: int, timeout_s: float, backend: str = "gloo") -> None:
     """Bring up the default process group; gloo listens on the host's own interface. On the paced fabric the backend is
-    `paced`, and with virtual peers the group counts them too."""
+    `paced`, and with virtual peers the group counts them too.
+
+    Raises: StrangerError.
+    """
     # gloo would take the address of the host's name, which on a real machine may be the loopback's.
     os.environ["GLOO_SOCKET_IFNAME"] = place.host.interface
-    store: dist.Store = dist.TCPStore(
-        place.rendezvous_address,
-        place.rendezvous_port,
-        world,
-        is_master=place.rank == 0 and not place.rendezvous_prefix,
-        timeout=timedelta(seconds=timeout_s),
-        wait_for_workers=False,
-    )
-    if place.rendezvous_prefix:
-        store = dist.PrefixStore(place.rendezvous_prefix, store)
+    store = place.meeting.store(world, timeout_s)
     pacing = pacing_of(fabric, place.link_socket)
     if pacing is not None:
         register()
         backend, world = PACED, pacing.link.num_ranks
-    dist.init_process_group(
-        backend,
-        store=store,
-        rank=place.rank,
-        world_size=world,
-        timeout=timedelta(seconds=timeout_s),
-        pg_options=pacing,
-    )
+    join(store, place.rank, world, backend=backend, timeout=timedelta(seconds=timeout_s), options=pacing)
 
 
 def rank_seed(seed: int, rank: int) -> int:

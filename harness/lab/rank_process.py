@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import signal
 import sys
 import traceback
@@ -36,6 +37,8 @@ from models.workload import Device
 
 JOIN_TIMEOUT_S = 60.0
 SAY_STEP_EVERY_S = 0.3
+THROWN = re.compile(r"terminate called after throwing an instance of '(.+)'\n +what\(\): +(.+)")
+LAST_WORDS = 4096  # characters of a log
 
 
 @dataclass(slots=True)
@@ -47,6 +50,7 @@ class RankProcess:
     pid: int
     pidfd: int
     pipe: int
+    log: Path
     last_step: int = -1
     _unread: bytes = b""
     _open: bool = field(default=True)
@@ -73,8 +77,13 @@ class RankProcess:
         self.pid = 0
         if os.WIFSIGNALED(status):
             number = os.WTERMSIG(status)
-            return f"was killed by signal {number} ({signal.Signals(number).name})"
+            return f"was killed by signal {number} ({signal.Signals(number).name}){self._thrown()}"
         return f"exited with code {os.WEXITSTATUS(status)}"
+
+    def _thrown(self) -> str:
+        """The C++ exception that nothing caught, such as one of a library's own thread, which ends in an abort."""
+        found = THROWN.findall(self.log.read_text(errors="replace")[-LAST_WORDS:])
+        return " by {}: {}".format(*found[-1]) if found else ""
 
     def end(self) -> None:
         """Kill it if it lives, reap it, close everything. May be called again."""
@@ -116,7 +125,7 @@ def fork_rank(task: Task, place: Place, cluster: Cluster, scratch: Path, go: tup
         undo.callback(os.waitpid, pid, 0)
         undo.callback(os.kill, pid, signal.SIGKILL)
         os.set_blocking(read_end, False)
-        rank = RankProcess(place, name, pid, os.pidfd_open(pid), read_end)
+        rank = RankProcess(place, name, pid, os.pidfd_open(pid), read_end, log)
         undo.pop_all()
     return rank
 

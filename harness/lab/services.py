@@ -10,6 +10,7 @@ from pathlib import Path
 import crossover
 from fabric.api import FabricError, FabricKind, Host
 from harness.lab.fluid_server import shared_fluid
+from harness.lab.meeting import Meeting
 from harness.lab.rank import Place
 from harness.systems import system_of
 from harness.systems.api import RunsPaced
@@ -19,9 +20,7 @@ from models.workload import Device
 
 
 @contextlib.contextmanager
-def places(
-    trial: Trial | None, kind: FabricKind, hosts: tuple[Host, ...], scratch: Path, first_port: int
-) -> Iterator[list[Place]]:
+def places(trial: Trial | None, kind: FabricKind, hosts: tuple[Host, ...], scratch: Path) -> Iterator[list[Place]]:
     """Where every rank of the trial sits; its arbiters, devices and links run until the context ends. Without a trial
     links are timed, by one rank a host.
 
@@ -52,8 +51,7 @@ def places(
                 rank=host.index * num_ranks + seat,
                 host=host,
                 slot=host.index * num_ranks + seat,
-                rendezvous_address=hosts[0].address,
-                rendezvous_port=first_port + job,
+                meeting=Meeting(str(folder / f"store{job}")),
                 arbiter_socket=arbiters[host.index],
                 device_socket=devices[host.index],
                 link_socket=links[host.index],

@@ -3,11 +3,11 @@
 torchrun, horovodrun, mpirun and srun start one process a rank, on one machine or many, and tell it
 in the environment which rank it is. Only this module reads that.
 
-Where the ranks meet: at MASTER_ADDR and MASTER_PORT, as torch's own `env://`. torchrun sets both. For
-the others the address is found where it can be (all ranks on one machine, or Slurm's list of nodes,
-the first of which has rank 0 unless tasks are distributed arbitrarily), and the port is made from the
-launcher's number of the run. mpirun and horovodrun over several machines do not say where rank 0
-is: there MASTER_ADDR has to be set.
+Ranks on one machine meet in a folder of rank 0's, which it hands out under the name of the run (`Placement.run`).
+Ranks on several machines meet at MASTER_ADDR and MASTER_PORT, as torch's own `env://`. torchrun sets both. Under Slurm
+the address is the first of its list of nodes, which has rank 0 unless tasks are distributed arbitrarily. srun, mpirun
+and horovodrun give the run a number, of which the port is made. mpirun, mpiexec and horovodrun do not say where rank 0
+is, so MASTER_ADDR has to be set, and under MPICH's mpiexec MASTER_PORT too.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ import re
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
+
+import psutil
 
 FIRST_PORT, NUM_PORTS = 10_000, 10_000  # below the ports that labs and the kernel take
 THIS_MACHINE = "127.0.0.1"
@@ -31,9 +33,10 @@ class LaunchError(ValueError):
 class Placement:
     """One of `world` ranks; `local_rank` of `num_local` on this machine.
 
-    All ranks can reach a store at `address`:`port`: rank 0 serves it where `serves_store`, else the
-    launcher does. `attempt` counts the launcher's restarts. `interface` is the network interface
-    that the user wants gloo to use, empty for the one that leads to `address`.
+    `run` names the run where all its ranks are on this machine, and no other run there has the name. Where it is empty,
+    all ranks can reach a store at `address`:`port`: rank 0 serves it where `serves_store`, else the launcher does.
+    `attempt` counts the launcher's restarts. `interface` is the network interface that the user wants gloo to use,
+    empty for the one that leads to `address`.
     """
 
     launcher: str
@@ -44,6 +47,7 @@ class Placement:
     address: str
     port: int
     serves_store: bool
+    run: str = ""
     attempt: int = 0
     interface: str = ""
 
@@ -128,12 +132,14 @@ def _read(environment: Mapping[str, str], names: _Variables) -> Placement:
     rank, world = _number(environment, names.rank), _number(environment, names.world)
     if not 0 <= rank < world:
         raise LaunchError(f"{names.rank}={rank} is not a rank of {names.world}={world}; ranks count from 0")
-    address, port = environment.get("MASTER_ADDR") or _address(environment, names, world), _port(environment, names)
-    if not address or not port:
+    is_here = names.num_local in environment and _number(environment, names.num_local) == world
+    address = THIS_MACHINE if is_here else environment.get("MASTER_ADDR") or _address(environment, names)
+    port = 0 if is_here else _port(environment, names)
+    if not is_here and not (address and port):
         name, what = ("MASTER_PORT", "a free port on") if address else ("MASTER_ADDR", "the name or address of")
         raise LaunchError(
-            f"{names.launcher} started rank {rank} of {world}, but {name} is not set, and nothing else tells where the "
-            f"ranks meet; set it for all ranks to {what} the machine of rank 0"
+            f"{names.launcher} started rank {rank} of {world} on several machines, but {name} is not set, and nothing "
+            f"else tells where the ranks meet; set it for all ranks to {what} the machine of rank 0"
         )
     # torchrun's agent may hold the store open at that port already, where rank 0 must not serve another.
     agent_serves = environment.get("TORCHELASTIC_USE_AGENT_STORE", "") == "True"
@@ -146,15 +152,33 @@ def _read(environment: Mapping[str, str], names: _Variables) -> Placement:
         address=address,
         port=port,
         serves_store=rank == 0 and not agent_serves,
+        run=_run(environment, names) if is_here else "",
         attempt=_number(environment, "TORCHELASTIC_RESTART_COUNT", default=0),
         interface=environment.get("GLOO_SOCKET_IFNAME", ""),
     )
 
 
-def _address(environment: Mapping[str, str], names: _Variables, world: int) -> str:
+def _run(environment: Mapping[str, str], names: _Variables) -> str:
+    """The same for all ranks of this run, and for no other run of this machine that lives."""
+    told = [environment[name] for name in names.run if environment.get(name)]
+    told = told or [str(_launcher_pid(names)), environment.get("MASTER_PORT", "")]
+    return " ".join([names.launcher, *told])
+
+
+def _launcher_pid(names: _Variables) -> int:
+    """The process that started the ranks on this machine: the nearest one above that is no rank itself, since a rank
+    may have been started through a shell."""
+    for above in psutil.Process().parents():
+        try:
+            if names.rank not in above.environ():
+                return int(above.pid)
+        except psutil.Error:  # another user's, such as Slurm's own
+            return int(above.pid)
+    return os.getppid()
+
+
+def _address(environment: Mapping[str, str], names: _Variables) -> str:
     """Where rank 0 is, as far as the launcher lets one know; else empty."""
-    if names.num_local in environment and _number(environment, names.num_local) == world:
-        return THIS_MACHINE
     if names.launcher != "srun":
         return ""
     listed = next((environment[name] for name in NODE_LISTS if environment.get(name)), "")

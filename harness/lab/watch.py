@@ -10,15 +10,18 @@ from dataclasses import dataclass
 from time import monotonic
 
 from harness.asynchrony.cluster import OnLoss
-from harness.lab.messages import Answer, Ending, Event, LinkTimes, Task
+from harness.lab.meeting import StrangerError
+from harness.lab.messages import Answer, Ending, Event, LinkTimes, Task, failed
 from harness.lab.rank import RankResult
 from harness.lab.rank_process import RankProcess
 
 ECHO = re.compile(
-    r"EngineError|DistBackendError|HorovodInternalError|connection (closed|reset)|broken pipe|(Server|Worker)LostError",
+    r"EngineError|DistBackendError|HorovodInternalError|connection (closed|reset)|broken pipe|(Server|Worker)LostError"
+    r"|StrangerError|gloo::IoException",
     re.I,
 )
-SERVER_LOST = "ServerLostError"
+SERVER_LOST, STRANGER = "ServerLostError", StrangerError.__name__
+NO_PEER = "gloo::IoException"  # of Horovod, whose own thread throws it
 ECHO_S = 1.0  # within which the rank that is the cause has ended, once its peers have noticed
 
 
@@ -69,7 +72,10 @@ class Watch:
                 for key, _ in sorted(events, key=lambda event: event[0].data[1] != "pipe"):
                     self._serve(selector, *key.data)
         if self._failures:
-            return Answer(ending=Ending.FAILED, reason=self._explanation())
+            reason = self._explanation()
+            # A rank that ended by itself is the cause instead: to its peers its place is empty too.
+            began = self._go < 0
+            return failed(f"{STRANGER}: {reason}" if NO_PEER in reason and not began else reason)
         if self._running:
             return Answer(ending=Ending.TIMEOUT, reason=self._late())
         ranks = tuple(result for number in sorted(self._results) for result in self._results[number])
@@ -119,7 +125,7 @@ class Watch:
 
     def _explanation(self) -> str:
         # `False` sorts before `True`, and equal ones stay in the order in which they came.
-        cause = min(self._failures, key=lambda failure: failure.is_echo)
+        cause = min(self._failures, key=lambda failure: (failure.is_echo, STRANGER not in failure.reason))
         told = self._told_of_loss() if self._serves(cause.number) else ""
         return f"{cause.reason}; {told}" if told and told != cause.reason else cause.reason
 

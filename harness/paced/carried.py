@@ -45,6 +45,11 @@ class CarriedGroup(dist.ProcessGroup):
     # ---- what torch asks of a group
 
     @property
+    def inner(self) -> dist.ProcessGroup | None:
+        """The group that does the work; None among virtual peers."""
+        return self._inner
+
+    @property
     def group_name(self) -> str:  # type: ignore[override]
         """The name under which torch keeps the group."""
         return self._name

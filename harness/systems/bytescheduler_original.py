@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from baselines.api import OptimizerSpec
 from harness.systems.api import PlainSession, RankSeat, Session, SystemCard
-from harness.systems.horovod import meet, why_not_remade
+from harness.systems.horovod import connect, why_not_remade
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +61,8 @@ class ByteSchedulerOriginal:
             BYTESCHEDULER_PARTITION=str(self.partition),
             BYTESCHEDULER_CREDIT=str(self.credit),
         )
-        server = meet(seat)
-        import horovod.torch as hvd
-
+        hvd, server = connect(seat)
         scheduler = importlib.import_module("bytescheduler.pytorch.horovod")
-        hvd.init()
         scheduler.init()
         optimizer = hvd.DistributedOptimizer(
             seat.strategy.optimizer.build(model.parameters()), named_parameters=model.named_parameters()

@@ -3,7 +3,7 @@
 Paper: Sergeev and Del Balso, arXiv 1802.05799. `fusion_threshold_bytes` 0 turns fusion off;
 `cycle_s` is the pause between negotiations (Horovod's default of 1 ms costs a busy machine a
 third of its compute, so the suites say which they use). Ranks meet through Horovod's own
-rendezvous server, which rank 0 runs; its address travels through the default process group.
+rendezvous server, which rank 0 runs; its address and secret travel through the default process group.
 
 With `autotune` Horovod searches both itself (a threshold of 0–64 MB, a cycle of 1–100 ms, by
 Bayesian optimisation of bytes per second), and the two settings above are not passed on, since
@@ -20,10 +20,13 @@ from __future__ import annotations
 import csv
 import importlib.util
 import os
+import secrets
 import socket
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from time import monotonic, sleep
 from typing import Any, ClassVar
 
 import torch
@@ -32,10 +35,12 @@ from torch import nn
 
 from baselines.api import OptimizerSpec, size
 from baselines.text import TextError
+from harness.lab.meeting import PROOF_BYTES, PROOF_TIMEOUT_S, REMEDY, StrangerError, check_proofs, proof_of
 from harness.precision import Precision
 from harness.systems.api import PlainSession, RankSeat, Session, SystemCard
 
 SAMPLES_A_TRIAL = 5  # Horovod's: the median of so many samples is what a setting scores
+_ADDRESS_BYTES, _PORT_BYTES = 4, 2
 NEVER = 1 << 30  # backward passes
 REMADE = ("sgd", "adam")  # torch's own, whose groups say all that they do
 NOT_SEARCHED = {
@@ -95,13 +100,9 @@ class Horovod:
 
     def prepare(self, model: nn.Module, seat: RankSeat) -> Session:
         """Start Horovod among the ranks of the default process group and wrap the optimizer in its own."""
-        server = meet(seat)
         log = seat.scratch / f"autotune-{seat.rank}.csv" if self.autotune and seat.scratch else None
         os.environ.update(self._environment(log))
-        # Behind the environment, which Horovod reads when it starts.
-        import horovod.torch as hvd
-
-        hvd.init()
+        hvd, server = connect(seat)
         compression = hvd.Compression.fp16 if self.fp16 else hvd.Compression.none
         optimizer = hvd.DistributedOptimizer(
             seat.strategy.optimizer.build(model.parameters()),
@@ -213,20 +214,19 @@ def why_not_remade(optimizer: OptimizerSpec) -> str | None:
     return f"Horovod makes the optimizer anew of its groups, and rules and hooks are lost; use {' or '.join(REMADE)}"
 
 
-def meet(seat: RankSeat) -> Any:
-    """Start Horovod's rendezvous server on rank 0, tell all ranks its port, set their environment."""
-    server = None
-    port = torch.zeros(1, dtype=torch.int64)
-    if seat.rank == 0:
-        from horovod.runner.common.util.hosts import get_host_assignments, parse_hosts
-        from horovod.runner.http.http_server import RendezvousServer
+def connect(seat: RankSeat) -> tuple[Any, Any]:
+    """Start Horovod among the ranks of the default process group: its module, and on rank 0 the rendezvous server.
 
-        server = RendezvousServer(verbose=0)
-        port[0] = server.start()
-        # Names of no host: ranks are placed already, and the server only hands out numbers.
-        names = ",".join(f"host{index}:1" for index in range(seat.world))
-        server.init(get_host_assignments(parse_hosts(names), seat.world, seat.world))
-    dist.broadcast(port, src=0)
+    Raises: StrangerError.
+    """
+    server = None
+    told = torch.zeros(_ADDRESS_BYTES + _PORT_BYTES + PROOF_BYTES, dtype=torch.uint8)
+    if seat.rank == 0:
+        server = _Rendezvous(seat.host.address, seat.world)
+        told = torch.frombuffer(bytearray(server.told), dtype=torch.uint8)
+    dist.broadcast(told, src=0)
+    said = bytes(told.numpy())
+    secret, port = said[-PROOF_BYTES:], int.from_bytes(said[_ADDRESS_BYTES:-PROOF_BYTES], "big")
     os.environ.update(
         HOROVOD_RANK=str(seat.rank),
         HOROVOD_SIZE=str(seat.world),
@@ -234,19 +234,69 @@ def meet(seat: RankSeat) -> Any:
         HOROVOD_LOCAL_SIZE="1",
         HOROVOD_CROSS_RANK=str(seat.rank),
         HOROVOD_CROSS_SIZE=str(seat.world),
-        HOROVOD_GLOO_RENDEZVOUS_ADDR=_first_address(seat),
-        HOROVOD_GLOO_RENDEZVOUS_PORT=str(int(port[0])),
+        # Horovod asks for http://ADDRESS:PORT/SCOPE/KEY; this puts the secret before the scope.
+        HOROVOD_GLOO_RENDEZVOUS_ADDR=f"{socket.inet_ntoa(said[:_ADDRESS_BYTES])}:{port}/{secret.hex()}?",
+        HOROVOD_GLOO_RENDEZVOUS_PORT="0",
         HOROVOD_GLOO_IFACE=seat.host.interface,
         HOROVOD_CONTROLLER="gloo",
         HOROVOD_CPU_OPERATIONS="gloo",
         HOROVOD_HOSTNAME=socket.gethostname(),
     )
-    return server
+    # Behind the environment, which Horovod reads when it starts.
+    import horovod.torch as hvd
+
+    hvd.init()
+    _prove_ranks(hvd, secret)
+    return hvd, server
 
 
-def _first_address(seat: RankSeat) -> str:
-    """Rank 0's IPv4 address, on every rank."""
-    # gloo broadcasts numbers, so the address travels as four of them.
-    octets = torch.tensor([int(part) for part in seat.host.address.split(".")], dtype=torch.int64)
-    dist.broadcast(octets, src=0)
-    return ".".join(str(int(octet)) for octet in octets)
+class _Rendezvous:
+    """Horovod's own server, on one address and for requests that begin with its secret; `told` is all three."""
+
+    def __init__(self, address: str, world: int) -> None:
+        from horovod.runner.common.util.hosts import get_host_assignments, parse_hosts
+        from horovod.runner.http.http_server import RendezvousHandler, RendezvousHTTPServer
+
+        secret = secrets.token_bytes(PROOF_BYTES)
+
+        class Handler(RendezvousHandler):  # type: ignore[misc]
+            path: str
+
+            def parse_request(self) -> bool:
+                if not super().parse_request():
+                    return False
+                said, _, path = self.path.removeprefix("/").partition("?:0")
+                if secrets.compare_digest(said.encode(), secret.hex().encode()):
+                    self.path = path
+                    return True
+                self.send_error(403)
+                return False
+
+        self._server = RendezvousHTTPServer((address, 0), Handler, 0)
+        # Names of no host: ranks are placed already, and the server only hands out numbers.
+        names = ",".join(f"host{index}:1" for index in range(world))
+        self._server.init(get_host_assignments(parse_hosts(names), world, world))
+        port = self._server.server_address[1]
+        self.told = socket.inet_aton(address) + port.to_bytes(_PORT_BYTES, "big") + secret
+        self._thread = threading.Thread(target=self._server.serve_forever, name="rendezvous", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+
+def _prove_ranks(hvd: Any, secret: bytes) -> None:
+    """Horovod's connections are gloo's, so its ranks prove themselves as those of a process group do."""
+    rank, size, name = hvd.rank(), hvd.size(), "horovod"
+    own = b"".join(proof_of(secret, name, rank, other) for other in range(size))
+    handle = hvd.alltoall_async(torch.frombuffer(bytearray(own), dtype=torch.uint8), name=name)
+    until_s = monotonic() + PROOF_TIMEOUT_S
+    while not hvd.poll(handle):
+        if monotonic() > until_s:
+            raise StrangerError(f"rank {rank} got no proofs over Horovod within {PROOF_TIMEOUT_S:g} s; {REMEDY}")
+        sleep(0.001)
+    shown = bytes(hvd.synchronize(handle)[0].numpy())
+    words = {other: shown[other * PROOF_BYTES : (other + 1) * PROOF_BYTES] for other in range(size)}
+    check_proofs(secret, name, rank, words)

@@ -141,7 +141,8 @@ def _what_does_not_count(outcome: RunResult) -> Iterator[str]:
     if outcome.num_invalid:
         yield (
             f"{outcome.num_invalid} of {len(outcome.records)} attempts were invalid and do not count: the machine was "
-            "busy, or not the same; the records say how, docs/guide/measuring.md with which limits"
+            "busy or not the same, or another user disturbed them; the records say how, docs/guide/measuring.md with "
+            "which limits"
         )
     if outcome.num_left:
         yield f"the budget did not suffice for {outcome.num_left} trials; give more with --budget and --resume"

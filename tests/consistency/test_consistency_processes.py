@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 import select
 import selectors
 import signal
@@ -30,8 +31,8 @@ from baselines.consistency.ssp import Ssp
 from crossover.arbiter.roster import process_state
 from harness.asynchrony.client import ServerLostError, ServerPlace, ServersLink, names_within, parts_of
 from harness.asynchrony.cluster import OnLoss, VirtualCluster
-from harness.asynchrony.parameters import Parameters
-from harness.asynchrony.server import ParameterServerProcess, ServerReport, WorkerLostError
+from harness.asynchrony.parameters import ClockError, Parameters
+from harness.asynchrony.server import ParameterServerProcess, ServerReport, WorkerFaultError, WorkerLostError
 from harness.asynchrony.tally import StalenessTally
 from harness.asynchrony.virtual import VirtualRun
 from harness.asynchrony.wire import Frame, FrameKind, header_of
@@ -49,7 +50,8 @@ def server_of(
     policy: Consistency, on_loss: OnLoss = OnLoss.STOP, start: int = 0, stop: int = NUMEL
 ) -> ParameterServerProcess:
     parameters = Parameters(torch.zeros(stop - start), NUM_WORKERS, policy.share)
-    return ParameterServerProcess(parameters, ADDRESS, exact_reads=policy.is_synchronous, on_loss=on_loss)
+    exact_reads = policy.is_synchronous
+    return ParameterServerProcess(parameters, ADDRESS, num_clocks=NUM_CLOCKS, exact_reads=exact_reads, on_loss=on_loss)
 
 
 def place_of(server: ParameterServerProcess, start: int = 0, stop: int = NUMEL) -> ServerPlace:
@@ -204,7 +206,11 @@ class Puller:
 def pullers() -> Iterator[list[Puller]]:
     """Both ask while nothing is sent yet, the first one first."""
     server = ParameterServerProcess(
-        Parameters(torch.zeros(LARGE), 2, Bsp().share), ADDRESS, exact_reads=True, on_loss=OnLoss.CONTINUE
+        Parameters(torch.zeros(LARGE), 2, Bsp().share),
+        ADDRESS,
+        num_clocks=1,
+        exact_reads=True,
+        on_loss=OnLoss.CONTINUE,
     )
     serving = threading.Thread(target=server.serve)
     serving.start()
@@ -287,12 +293,73 @@ def test_strangers_are_turned_away_and_the_run_goes_on(forked: Fork) -> None:
     assert server.parameters.clocks == [NUM_CLOCKS] * NUM_WORKERS
 
 
+FAULTS = {
+    "an update of 3 bytes": (FrameKind.PUSH, 0, b"abc", "an update of 3 bytes, where 20 are expected"),
+    "a goodbye at once": (FrameKind.DONE, 0, b"", "its goodbye after 0 of 8 updates"),
+    "an update beyond the last": (FrameKind.PUSH, NUM_CLOCKS, bytes(20), "a PUSH of clock 8, where the last one is 7"),
+    "a pull of what it keeps itself": (FrameKind.PULL, 3, b"", "asks for clock 3 after 0 updates of its own"),
+    "an update out of turn": (FrameKind.PUSH, 2, bytes(20), "worker 1 pushes clock 2 after 0 updates"),
+    "a second greeting": (FrameKind.HELLO, 0, b"", "a frame of kind HELLO, which no worker sends"),
+    "a server's frame": (FrameKind.PARAMETERS, 0, b"", "a frame of kind PARAMETERS, which no worker sends"),
+    "more than it may": (FrameKind.PUSH, 0, bytes(21), "21 bytes; at most 20"),
+    "no frame": (200, 0, b"", "a frame of kind 200"),
+}
+
+
+@pytest.mark.parametrize("on_loss", OnLoss)
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_worker_that_breaks_the_protocol_ends_the_run_and_is_named(fault: str, on_loss: OnLoss) -> None:
+    """A loss that the others go on without would train on what it has sent before."""
+    kind, clock, payload, said = FAULTS[fault]
+    server = server_of(Ssp(1), on_loss)
+    with socket.create_connection((ADDRESS, server.port)) as worker:
+        worker.sendall(header_of(FrameKind.HELLO, 1, 0, len(server.token)) + server.token)
+        worker.sendall(header_of(kind, 1, clock, len(payload)) + payload)  # type: ignore[arg-type]
+        with pytest.raises((WorkerFaultError, ClockError), match=said) as error:
+            server.serve()
+    assert re.match("(rank|worker) 1", str(error.value))
+
+
+def test_two_processes_cannot_be_one_worker() -> None:
+    server = server_of(Ssp(1), OnLoss.CONTINUE)
+    places = [place_of(server)]
+    links = [ServersLink(1, places, [["all"]]) for _ in range(2)]
+    with pytest.raises(WorkerFaultError, match="rank 1 greets as a worker, and there is none or already one"):
+        server.serve()
+    for link in links:
+        link._sockets[0].close()
+
+
+def test_clients_that_only_connect_take_no_descriptor_that_workers_need(
+    forked: Fork, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process may have 1,024 by default, and the server ended when they were used up."""
+    monkeypatch.setattr("harness.asynchrony.server.MOST_UNKNOWN", 5)
+    server = server_of(Bsp())
+    began = len(os.listdir("/proc/self/fd"))
+    with contextlib.ExitStack() as stack:
+        for _ in range(3):  # the kernel keeps as many as there are workers until they are accepted
+            for _ in range(NUM_WORKERS):
+                stranger = stack.enter_context(socket.socket())
+                stranger.setblocking(False)
+                stranger.connect_ex((ADDRESS, server.port))
+            for _ in range(NUM_WORKERS):
+                server._accept()
+        held = len(os.listdir("/proc/self/fd")) - began - 3 * NUM_WORKERS
+        assert held == len(server._unknown) == 5 + NUM_WORKERS
+        for worker in range(NUM_WORKERS):
+            forked(lambda own=worker: work(own, [place_of(server)], Bsp(), in_turn))
+        server.serve()
+    assert server.parameters.clocks == [NUM_CLOCKS] * NUM_WORKERS
+
+
 def test_a_paced_link_carries_no_faster_than_its_rate(forked: Fork) -> None:
     """8 pushes of 3 workers with 20 bytes each at 1 ms per byte: half a second on the inbound way alone."""
     cluster = VirtualCluster(num_workers=NUM_WORKERS, compute_s=1.0, beta_s_per_byte=1e-3)
     server = ParameterServerProcess(
         Parameters(torch.zeros(NUMEL), NUM_WORKERS, Asp().share),
         ADDRESS,
+        num_clocks=NUM_CLOCKS,
         exact_reads=False,
         on_loss=OnLoss.STOP,
         paced_by=cluster,

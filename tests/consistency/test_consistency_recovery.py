@@ -78,7 +78,9 @@ def start(
     servers = []
     for number, (first, last) in enumerate(parts):
         own = Parameters(make().values[first:last], NUM_WORKERS, policy.share)
-        server = ParameterServerProcess(own, ADDRESS, exact_reads=policy.is_synchronous, on_loss=OnLoss.CONTINUE)
+        server = ParameterServerProcess(
+            own, ADDRESS, num_clocks=NUM_CLOCKS, exact_reads=policy.is_synchronous, on_loss=OnLoss.CONTINUE
+        )
         server.keep(ServerStates(folder, number, num_servers, EVERY), version)
         servers.append(server)
     places = [ServerPlace(ADDRESS, own.port, own.token, *part) for own, part in zip(servers, parts, strict=True)]

@@ -65,6 +65,7 @@ def test_a_worker_that_is_stopped_for_five_seconds_keeps_the_others_at_their_bou
     server = ParameterServerProcess(
         Parameters(values, NUM_WORKERS, policy.share),
         ADDRESS,
+        num_clocks=NUM_CLOCKS,
         exact_reads=policy.is_synchronous,
         on_loss=OnLoss.STOP,
     )

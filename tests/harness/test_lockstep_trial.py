@@ -31,8 +31,6 @@ HERE = Place(
     rank=0,
     host=Host(index=0, name="localhost", address="127.0.0.1", interface="lo"),
     slot=0,
-    rendezvous_address="",
-    rendezvous_port=0,
 )
 IMAGES = WorkloadSpec(network="resnet20", data="digits", batch_size=4, num_evaluation=16)
 TEXT = WorkloadSpec(network="lstm_lm", data="text", batch_size=2, sequence_length=8, num_evaluation=8, dropout=0.3)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import faulthandler
 import io
 import os
 import select
@@ -19,10 +20,12 @@ from patience import patience_s
 
 from fabric.api import Cluster, build
 from harness.lab import rank_process
-from harness.lab.messages import Event, to_line
+from harness.lab.messages import Ending, Event, Task, to_line
 from harness.lab.process import Lab
 from harness.lab.rank import Place
 from harness.lab.rank_process import RankProcess, fork_rank
+from harness.outcome import STATUS
+from results.record import Status
 
 NATIVE = spec_of("native")
 
@@ -36,10 +39,7 @@ def cluster() -> Iterator[Cluster]:
 
 
 def places(cluster: Cluster) -> list[Place]:
-    return [
-        Place(job=0, rank=rank, host=host, slot=rank, rendezvous_address="", rendezvous_port=0)
-        for rank, host in enumerate(cluster.hosts)
-    ]
+    return [Place(job=0, rank=rank, host=host, slot=rank) for rank, host in enumerate(cluster.hosts)]
 
 
 def with_a_worker(pipe: int, *, ends: bool) -> NoReturn:
@@ -112,3 +112,50 @@ def test_a_rank_that_cannot_be_started_leaves_none_of_those_before_it(
     with pytest.raises(OSError, match="too many"):
         Lab(io.BytesIO(), io.BytesIO(), tmp_path)._run(task(NATIVE), cluster, places(cluster))
     assert (own.children(), own.num_fds()) == before
+
+
+NO_PROOF = "StrangerError: rank 1 got no proof from rank 0 of group 0"
+UNCAUGHT = "terminate called after throwing an instance of 'gloo::IoException'\n  what():  [pair.cc:1] Timed out\n"
+ENDS = {
+    "both find a stranger": ((NO_PROOF, NO_PROOF), False, Ending.INTRUDED, f"failed: {NO_PROOF} before its first step"),
+    "a peer had failed": ((NO_PROOF, "ValueError: no"), False, Ending.FAILED, "rank 1 on localhost failed: ValueError"),
+    "a library aborts": (
+        (UNCAUGHT, ""),
+        False,
+        Ending.INTRUDED,
+        "(SIGABRT) by gloo::IoException: [pair.cc:1] Timed ou",
+    ),
+    "a peer is lost later": ((UNCAUGHT, ""), True, Ending.FAILED, "(SIGABRT) by gloo::IoException: [pair.cc:1] Timed"),
+    "a peer was lost": ((UNCAUGHT, "ValueError: no"), False, Ending.FAILED, "failed: ValueError: no"),
+}
+
+
+@pytest.mark.parametrize("what", ENDS)
+def test_a_trial_in_which_a_stranger_took_a_place_is_told_from_one_that_failed(
+    what: str, cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The record of such a trial is invalid, and the trial is run again."""
+    says, begins, ending, reason = ENDS[what]
+
+    def child(task: Task, place: Place, cluster: Cluster, log: Path, pipe: int, go: int) -> NoReturn:
+        said = says[place.rank]
+        if begins:
+            os.write(pipe, to_line(Event(kind="ready")))
+            os.read(go, 1)
+        if said.startswith("terminate"):
+            log.write_text(said)
+            faulthandler.disable()  # its traceback would be taken for a fault of the tests
+            os.abort()
+        if said:
+            os.write(pipe, to_line(Event(kind="error", message=said)))
+            os._exit(1)
+        while True:
+            signal.pause()
+
+    monkeypatch.setattr(rank_process, "_child", child)
+    read, write = os.pipe()
+    with os.fdopen(read, "rb") as commands, os.fdopen(write, "wb"):
+        answer = Lab(commands, io.BytesIO(), tmp_path)._run(task(NATIVE), cluster, places(cluster))
+    assert answer.ending is ending
+    assert reason in answer.reason
+    assert STATUS[answer.ending] is (Status.INVALID if ending is Ending.INTRUDED else Status.ERROR)

@@ -7,6 +7,8 @@ import json
 import os
 import re
 import socket
+import subprocess
+import sys
 from contextlib import suppress
 from pathlib import Path
 from time import monotonic, sleep
@@ -22,10 +24,12 @@ import suites.commands.run
 from harness.lab.launched import merge, own_host
 from harness.lab.messages import Answer, Ending, LinkTimes, answer_from, to_line
 from harness.lab.spmd import LaunchError, Placement, first_host, is_spoken_for, placement, rank_said
+from harness.mpi.library import mpiexec, why_no_mpi
 from results.record import Status, read_records
 
 pytestmark = pytest.mark.slow
 
+CHECKOUT = Path(__file__).resolve().parents[2]
 MEETING = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29511"}
 TORCHRUN = {"RANK": "1", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", **MEETING}
 OTHERS = {
@@ -53,6 +57,7 @@ LOCAL_SIZES = {
     "horovodrun": "HOROVOD_LOCAL_SIZE",
     "mpirun": "OMPI_COMM_WORLD_LOCAL_SIZE",
     "srun": "SLURM_STEP_TASKS_PER_NODE",
+    "mpiexec": "MPI_LOCALNRANKS",
 }
 
 
@@ -86,34 +91,52 @@ def test_other_launchers_say_it_too(launcher: str) -> None:
 
 @pytest.mark.parametrize("launcher", OTHERS)
 def test_over_several_machines_a_launcher_that_names_no_address_needs_one(launcher: str) -> None:
-    with pytest.raises(LaunchError, match=f"{launcher} started rank 3 of 4, but MASTER_ADDR is not set, .*set it for"):
+    with pytest.raises(
+        LaunchError,
+        match=f"{launcher} started rank 3 of 4 on several machines, but MASTER_ADDR is not set, .*set it for",
+    ):
         placement({**OTHERS[launcher], **RUNS.get(launcher, {})})
 
 
-def test_where_nothing_tells_runs_apart_a_port_is_needed() -> None:
-    with pytest.raises(LaunchError, match=r"but MASTER_PORT is not set, .* a free port on the machine of rank 0"):
-        placement({**OTHERS["mpiexec"], "MPI_LOCALNRANKS": "4"})
+def test_where_nothing_tells_runs_apart_several_machines_need_a_port() -> None:
+    with pytest.raises(
+        LaunchError, match=r"on several machines, but MASTER_PORT is not set, .* a free port on the mach"
+    ):
+        placement({**OTHERS["mpiexec"], "MASTER_ADDR": "node7"})
 
 
-@pytest.mark.parametrize("launcher", RUNS)
-def test_on_one_machine_ranks_meet_there_at_a_port_of_their_run(launcher: str) -> None:
-    alone = {**OTHERS[launcher], **RUNS[launcher], LOCAL_SIZES[launcher]: "4"}
+@pytest.mark.parametrize("launcher", OTHERS)
+def test_on_one_machine_ranks_need_no_port_and_name_their_run_alike(launcher: str) -> None:
+    """MPICH's mpiexec says nothing of its run, so its process does."""
+    alone = {**OTHERS[launcher], **RUNS.get(launcher, {}), LOCAL_SIZES[launcher]: "4"}
     placed = [placement({**alone, next(iter(OTHERS[launcher])): str(rank)}) for rank in range(4)]
-    assert {own.address for own in placed if own} == {"127.0.0.1"}
-    (port,) = {own.port for own in placed if own}
-    assert 10_000 <= port < 20_000
-    other = {name: value + "1" for name, value in RUNS[launcher].items()}
-    assert getattr(placement({**alone, **other}), "port", port) != port
+    assert {(own.address, own.port) for own in placed if own} == {("127.0.0.1", 0)}
+    (run,) = {own.run for own in placed if own}
+    assert run
+    other = {name: value + "1" for name, value in RUNS.get(launcher, {}).items()}
+    assert (getattr(placement({**alone, **other}), "run", "") != run) is (launcher in RUNS)
+
+
+def test_ranks_behind_a_shell_have_the_launcher_in_common(tmp_path: Path) -> None:
+    """Each shell is another parent; what started the shells is the launcher."""
+    show = "import os; from harness.lab.spmd import placement; print(placement(os.environ).run)"
+    script = tmp_path / "rank.sh"
+    script.write_text(f"PMI_RANK=$1 {sys.executable} -c '{show}'\ntrue\n")
+    words = "for rank in 0 1; do PMI_RANK=$rank PMI_SIZE=2 MPI_LOCALNRANKS=2 sh $0 $rank; done"
+    told = subprocess.run(["sh", "-c", words, script], capture_output=True, text=True, cwd=CHECKOUT, check=True).stdout
+    assert len(told.split("\n")) == 3, told
+    (run,) = set(told.splitlines())
+    assert run != f"mpiexec {os.getpid()}"  # of the shell with the loop, which has no rank itself
 
 
 @pytest.mark.parametrize("launcher", RUNS)
-def test_what_the_user_sets_comes_first(launcher: str) -> None:
-    placed = placement({**OTHERS[launcher], **RUNS[launcher], LOCAL_SIZES[launcher]: "4", **MEETING})
+def test_what_the_user_sets_comes_first_on_several_machines(launcher: str) -> None:
+    placed = placement({**OTHERS[launcher], **RUNS[launcher], **MEETING})
     assert placed is not None
-    assert (placed.address, placed.port) == ("127.0.0.1", 29511)
+    assert (placed.address, placed.port, placed.run) == ("127.0.0.1", 29511, "")
     address_only = placement({**OTHERS[launcher], **RUNS[launcher], "MASTER_ADDR": "node7"})
     assert address_only is not None
-    assert address_only.address == "node7"
+    assert (address_only.address, 10_000 <= address_only.port < 20_000) == ("node7", True)
 
 
 @pytest.mark.parametrize(
@@ -270,6 +293,30 @@ def test_torchrun_runs_a_suite_and_rank_0_alone_records_it(tmp_path: Path, scrat
     assert ended.err.count("2 trials, up to") == 1
     assert not started.alive()
     assert not list(scratch.glob("crossover-bench-*"))
+
+
+MEET = """
+from harness.lab.launched import LaunchedRanks
+from harness.lab.spmd import own_placement
+placed = own_placement()
+ranks = LaunchedRanks(placed)
+if placed.rank:
+    ranks.follow()
+else:
+    print(len(ranks._meeting.path) > 0, placed.world, flush=True)
+    ranks.close()
+"""
+
+
+@pytest.mark.skipif(why_no_mpi() is not None, reason=why_no_mpi() or "")
+def test_ranks_of_a_plain_mpiexec_meet_without_a_port(scratch: Path, preloaded: list[str]) -> None:
+    """The README promises it, and MPICH tells its ranks neither an address nor a name of their run."""
+    line = [str(mpiexec()), "-n", "3", *preloaded, "-u", "-c", MEET]
+    unset = {name: value for name, value in os.environ.items() if not name.startswith("MASTER_")}
+    with subprocess.Popen(line, cwd=CHECKOUT, env={**unset, "TMPDIR": str(scratch)}, stdout=subprocess.PIPE) as started:
+        said, _ = started.communicate(timeout=patience_s(60))
+    assert (started.returncode, said.split()) == (0, [b"True", b"3"])
+    assert not list(scratch.iterdir())
 
 
 def test_a_killed_rank_ends_all_and_leaves_no_record(tmp_path: Path, scratch: Path, preloaded: list[str]) -> None:
