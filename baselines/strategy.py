@@ -8,11 +8,13 @@ alone between two exchanges: `sbc(density=0.01)+error-feedback+local-steps(n=10)
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
 from typing import Any, TypeVar
+
+import torch
 
 from baselines.api import (
     Compressor,
@@ -76,6 +78,11 @@ class Strategy:
     consistency: Consistency
     update_point: UpdatePoint = UpdatePoint.AFTER_ALL
     local_steps: int = 1
+
+    @property
+    def takes(self) -> dict[str, frozenset[torch.dtype]]:
+        """The element types of gradients that each plug-in takes, by its name."""
+        return taken_by(getattr(self, slot.value) for slot in Slot)
 
     @property
     def rank_invariant(self) -> bool:
@@ -142,6 +149,11 @@ class Strategy:
     def _adaptive(self) -> dict[str, Any]:
         """The plug-ins that may have knobs or need costs, by slot."""
         return {"packing": self.packing, "ordering": self.ordering}
+
+
+def taken_by(plugins: Iterable[Any]) -> dict[str, frozenset[torch.dtype]]:
+    """The element types of gradients that each of `plugins` takes, and before it those inside it, by name."""
+    return {layer.card.name: layer.card.dtypes for plugin in plugins for layer in reversed(layers_of(plugin))}
 
 
 def parse_strategy(text: str) -> Strategy:

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import torch
 
-from baselines.api import Card, Parameters, Scope, Slot, check_not_negative
+from baselines.api import NUMBERS, Card, Parameters, Scope, Slot, check_not_negative
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +17,7 @@ class Sgd:
         slot=Slot.OPTIMIZER,
         summary="SGD with momentum",
         paper="Sutskever et al., ICML 2013",
+        dtypes=NUMBERS,
     )
     lr: float = 0.05
     momentum: float = 0.9
