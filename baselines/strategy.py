@@ -40,7 +40,7 @@ from baselines.api import (
     Votes,
     layers_of,
 )
-from baselines.catalogue import plugin
+from baselines.catalogue import plugin, plugins
 from baselines.text import TextError, build, read_call, split_parts
 
 P = TypeVar("P")
@@ -190,6 +190,26 @@ def parse_strategy(text: str) -> Strategy:
     if reason := why_illegal(strategy):
         raise StrategyError(f"{text}: {reason}")
     return strategy
+
+
+def optimizer_of(text: str, otherwise: str) -> str:
+    """The optimizer that a strategy text names, or else `otherwise`, inside the wrappers that the text names alone."""
+    own = [part for part in split_parts(text) if _is_optimizer(part)]
+    if own and all(plugin(read_call(part)[0]).card.wraps for part in own):
+        own.insert(0, otherwise.removesuffix("".join(f"+{part}" for part in own)))
+    return "+".join(own) or otherwise
+
+
+def with_optimizer(text: str, optimizer: str) -> str:
+    """A strategy text with `optimizer` in place of what it names. Raises: TextError."""
+    parts = split_parts(text)
+    others = [part for part in parts if not _is_optimizer(part)]
+    return f"{text if others == parts else '+'.join(others)}+{optimizer}".removeprefix("+")
+
+
+def _is_optimizer(part: str) -> bool:
+    kind = plugins().get(part.partition("(")[0])
+    return kind is not None and kind.card.slot is Slot.OPTIMIZER
 
 
 def _of_steps(part: str, name: str, arguments: Mapping[str, Any]) -> tuple[str, UpdatePoint | int]:
