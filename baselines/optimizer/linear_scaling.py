@@ -6,14 +6,15 @@ k times larger, its rate is k times larger, reached by a gradual warm-up: in ste
     rate = lr · (1 + (k^power − 1) · min(1, t / warmup_steps))
 
 where lr is the rate of the optimizer inside. The paper starts at lr and takes 5 epochs, on a base batch of 256 with
-lr 0.1. Written last: `sgd(lr=0.1)+linear-scaling(times=8.0, warmup_steps=500)`; k is `times`.
+lr 0.1. Written behind the optimizer: `sgd(lr=0.1)+linear-scaling(times=8.0, warmup_steps=500)`; k is `times`. The
+paper's decay is `step-decay`.
 
 `power` 1 is the paper's rule; 0.5 the square root, as LAMB's authors scale. Rates of all parameter groups are scaled.
 Momentum is left as it is: torch's SGD multiplies the rate after the momentum, so no correction (section 3.1) is due;
 `lars` has the rate within its momentum, as its authors do.
 
 Differs from the paper: batch and base batch are given as their ratio, and warm-up in steps, since a strategy knows
-neither the batch nor the data. Not verified against the paper's text.
+neither the batch nor the data.
 """
 
 from __future__ import annotations
