@@ -48,6 +48,8 @@ def _cells(task: LargeBatchTask, batch: int, options: Options) -> Iterator[Trial
     if task is ONE_HOUR:
         optimizer = one_hour(rate_of(DIGITS, DIGITS.rules[0]), times, num_steps)
         yield cell(NAME, task, batch, RECIPE, optimizer, options, role=Role.DENSE)
+        undecayed = optimizer.partition("+step-decay(")[0]
+        yield cell(NAME, task, batch, f"{RECIPE}, undecayed", undecayed, options, role=Role.METHOD)
     elif times > 1:
         sgd = task.rules[0]
         optimizer = sgd.optimizer(times * rate_of(task, sgd), times, num_steps)
