@@ -32,16 +32,30 @@ class Slot(StrEnum):
     CONSISTENCY = "consistency"
 
 
+REALS = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64})
+NUMBERS = REALS | {torch.complex64, torch.complex128}
+IN_FLOAT32 = REALS - {torch.float64}  # what loses nothing on its way through a compressor, which sees float32
+# Packings, orderings, tuners and rules of consistency look at sizes and times, not at elements.
+_TAKEN_BY = {Slot.COMPRESSION: IN_FLOAT32, Slot.EXCHANGE: REALS, Slot.OPTIMIZER: REALS}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Card:
     """A plug-in's entry in the catalogue. `name` is its name in strategy texts; `wraps` marks a
-    plug-in that goes around another one of the same slot."""
+    plug-in that goes around another one of the same slot. `dtypes` are the element types of gradients that it takes;
+    by default those that its slot says: 16 bits and float32 for compressors, real numbers for exchanges and optimizers,
+    complex ones too elsewhere. A model with other parameters is refused before the first step."""
 
     name: str
     slot: Slot
     summary: str
     paper: str
     wraps: bool = False
+    dtypes: frozenset[torch.dtype] = frozenset()
+
+    def __post_init__(self) -> None:
+        if not self.dtypes:
+            object.__setattr__(self, "dtypes", _TAKEN_BY.get(self.slot, NUMBERS))
 
 
 UNIT = "unit"  # the key under which a field's metadata say that it is a size

@@ -9,11 +9,12 @@ from torch import Tensor
 from baselines.api import Parameters
 
 
-def groups_of(parameters: Parameters, exclude: str) -> list[dict[str, object]]:
+def groups_of(parameters: Parameters, exclude: str, *, scales: bool = True) -> list[dict[str, object]]:
     """Parameter groups for torch, with `excluded` and, if names came, as named parameters.
 
-    `parameters` are tensors of any shape, or (name, tensor). Excluded are those of less than two dimensions (biases,
-    scales of normalisation) and those whose name holds one of the comma-separated words of `exclude`.
+    `parameters` are tensors of any shape, or (name, tensor). Excluded are those whose name holds one of the
+    comma-separated words of `exclude` and, with `scales`, those of less than two dimensions (biases, scales of
+    normalisation).
     Raises: ValueError if there are words and no names to look for them in.
     """
     words = [word.strip() for word in exclude.split(",") if word.strip()]
@@ -23,7 +24,7 @@ def groups_of(parameters: Parameters, exclude: str) -> list[dict[str, object]]:
     sides: dict[bool, list[object]] = {False: [], True: []}
     for one in given:
         name, tensor = ("", one) if isinstance(one, Tensor) else one
-        sides[tensor.dim() < 2 or any(word in name for word in words)].append(one)
+        sides[(scales and tensor.dim() < 2) or any(word in name for word in words)].append(one)
     return [{"params": own, "excluded": excluded} for excluded, own in sides.items() if own]
 
 

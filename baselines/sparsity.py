@@ -26,7 +26,7 @@ def check_share(name: str, value: float) -> None:
 
 def num_kept(numel: int, density: float) -> int:
     """k = ⌈density · n⌉, at least one of what there is."""
-    return min(numel, max(1, math.ceil(density * numel)))
+    return min(numel, max(1, select.ceil_share(density, numel)))
 
 
 def code_bytes(numel: int, density: float, dtype: torch.dtype = torch.float32) -> float:

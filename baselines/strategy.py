@@ -8,11 +8,13 @@ alone between two exchanges: `sbc(density=0.01)+error-feedback+local-steps(n=10)
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
 from typing import Any, TypeVar
+
+import torch
 
 from baselines.api import (
     Compressor,
@@ -38,7 +40,7 @@ from baselines.api import (
     Votes,
     layers_of,
 )
-from baselines.catalogue import plugin
+from baselines.catalogue import plugin, plugins
 from baselines.text import TextError, build, read_call, split_parts
 
 P = TypeVar("P")
@@ -76,6 +78,11 @@ class Strategy:
     consistency: Consistency
     update_point: UpdatePoint = UpdatePoint.AFTER_ALL
     local_steps: int = 1
+
+    @property
+    def takes(self) -> dict[str, frozenset[torch.dtype]]:
+        """The element types of gradients that each plug-in takes, by its name."""
+        return taken_by(getattr(self, slot.value) for slot in Slot)
 
     @property
     def rank_invariant(self) -> bool:
@@ -144,6 +151,11 @@ class Strategy:
         return {"packing": self.packing, "ordering": self.ordering}
 
 
+def taken_by(plugins: Iterable[Any]) -> dict[str, frozenset[torch.dtype]]:
+    """The element types of gradients that each of `plugins` takes, and before it those inside it, by name."""
+    return {layer.card.name: layer.card.dtypes for plugin in plugins for layer in reversed(layers_of(plugin))}
+
+
 def parse_strategy(text: str) -> Strategy:
     """Read a strategy text.
 
@@ -178,6 +190,26 @@ def parse_strategy(text: str) -> Strategy:
     if reason := why_illegal(strategy):
         raise StrategyError(f"{text}: {reason}")
     return strategy
+
+
+def optimizer_of(text: str, otherwise: str) -> str:
+    """The optimizer that a strategy text names, or else `otherwise`, inside the wrappers that the text names alone."""
+    own = [part for part in split_parts(text) if _is_optimizer(part)]
+    if own and all(plugin(read_call(part)[0]).card.wraps for part in own):
+        own.insert(0, otherwise.removesuffix("".join(f"+{part}" for part in own)))
+    return "+".join(own) or otherwise
+
+
+def with_optimizer(text: str, optimizer: str) -> str:
+    """A strategy text with `optimizer` in place of what it names. Raises: TextError."""
+    parts = split_parts(text)
+    others = [part for part in parts if not _is_optimizer(part)]
+    return f"{text if others == parts else '+'.join(others)}+{optimizer}".removeprefix("+")
+
+
+def _is_optimizer(part: str) -> bool:
+    kind = plugins().get(part.partition("(")[0])
+    return kind is not None and kind.card.slot is Slot.OPTIMIZER
 
 
 def _of_steps(part: str, name: str, arguments: Mapping[str, Any]) -> tuple[str, UpdatePoint | int]:

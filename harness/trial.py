@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 
 import crossover
 from baselines.parallelism.plans import Machine
-from baselines.strategy import Strategy, parse_strategy
+from baselines.strategy import Strategy, optimizer_of, parse_strategy, with_optimizer
 from crossover import ReleasePoint, Sharing
 from fabric.api import FabricKind, FabricSpec
 from fabric.simulated.flow_traffic import FluidTraffic, PacketTraffic
@@ -35,7 +36,8 @@ class Link(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """One training job, with a rank on every host. `strategy` is for the system `ours` only.
+    """One training job, with a rank on every host. `strategy` is for the system `ours` only; an optimizer that it names
+    takes the place of `optimizer`.
 
     `num_steps` differs from the trial's where jobs are of unequal length. `start_phase` lets the first step wait by
     this part of the job's step alone, and becomes `start_delay_s` when that is known. A step is `accumulate`
@@ -71,6 +73,9 @@ class Job:
         if self.precision not in set(Precision):
             raise TrialError(f"job {self.name}: precision is {self.precision!r}; use one of {', '.join(Precision)}")
         object.__setattr__(self, "precision", Precision(self.precision))  # where a plain text was given
+        if self.system == "ours":
+            with suppress(ValueError):  # a text that cannot be read is refused by `resolve`
+                object.__setattr__(self, "optimizer", optimizer_of(self.strategy, self.optimizer))
         if self.precision is not Precision.FLOAT32:
             self._check_16_bits()
 
@@ -83,7 +88,7 @@ class Job:
 
     def resolve(self) -> Strategy:
         """The strategy with this job's optimizer. Raises: TextError, CatalogueError."""
-        return parse_strategy(f"{self.strategy}+{self.optimizer}")
+        return parse_strategy(with_optimizer(self.strategy, self.optimizer))
 
     def num_workers(self, world: int) -> int:
         """How many of `world` ranks train; the others only serve."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -123,21 +124,28 @@ def _gpt2(name: str, summary: str, size: GPT2Size, *, num_parameters: int, activ
     )
 
 
+RESNET20 = Network(
+    name="resnet20",
+    summary="CIFAR-style residual network for small images, 0.27 M parameters",
+    kind=Kind.IMAGES,
+    build=lambda shape, dropout: ResNet20(shape.num_classes, shape.channels),
+    data=("digits", "shifted-digits", *_IMAGE_DATA),
+    image_size=32,
+    num_classes=10,
+    dropout=0.0,
+    num_parameters=269_722,
+    activation_bytes=1_530_000,
+    layer_of=resnet_layer,
+)
 NETWORKS: dict[str, Network] = {
     network.name: network
     for network in (
-        Network(
-            name="resnet20",
-            summary="CIFAR-style residual network for small images, 0.27 M parameters",
-            kind=Kind.IMAGES,
-            build=lambda shape, dropout: ResNet20(shape.num_classes, shape.channels),
-            data=("digits", "shifted-digits", *_IMAGE_DATA),
-            image_size=32,
-            num_classes=10,
-            dropout=0.0,
-            num_parameters=269_722,
-            activation_bytes=1_530_000,
-            layer_of=resnet_layer,
+        RESNET20,
+        replace(
+            RESNET20,
+            name="resnet20_zero_gamma",
+            summary="resnet20 whose blocks begin as the identity, as Goyal et al. initialise them",
+            build=lambda shape, dropout: ResNet20(shape.num_classes, shape.channels, zero_gamma=True),
         ),
         _imagenet_network(
             "resnet50",

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from baselines.api import Aggregate, Card, Context, How, Reduced, Reduction, Scope, Slot, State
+from baselines.api import NUMBERS, Aggregate, Card, Context, How, Reduced, Reduction, Scope, Slot, State
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +18,7 @@ class Uncompressed:
         slot=Slot.COMPRESSION,
         summary="float32 as it is",
         paper="textbook synchronous SGD",
+        dtypes=NUMBERS,
     )
     lossy: ClassVar[bool] = False
 

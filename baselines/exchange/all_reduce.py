@@ -14,6 +14,7 @@ from typing import ClassVar
 import torch
 
 from baselines.api import (
+    NUMBERS,
     Aggregate,
     Aggregated,
     AllGather,
@@ -35,6 +36,7 @@ class RingAllReduce:
         slot=Slot.EXCHANGE,
         summary="ring all-reduce; all-gather or all-to-all for what cannot be summed",
         paper="Patarasuk and Yuan, JPDC 2009",
+        dtypes=NUMBERS,
     )
     takes: ClassVar[frozenset[How]] = frozenset({How.SUM, How.CONCAT, How.SCATTER})
 

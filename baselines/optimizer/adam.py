@@ -10,7 +10,7 @@ from typing import ClassVar
 
 import torch
 
-from baselines.api import Card, Parameters, Scope, Slot, check_not_negative
+from baselines.api import NUMBERS, Card, Parameters, Scope, Slot, check_not_negative
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +20,7 @@ class Adam:
         slot=Slot.OPTIMIZER,
         summary="Adam with decoupled weight decay",
         paper="Kingma and Ba, ICLR 2015; Loshchilov and Hutter, ICLR 2019",
+        dtypes=NUMBERS - {torch.float16},  # in which v and ε vanish, and a step divides by 0
     )
     lr: float = 0.001
     weight_decay: float = 0.01

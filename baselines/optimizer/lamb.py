@@ -12,9 +12,9 @@ Biases and the scales of normalisation layers are excluded, as in the authors' c
 step. Excluded is every tensor of one dimension or none, and those whose name holds one of the words of `exclude`,
 separated by commas.
 
-Defaults as in the paper: β 0.9 and 0.999, ε 1e-6, λ 0.01. Differs from the paper: no clipping of φ and no decay of the
-rate; `linear-scaling` around it warms it up (its authors take the square root of the batch's growth: `power=0.5`). Not
-verified against the paper's text.
+Defaults as in the paper: β 0.9 and 0.999, ε 1e-6, λ 0.01. Differs from the paper: no clipping of φ. Around it
+`linear-scaling` warms the rate up (its authors take the square root of the batch's growth: `power=0.5`), and
+`polynomial-decay` with power 1 lets it fall. Not verified against the paper's text.
 """
 
 from __future__ import annotations

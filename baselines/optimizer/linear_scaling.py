@@ -6,30 +6,29 @@ k times larger, its rate is k times larger, reached by a gradual warm-up: in ste
     rate = lr · (1 + (k^power − 1) · min(1, t / warmup_steps))
 
 where lr is the rate of the optimizer inside. The paper starts at lr and takes 5 epochs, on a base batch of 256 with
-lr 0.1. Written last: `sgd(lr=0.1)+linear-scaling(times=8.0, warmup_steps=500)`; k is `times`.
+lr 0.1. Written behind the optimizer: `sgd(lr=0.1)+linear-scaling(times=8.0, warmup_steps=500)`; k is `times`. The
+paper's decay is `step-decay`.
 
 `power` 1 is the paper's rule; 0.5 the square root, as LAMB's authors scale. Rates of all parameter groups are scaled.
 Momentum is left as it is: torch's SGD multiplies the rate after the momentum, so no correction (section 3.1) is due;
 `lars` has the rate within its momentum, as its authors do.
 
 Differs from the paper: batch and base batch are given as their ratio, and warm-up in steps, since a strategy knows
-neither the batch nor the data. Not verified against the paper's text.
+neither the batch nor the data.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, ClassVar
+from typing import ClassVar
 
-import torch
-
-from baselines.api import AppliesMomentum, Card, OptimizerSpec, Parameters, Scope, Slot
+from baselines.api import Card, OptimizerSpec, Slot, layers_of
 from baselines.exclusion import require
+from baselines.scheduling import Scheduled
 
 
 @dataclass(frozen=True, slots=True)
-class LinearScaling:
+class LinearScaling(Scheduled):
     inner: OptimizerSpec
     card: ClassVar[Card] = Card(
         name="linear-scaling",
@@ -46,33 +45,10 @@ class LinearScaling:
         require(0 < self.times < 1e6, "times", self.times, "how many times larger the batch is, e.g. 8.0")
         require(self.warmup_steps >= 0, "warmup_steps", self.warmup_steps, "a number of steps from 0 up")
         require(0 <= self.power <= 1, "power", self.power, "1 (linear), 0.5 (square root) or between 0 and 1")
-        require(not isinstance(self.inner, LinearScaling), "linear-scaling", "named twice", "it once, last")
-
-    @property
-    def scope(self) -> Scope:
-        """The inner optimizer's: scaling a rate looks at no gradient."""
-        return self.inner.scope
-
-    @property
-    def applies_momentum(self) -> bool:
-        """Whether the inner optimizer does."""
-        return isinstance(self.inner, AppliesMomentum) and self.inner.applies_momentum
+        twice = any(isinstance(own, LinearScaling) for own in layers_of(self.inner))
+        require(not twice, "linear-scaling", "named twice", "it once")
 
     def factor_at(self, step: int) -> float:
-        """The rate of step `step`, counted from 0, as a multiple of the inner optimizer's."""
+        """See `Scheduled`."""
         grown: float = self.times**self.power
         return 1.0 + (grown - 1.0) * (min(1.0, step / self.warmup_steps) if self.warmup_steps else 1.0)
-
-    def build(self, parameters: Parameters) -> torch.optim.Optimizer:
-        """The inner optimizer; each group counts its steps in `num_steps` and keeps the base rate in `base_lr`."""
-        optimizer = self.inner.build(parameters)
-        for group in optimizer.param_groups:
-            group.update(base_lr=group["lr"], num_steps=0)
-        optimizer.register_step_pre_hook(partial(_set_rates, self))
-        return optimizer
-
-
-def _set_rates(rule: LinearScaling, optimizer: torch.optim.Optimizer, *_: Any) -> None:
-    for group in optimizer.param_groups:
-        group["lr"] = group["base_lr"] * rule.factor_at(group["num_steps"])
-        group["num_steps"] += 1

@@ -294,7 +294,7 @@ def _flow_table(
     for index, (flow, spec) in enumerate(zip(flows, specs, strict=True)):
         _check(flow, spec)
         path = paths[index]
-        num_packets = int(np.ceil(flow.num_bytes / spec.payload_bytes))
+        num_packets = -(-int(flow.num_bytes) // spec.payload_bytes)
         size = spec.payload_bytes + spec.header_bytes
         last = int(flow.num_bytes) - (num_packets - 1) * spec.payload_bytes + spec.header_bytes
         there = (size * BITS / rates[path] + delays[path]).sum()

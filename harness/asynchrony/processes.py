@@ -25,10 +25,10 @@ from harness.asynchrony.client import ServerPlace, ServersLink, names_within, pa
 from harness.asynchrony.cluster import VirtualCluster
 from harness.asynchrony.parameters import Parameters
 from harness.asynchrony.server import ParameterServerProcess
-from harness.asynchrony.training import Loss, Training
+from harness.asynchrony.training import PUSHED, Loss, Training
 from harness.asynchrony.wire import TOKEN_BYTES
 from harness.asynchrony.worker import train_on_servers
-from harness.engine.layout import trainable_parameters
+from harness.engine.layout import fitting_parameters
 from harness.lab.gpu import logged_turns, own_times
 from harness.lab.rank import Place, RankResult, Signals, weights_digest
 from harness.loop import Evaluated
@@ -46,7 +46,7 @@ def run_on_host(trial: Trial, place: Place, signals: Signals) -> RankResult:
     assert cluster is not None, "a trial without a cluster has no workers of this kind"
     workload, strategy = open_workload(job.workload), job.resolve()
     model = workload.build_model(trial.seed)
-    parameters = trainable_parameters(model)
+    parameters = fitting_parameters(model, strategy.takes | PUSHED)
     # Every rank builds the model of the trial's seed, so the first parameters need not travel.
     values = torch.cat([parameter.detach().reshape(-1) for parameter in parameters.values()])
     parts = parts_of(values.numel(), cluster.num_servers)

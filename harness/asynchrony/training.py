@@ -19,6 +19,7 @@ from harness.engine.layout import TrainedParameters, trainable_parameters
 
 Loss = Callable[[int, nn.Module], Tensor]  # of a worker's next batch
 BYTES_PER_ELEMENT = 4
+PUSHED = {"a push to servers": frozenset({torch.float32})}  # their frames hold float32
 
 
 @dataclass(slots=True)

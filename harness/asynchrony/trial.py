@@ -14,10 +14,10 @@ import torch
 from torch import Tensor, nn
 
 from harness.asynchrony.coding import WorkerCodes
-from harness.asynchrony.training import Loss, Training
+from harness.asynchrony.training import PUSHED, Loss, Training
 from harness.asynchrony.virtual import Pushed, VirtualRun
 from harness.asynchrony.virtual_turns import DeviceSeats, pushes_of
-from harness.engine.layout import trainable_parameters
+from harness.engine.layout import fitting_parameters
 from harness.lab.rank import RankResult, Signals, weights_digest
 from harness.loop import Evaluated
 from harness.trial import Trial
@@ -72,8 +72,9 @@ def _virtual_job(trial: Trial, index: int) -> _VirtualJob:
         torch.cuda.set_device(0)
     workload, strategy = open_workload(job.workload), job.resolve()
     model = workload.build_model(trial.seed)
+    parameters = fitting_parameters(model, strategy.takes | PUSHED)
     training = Training(model, strategy.optimizer.build, _loss_of(trial, workload), trial.world, seed=trial.seed)
-    codes = WorkerCodes(strategy.compression, strategy.packing, trainable_parameters(model), trial.world, trial.seed)
+    codes = WorkerCodes(strategy.compression, strategy.packing, parameters, trial.world, trial.seed)
     run = VirtualRun(
         cluster,
         strategy.consistency,

@@ -35,7 +35,7 @@ from harness.engine.communication import Communication
 from harness.engine.core import Core
 from harness.engine.dispatch import StaticDispatch, make_plan, needs_of
 from harness.engine.layer_graph import ModuleGraph
-from harness.engine.layout import lay_out, rank_generator, trainable_parameters
+from harness.engine.layout import SPARSE, GradientError, fitting_parameters, lay_out, rank_generator
 from harness.engine.link_turns import LinkTurns
 from harness.engine.messages import RankMessages
 from harness.engine.negotiate import Negotiation
@@ -59,7 +59,8 @@ class Engine:
     """Reduces the gradients of `model` over the ranks of `transport`, as `strategy` decides; `compressor` does what the
     strategy's does and takes its time for it.
 
-    Raises: ValueError for `link` turns beside a transport in which sums queue up.
+    Raises: ValueError for `link` turns beside a transport in which sums queue up, GradientError for parameters that a
+    plug-in does not take.
     """
 
     def __init__(
@@ -75,7 +76,7 @@ class Engine:
         compressor: Reduces | None = None,
     ) -> None:
         self.strategy, self.transport, self.recorder, self._link = strategy, transport, recorder, link
-        self.parameters = trainable_parameters(model)
+        self.parameters = fitting_parameters(model, strategy.takes)
         self.states: dict[str, State] = {n: strategy.compression.init(n, p) for n, p in self.parameters.items()}
         self._guard = Guard(self.states, strategy.compression.lossy) if scales_loss else None
         self._generator = rank_generator(seed, transport.rank)
@@ -249,10 +250,12 @@ class Engine:
         if self._link is not None:
             self._link.leave()
 
-    def _ready(self, name: str, _: Tensor) -> None:
+    def _ready(self, name: str, parameter: Tensor) -> None:
         """Autograd's hook: what it takes holds backward up, once per parameter."""
         if self._muted:
             return
+        if parameter.grad is not None and parameter.grad.is_sparse:  # of a function; modules were looked at before
+            raise GradientError(SPARSE.format(name))
         if not self._in_backward:
             raise EngineError(f"{name} got a gradient and {NO_STEP}")
         if name in self._late:

@@ -12,12 +12,45 @@ from torch import nn
 
 from baselines.api import Segment
 
+Takes = Mapping[str, frozenset[torch.dtype]]  # the element types that each of those takes who see gradients
+SPARSE = (
+    "the gradient of {} is sparse, and messages are dense; make the embedding with sparse=False, or train it under "
+    "torch-ddp or horovod"
+)
+
+
+class GradientError(ValueError):
+    """Gradients that cannot be reduced as asked; the message names the parameter and the remedy."""
+
 
 def trainable_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
     """Parameters by name, a shared one once, last registered first: backward's order at a guess."""
     # `named_parameters` leaves a tied parameter's second name out, so it is sent once.
     named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
     return dict(reversed(named))
+
+
+def fitting_parameters(model: nn.Module, takes: Takes) -> dict[str, nn.Parameter]:
+    """`trainable_parameters`, if all who see their gradients take them. Raises: GradientError."""
+    for path, module in model.named_modules():
+        if isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.sparse and module.weight.requires_grad:
+            raise GradientError(SPARSE.format(f"{path}.weight".lstrip(".")))
+    parameters = trainable_parameters(model)
+    check_types(parameters, takes)
+    return parameters
+
+
+def check_types(parameters: Mapping[str, nn.Parameter], takes: Takes) -> None:
+    """Raises: GradientError naming the parameter and who does not take its type."""
+    for name, parameter in parameters.items():
+        taker = next((taker for taker, dtypes in takes.items() if parameter.dtype not in dtypes), None)
+        if taker is not None:
+            own, *known = (str(dtype).removeprefix("torch.") for dtype in (parameter.dtype, *takes[taker]))
+            remedy = "hold it as real numbers (torch.view_as_real)" if parameter.is_complex() else "call model.float()"
+            raise GradientError(
+                f"the parameter {name} is {own}, and {taker} takes {', '.join(sorted(known))}; {remedy}, or replace "
+                f"{taker}"
+            )
 
 
 class ParametersChangedError(ValueError):

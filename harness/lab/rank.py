@@ -15,9 +15,12 @@ from time import perf_counter
 import torch
 from torch import nn
 
+from baselines.api import IN_FLOAT32
+from baselines.strategy import taken_by
 from crossover import Alone, Participant, Resource, TurnTaking
 from fabric.api import FabricSpec, Host
 from fabric.paced import PACED
+from harness.engine.layout import check_types, trainable_parameters
 from harness.engine.link_turns import LinkTurns
 from harness.lab.gpu import GpuMemory, logged_turns, own_times, peak_memory, until_idle
 from harness.lab.interference import other_communication
@@ -29,7 +32,7 @@ from harness.paced.pacing import pacing_of
 from harness.precision import in_precision
 from harness.predict.codecs import Charge, Charged, charge_of
 from harness.systems import system_of
-from harness.systems.api import RankSeat, Session
+from harness.systems.api import Compresses, RankSeat, Session
 from harness.trace import Recorder, Span, covered_s
 from harness.trial import Link, Trial
 from harness.turns import Turn, merged
@@ -150,7 +153,12 @@ def run_rank(trial: Trial, place: Place, signals: Signals) -> RankResult:
         compressor=_compressor(trial, place, workload),
         size_scale=job.workload.size_scale,
     )
-    session = system_of(job.system).prepare(model, seat)
+    system = system_of(job.system)
+    if job.system != "ours":  # whose engine asks all plug-ins
+        compresses = isinstance(system, Compresses) and system.compresses
+        own = {job.system: IN_FLOAT32} if compresses else {}
+        check_types(trainable_parameters(model), taken_by([seat.strategy.optimizer]) | own)
+    session = system.prepare(model, seat)
     # The loop always takes turns; alone they cost nothing.
     seated = Participant(place.arbiter_socket, job.name) if place.arbiter_socket else Alone()
     turns = logged_turns(seated, job.workload.device)

@@ -28,7 +28,7 @@ from baselines.strategy import Strategy
 from harness.engine.checkpoint import CheckpointError, Saved, restore_states, saved_states
 from harness.engine.core import Action, Core, Landed, LookAgain, Start
 from harness.engine.dispatch import DEFAULT_CYCLE_S, PlanError, StaticDispatch, make_plan
-from harness.engine.layout import TrainedParameters, lay_out, rank_generator, trainable_parameters
+from harness.engine.layout import SPARSE, GradientError, TrainedParameters, fitting_parameters, lay_out, rank_generator
 from harness.engine.local_steps import LocalSteps
 from harness.engine.messages import RankMessages
 from harness.engine.negotiate import Negotiation
@@ -60,7 +60,8 @@ class Lockstep:
     `traffic_of` counts what each rank sends, as the engine does, and `traffic` is rank 0's. A parameter without a
     gradient counts as zero. Ranks after the first `num_workers` only serve: their models stay as they are. With a
     `loss_scale` losses are scaled as in `harness/precision.py`, and a step that overflows on any rank is skipped.
-    Raises: ValueError if the models' weights differ, or their number does not suit the exchange.
+    Raises: ValueError if the models' weights differ, or their number does not suit the exchange; GradientError for
+    parameters that a plug-in does not take.
     """
 
     def __init__(
@@ -70,7 +71,7 @@ class Lockstep:
         if isinstance(strategy.exchange, NeedsWorld) and (reason := strategy.exchange.why_unfit(len(models))):
             raise ValueError(f"{strategy.text}: {reason}")
         self.num_workers = strategy.num_workers(len(models))
-        self.parameters = [trainable_parameters(model) for model in models]
+        self.parameters = [fitting_parameters(model, strategy.takes) for model in models]
         _check_equal(self.parameters)
         self._trained = [TrainedParameters(model) for model in self.models]
         self.states = [{n: strategy.compression.init(n, p) for n, p in own.items()} for own in self.parameters]
@@ -363,7 +364,9 @@ class Lockstep:
             optimizer.zero_grad()
 
 
-def _note(order: dict[str, None], name: str, _: Tensor) -> None:
+def _note(order: dict[str, None], name: str, parameter: Tensor) -> None:
+    if parameter.grad is not None and parameter.grad.is_sparse:
+        raise GradientError(SPARSE.format(name))
     order.pop(name, None)  # of a gradient that arrives in parts, the last one counts
     order[name] = None
 

@@ -64,9 +64,10 @@ class Bottleneck(nn.Module):
 
 
 class ResNet20(nn.Module):
-    """Logits [batch, classes] of images [batch, channels, size, size], size ≥ 8."""
+    """Logits [batch, classes] of images [batch, channels, size, size], size ≥ 8. With `zero_gamma` every block is the
+    identity at first."""
 
-    def __init__(self, num_classes: int, in_channels: int = 3) -> None:
+    def __init__(self, num_classes: int, in_channels: int = 3, *, zero_gamma: bool = False) -> None:
         super().__init__()
         self.conv1 = nn.Conv2d(in_channels, 16, 3, 1, 1, bias=False)
         self.bn1 = nn.BatchNorm2d(16)
@@ -75,6 +76,8 @@ class ResNet20(nn.Module):
         self.layer3 = _basic_stage(32, 64, stride=2)
         self.fc = nn.Linear(64, num_classes)
         _initialise(self)
+        if zero_gamma:
+            _start_as_identity(self)
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits [batch, classes] of images [batch, channels, height, width]."""
@@ -116,6 +119,14 @@ def _bottleneck_stage(in_channels: int, channels: int, *, depth: int, stride: in
     first = Bottleneck(in_channels, channels, stride)
     out_channels = channels * Bottleneck.expansion
     return nn.Sequential(first, *(Bottleneck(out_channels, channels, 1) for _ in range(depth - 1)))
+
+
+def _start_as_identity(network: ResNet20) -> None:
+    """As Goyal et al., 2017, section 5.1: the last γ of every block is 0, and the last layer's weights are small."""
+    for module in network.modules():
+        if isinstance(module, BasicBlock):
+            nn.init.zeros_(module.bn2.weight)
+    nn.init.normal_(network.fc.weight, std=0.01)
 
 
 def _initialise(network: nn.Module) -> None:

@@ -99,6 +99,21 @@ def test_top_k_keeps_the_largest_and_contracts(seed: int, numel: int, density: f
     assert lost <= (1 - k / numel) * whole * (1 + 1e-6)
 
 
+@pytest.mark.parametrize(("density", "numel", "k"), [(0.07, 100, 7), (0.28, 25, 7), (0.14, 50, 7), (0.55, 100, 55)])
+def test_a_density_that_names_a_whole_number_keeps_that_many(density: float, numel: int, k: int) -> None:
+    """The product of the floats is above k by rounding alone."""
+    assert num_kept(numel, density) == k
+    (grad,) = random_grads(1, 1, numel)
+    (reduced,) = reduce_together(TopK(density=density), [grad.clone()], [{}], segments_of([numel]))
+    assert int((part(reduced.contributed) != 0).sum()) == k
+
+
+@given(numel=st.integers(1, 10**9), permille=st.integers(1, 1000), k=st.integers(1, 10**9))
+def test_what_is_kept_is_the_ceiling_of_the_decimal_and_of_the_ratio(numel: int, permille: int, k: int) -> None:
+    assert num_kept(numel, permille / 1000) == -(-numel * permille // 1000)
+    assert num_kept(numel, min(k, numel) / numel) == min(k, numel)
+
+
 @pytest.mark.parametrize(("dtype", "unit", "smallest"), [("float16", 2.0**-11, 2.0**-25), ("bfloat16", 2.0**-8, 0.0)])
 @given(seed=SEEDS)
 def test_half_precision_rounds_to_nearest(dtype: str, unit: float, smallest: float, seed: int) -> None:

@@ -198,6 +198,12 @@ def test_a_small_tensor_is_looked_at_whole() -> None:
     assert select.sampled_threshold(values, 0.25, 0.001, torch.Generator()) == 49.0
 
 
+def test_a_threshold_is_that_of_the_whole_number_that_a_density_names() -> None:
+    """The 7th largest of 100: 0.07 · 100 is above 7 by rounding alone."""
+    values = torch.arange(1.0, 101.0)
+    assert select.sampled_threshold(values, 0.07, 1.0, torch.Generator()) == 94.0
+
+
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("share", [0.01, 0.1, 0.6])
 def test_a_sampled_threshold_keeps_about_the_density(share: float, dtype: torch.dtype) -> None:

@@ -14,7 +14,9 @@ from baselines.api import OptimizerSpec, Scope
 from baselines.optimizer.lamb import Lamb
 from baselines.optimizer.lars import Lars
 from baselines.optimizer.linear_scaling import LinearScaling
+from baselines.optimizer.polynomial_decay import PolynomialDecay
 from baselines.optimizer.sgd import Sgd
+from baselines.optimizer.step_decay import StepDecay
 from baselines.strategy import StrategyError, parse_strategy
 from baselines.text import TextError
 from harness.lockstep.ranks import Lockstep, replicas
@@ -163,6 +165,46 @@ def test_each_step_has_the_rate_of_its_number_and_a_checkpoint_keeps_counting(in
     assert rates == pytest.approx([base * k for k in (1, 2, 3, 4, 4)])
 
 
+def test_the_rate_falls_at_the_given_steps_and_as_a_power_of_what_is_left() -> None:
+    steps, square = StepDecay(Sgd(), at=(2, 5), factor=0.1), PolynomialDecay(Sgd(), num_steps=10, power=2.0, after=3)
+    assert [steps.factor_at(step) for step in (0, 1, 2, 4, 5, 9)] == pytest.approx([1, 1, 0.1, 0.1, 0.01, 0.01])
+    assert [square.factor_at(step) for step in (0, 2, 3, 5, 9, 10, 12)] == pytest.approx([1, 1, 0.49, 0.25, 0.01, 0, 0])
+    assert PolynomialDecay(Sgd(), num_steps=4, power=1.0).factor_at(1) == pytest.approx(0.75)
+
+
+def test_schedules_multiply_whatever_their_order_and_a_checkpoint_keeps_their_place() -> None:
+    """In lockstep, over the run's whole state."""
+    warm, fall = "linear-scaling(times=4.0, warmup_steps=3)", "step-decay(at=(2, 4))"
+    text = f"lars(lr=0.1)+{warm}+{fall}"
+    whole, first = (Lockstep(replicas(Small(), 2), parse_strategy(text)) for _ in range(2))
+    rates = []
+    for step in range(6):
+        if step == 3:
+            saved, first = first.state_dict(), Lockstep(replicas(Small(), 2), parse_strategy(text))
+            first.load_state_dict(saved)
+        for ranks in (whole, first):
+            ranks.step(lambda rank, model, step=step: model(drawn(10 * step + rank, 7, 6)).square().mean())
+        rates.append(first._optimizers[0][""].param_groups[0]["lr"])
+    assert rates == pytest.approx([0.1, 0.2, 0.03, 0.04, 0.004, 0.004])
+    for own, other in zip(whole.models[1].parameters(), first.models[1].parameters(), strict=True):
+        assert torch.equal(own, other)
+    for own, other in zip(trained(text), trained(f"lars(lr=0.1)+{fall}+{warm}"), strict=True):
+        torch.testing.assert_close(own, other, rtol=1e-6, atol=1e-7)
+
+
+def test_weight_decay_leaves_out_what_is_excluded() -> None:
+    """One step without a gradient shows the decay alone."""
+    rule = Sgd(lr=1.0, momentum=0.0, weight_decay=0.1, exclude="bias")
+    parameters, before = named(), named()
+    for parameter in parameters.values():
+        parameter.grad = torch.zeros_like(parameter)
+    rule.build(parameters.items()).step()
+    for name, parameter in parameters.items():
+        torch.testing.assert_close(parameter.data, before[name].data * (1.0 if "bias" in name else 0.9))
+    with pytest.raises(StrategyError, match="use update='worker'"):
+        parse_strategy("unfused+parameter-server(update='server')+sgd(exclude='bn')")
+
+
 def test_scaled_sgd_without_warm_up_is_sgd_at_the_larger_rate() -> None:
     scaled, plain = stepped(LinearScaling(Sgd(lr=0.01), times=8.0), 5), stepped(Sgd(lr=0.08), 5)
     assert all(torch.allclose(p, plain[name], rtol=1e-6) for name, p in scaled.items())
@@ -191,7 +233,7 @@ def trained(text: str, world: int = 2) -> list[Tensor]:
     return [p.detach() for p in ranks.models[world - 1].parameters()]
 
 
-RULES = ["lars", "lamb", "lamb+linear-scaling(times=4.0, warmup_steps=2)", "sgd+linear-scaling(times=2.0)"]
+RULES = ["lars", "lamb", "lamb+linear-scaling(times=4.0, warmup_steps=2)", "sgd+step-decay(at=(1, 2))"]
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -227,6 +269,13 @@ def test_servers_that_have_parts_of_tensors_are_refused_with_the_remedy(rule: st
         ("sgd+linear-scaling(times=0.0)", "times is 0.0; use how many times larger the batch is"),
         ("sgd+linear-scaling(warmup_steps=-1)", "warmup_steps is -1; use a number of steps from 0 up"),
         ("sgd+linear-scaling+linear-scaling", "named twice"),
+        ("sgd+linear-scaling+step-decay+linear-scaling", "named twice"),
+        ("sgd+step-decay(at=(5, 3))", r"at is \(5, 3\); use steps above 0 in order"),
+        ("sgd+step-decay(at=(0.5,))", r"at is \(0.5,\); use steps above 0 in order"),
+        ("sgd+step-decay(factor=0.0)", "factor is 0.0; use a number above 0 and up to 1"),
+        ("sgd+polynomial-decay(num_steps=0)", "num_steps is 0; use how many steps the run has"),
+        ("sgd+polynomial-decay(after=100)", "after is 100; use 0 to 99 steps of warm-up"),
+        ("sgd(momentum=0.0, nesterov=True)", "nesterov is True and momentum 0"),
     ],
 )
 def test_wrong_settings_are_named_with_the_remedy(text: str, message: str) -> None:

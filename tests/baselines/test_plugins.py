@@ -16,6 +16,9 @@ from baselines.packing.fixed_buckets import FixedBuckets
 from baselines.packing.tensor_fusion import TensorFusion
 from baselines.strategy import DEFAULTS, StrategyError, parse_strategy
 from baselines.text import TextError, settable_fields
+from harness.trial import Job
+from models.values import WorkloadSpec
+from results.codec import from_jsonable, to_jsonable
 
 PROTOCOLS = {
     Slot.PACKING: Packing,
@@ -161,3 +164,30 @@ def test_errors_are_value_errors() -> None:
     assert issubclass(CatalogueError, ValueError)
     with pytest.raises(CatalogueError):
         plugin("none of these")
+
+
+@pytest.mark.parametrize(
+    ("strategy", "optimizer", "means"),
+    [
+        ("fixed-buckets", "sgd(lr=0.1)", "sgd(lr=0.1)"),
+        ("fixed-buckets+lamb(lr=0.01)", "sgd(lr=0.1)", "lamb(lr=0.01)"),
+        ("lamb(lr=0.01)+fixed-buckets", "sgd(lr=0.1)", "lamb(lr=0.01)"),
+        ("lars", "adam+linear-scaling(times=2.0)", "lars"),
+        ("fixed-buckets+dgc+sgd(momentum=0.0)", "sgd(lr=0.1)", "sgd(momentum=0.0)"),
+        ("sgd+linear-scaling(times=4.0)", "sgd(lr=0.1)", "sgd+linear-scaling(times=4.0)"),
+        ("fixed-buckets+linear-scaling(times=4.0)", "sgd(lr=0.1)", "sgd(lr=0.1)+linear-scaling(times=4.0)"),
+    ],
+)
+def test_an_optimizer_in_the_strategy_takes_the_place_of_the_suites(strategy: str, optimizer: str, means: str) -> None:
+    job = Job(name="job", workload=WorkloadSpec(network="resnet20"), strategy=strategy, optimizer=optimizer)
+    assert (job.strategy, job.optimizer) == (strategy, means)
+    assert job.resolve().optimizer == parse_strategy(means).optimizer
+    assert job.resolve().packing == parse_strategy(strategy if "buckets" in strategy else "unfused").packing
+    assert from_jsonable(Job, to_jsonable(job)) == job
+
+
+def test_two_optimizers_in_one_text_are_still_refused() -> None:
+    with pytest.raises(StrategyError, match="lamb and sgd both decide optimizer; name one"):
+        Job(name="job", workload=WorkloadSpec(network="resnet20"), strategy="sgd+lamb").resolve()
+    with pytest.raises(StrategyError, match="momentum"):
+        Job(name="job", workload=WorkloadSpec(network="resnet20"), strategy="fixed-buckets+dgc").resolve()

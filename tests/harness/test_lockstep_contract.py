@@ -42,7 +42,10 @@ EARLY = {
 }
 VARIANTS = {
     Slot.EXCHANGE: ["parameter-server(update='server')"],
-    Slot.OPTIMIZER: ["sgd(momentum=0.0)", "sgd+linear-scaling(times=2.0, warmup_steps=2)"],
+    Slot.OPTIMIZER: [
+        "sgd(momentum=0.0)",
+        "sgd+linear-scaling(times=2.0, warmup_steps=2)+step-decay(at=(2,))+polynomial-decay(num_steps=4)",
+    ],
 }
 
 Parts = tuple[str, ...]
