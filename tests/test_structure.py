@@ -75,16 +75,16 @@ def test_every_public_function_of_an_interface_says_what_it_does(file: str) -> N
 
 BUDGETS = {  # lines of Python per package, docstrings and comments included
     "analysis": 9_900,
-    "baselines": 10_500,
+    "baselines": 10_650,
     "benchmarks": 2_150,
-    "crossover": 11_000,
-    "fabric": 6_800,
-    "harness": 23_500,
-    "models": 4_200,
+    "crossover": 11_050,
+    "fabric": 6_850,
+    "harness": 23_700,
+    "models": 4_150,
     "results": 1_570,
     "scripts": 2_350,
-    "suites": 10_600,
-    "tests": 46_500,
+    "suites": 10_700,
+    "tests": 48_000,
 }
 
 

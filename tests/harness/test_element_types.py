@@ -142,10 +142,7 @@ FAULTY = {
     "sparse": OWN.replace("SPARSE", "True"),
 }
 CLUSTER = VirtualCluster(num_workers=2, compute_s=1.0)
-HERE = Place(
-    job=0, rank=0, host=Host(index=0, name="localhost", address="127.0.0.1", interface="lo"), slot=0,
-    rendezvous_address="", rendezvous_port=0,
-)  # fmt: skip
+HERE = Place(job=0, rank=0, host=Host(index=0, name="localhost", address="127.0.0.1", interface="lo"), slot=0)
 GO = Signals(lambda: None)
 PATHS: dict[str, tuple[Callable[[Trial], object], dict[str, Any]]] = {
     "lockstep": (lambda trial: list(run_lockstep(trial, HERE, GO)), {}),
