@@ -98,6 +98,9 @@ def become(asking: socket.socket) -> None:
     for own, stream in enumerate(streams):
         os.dup2(stream, own)
         os.close(stream)
+    # Those of this process were made for what it was started with, a file that can seek where this one may be a pipe.
+    sys.stdout = os.fdopen(1, "w", encoding="utf-8", closefd=False)
+    sys.stderr = os.fdopen(2, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False)
     folder, environment, sys.argv = json.loads(request)
     os.chdir(folder)
     if os.path.isdir("crossover") and not os.path.samefile(ROOT, folder):
