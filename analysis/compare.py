@@ -59,12 +59,13 @@ def compare(
 
     A cell is faster or slower where the 95 % interval of its time ratio lies wholly beyond
     1 ± `tolerance`; fewer repeats than such an interval needs decide nothing, unless a virtual clock says the same
-    every time. Raises: CompareError if machines or a cell's fabrics differ and `allow_different` is not set.
+    every time. Raises: CompareError if machines, or a cell's fabrics or work, differ and `allow_different` is not set.
     """
     old, new = list(before), list(after)
     if not allow_different:
         _check_same_machine(old, new)
         _check_same_fabrics(old, new)
+        _check_same_work(old, new)
     first, second = _by_cell(filter(is_measured, old)), _by_cell(filter(is_measured, new))
     return tuple(
         _comparison(cell, first.get(cell, []), second.get(cell, []), tolerance)
@@ -164,3 +165,23 @@ def _check_same_fabrics(old: Sequence[Record], new: Sequence[Record]) -> None:
                 f"{cell[1]}: different fabrics, {names[0]} before, {names[1]} after; "
                 "run both sides on one fabric, or allow different fabrics if that is the question"
             )
+
+
+def _check_same_work(old: Sequence[Record], new: Sequence[Record]) -> None:
+    before, after = _by_cell(record for record in old if record.jobs), _by_cell(record for record in new if record.jobs)
+    for cell in sorted(before.keys() & after.keys()):
+        works = [" and ".join(sorted(set(map(_work, side[cell])))) for side in (before, after)]
+        if works[0] != works[1]:
+            raise CompareError(
+                f"{cell[1]}: different work, {works[0]} before, {works[1]} after; use the same options on both, "
+                "or allow different work if that is the question (--allow-different)"
+            )
+
+
+def _work(record: Record) -> str:
+    """What a time of the cell is the time of: a step, or of several jobs all steps."""
+    steps = [f"{job.num_steps} steps of " if len(record.jobs) > 1 else "" for job in record.jobs]
+    return ", ".join(
+        f"{own}{job.workload} with batches of {job.batch_size}" + (f" × {job.accumulate}" if job.accumulate > 1 else "")
+        for own, job in zip(steps, record.jobs, strict=True)
+    )

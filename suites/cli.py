@@ -237,7 +237,9 @@ def _add_compare(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     compare.add_argument("before", type=named_path, metavar="BEFORE", help="folder of records")
     compare.add_argument("after", type=named_path, metavar="AFTER", help="folder of records")
     compare.add_argument(
-        "--allow-different", action="store_true", help="although machines or fabrics differ, or a side has several runs"
+        "--allow-different",
+        action="store_true",
+        help="although machines, fabrics or work differ, or a side has several runs",
     )
     compare.add_argument("--json", action="store_true", help="as JSON")
     compare.set_defaults(command=_compare)

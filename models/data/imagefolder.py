@@ -201,7 +201,7 @@ def read_image(path: Path) -> Image.Image | Unreadable:
                 return Unreadable(f"{path} has {image.width} × {image.height} pixels, more than {MOST_PIXELS:,}")
             # Some versions of Pillow open a 16-bit PNG as 32-bit integers. All of them clip both to 255 in `convert`.
             if image.mode.startswith("I;16") or (image.mode == "I" and image.format == "PNG"):
-                grey = (np.asarray(image).astype(np.float32) / 257).round().astype(np.uint8)
+                grey = (np.asarray(_upright(image)).astype(np.float32) / 257).round().astype(np.uint8)
                 return Image.fromarray(grey).convert("RGB")
             if image.mode in ("I", "F"):
                 return Unreadable(

@@ -1,5 +1,6 @@
 import io
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -86,6 +87,28 @@ def test_different_fabrics_are_refused_unless_allowed() -> None:
     with pytest.raises(CompareError, match="1 Gbit/s"):
         compare(side(), faster)
     assert compare(side(), faster, allow_different=True)
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [({"batch_size": 96}, "batches of 96 after"), ({"accumulate": 3}, "× 3 after"), ({"workload": "vgg"}, "vgg with")],
+)
+def test_cells_of_different_work_are_refused_unless_allowed(changes: dict[str, Any], told: str) -> None:
+    other = [replace(r, jobs=(replace(r.jobs[0], **changes),)) for r in side(3.0)]
+    with pytest.raises(CompareError, match=told):
+        compare(side(), other)
+    assert compare(side(), other, allow_different=True)
+
+
+def test_only_of_jobs_that_run_together_does_the_time_depend_on_the_number_of_steps() -> None:
+    pair = shared(("resnet20-digits", "resnet20-digits"), "crossover", 0, np.random.default_rng(0))
+    for record in (pair, *side(num_repeats=1)):
+        other = replace(record, jobs=tuple(replace(job, num_steps=7) for job in record.jobs))
+        if len(record.jobs) == 1:
+            assert compare([record], [other])
+            continue
+        with pytest.raises(CompareError, match=r"7 steps of .* after"):
+            compare([record], [other])
 
 
 def test_a_comparison_prints_and_is_plain_json() -> None:

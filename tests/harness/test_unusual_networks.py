@@ -44,9 +44,12 @@ def raw_torch(model: nn.Module, text: str) -> PlainSession:
 
 
 def train(
-    session: PlainSession, num_micro_batches: int = 1, before_step: tuple[int, Change] = (0, leave_as_it_is)
+    session: PlainSession,
+    num_micro_batches: int = 1,
+    before_step: tuple[int, Change] = (0, leave_as_it_is),
+    num_steps: int = NUM_STEPS,
 ) -> Weights:
-    for step in range(NUM_STEPS):
+    for step in range(num_steps):
         if step == before_step[0]:
             before_step[1](session.model)
         session.wait()
@@ -91,16 +94,17 @@ def equalised(layer: nn.Linear) -> nn.Module:
 
 
 class ReadsEarly(nn.Module):
-    """Reads its layers' weights before they run: all of them, none, or from one forward on."""
+    """Reads its layers' weights before they run: in all forwards, or from one on, in every `every`-th."""
 
-    def __init__(self, from_forward: int) -> None:
+    def __init__(self, from_forward: int, every: int = 1) -> None:
         super().__init__()
         self.layers = two_layers(lambda layer: layer)
-        self.from_forward, self.num_forwards = from_forward, 0
+        self.from_forward, self.every, self.num_forwards = from_forward, every, 0
 
     def forward(self, inputs: Tensor) -> Tensor:
         self.num_forwards += 1
-        early = sum(p.sum() for p in self.parameters()) if self.num_forwards >= self.from_forward else 0.0
+        is_early = self.num_forwards >= self.from_forward and self.num_forwards % self.every == 0
+        early = sum(p.sum() for p in self.parameters()) if is_early else 0.0
         outputs: Tensor = self.layers(inputs) * (1 + 0.01 * early)
         return outputs
 
@@ -176,6 +180,29 @@ def test_a_forward_that_reads_old_values_where_the_first_did_not_is_an_error() -
         train(session)
     assert session.model.num_forwards == 4
     session.close()
+
+
+@pytest.mark.parametrize(("every", "seen_in"), [(3, 12), (5, 30), (6, 12), (10, 30), (12, 12), (20, 60)])
+def test_a_network_that_reads_early_now_and_then_does_not_train_on_unseen(every: int, seen_in: int) -> None:
+    session = session_of(ReadsEarly(every, every), "unfused+at-pre-hook")
+    with pytest.raises(ValueError, match=rf"layers.\d.weight: forward {seen_in} reads it before"):
+        train(session, num_steps=60)
+    session.close()
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # torch's, while it compiles
+def test_a_compiled_part_updates_at_its_pre_hooks_as_without_compiling() -> None:
+    def trained(text: str) -> Weights:
+        torch.manual_seed(1)
+        torch.compiler.reset()
+        network = nn.Sequential(nn.Linear(NUM_INPUTS, 5), torch.compile(two_layers_of_five(), backend="eager"))
+        return train(session_of(network, text))
+
+    check_equal(trained("unfused+adam"), trained("unfused+at-pre-hook+adam"))
+
+
+def two_layers_of_five() -> nn.Module:
+    return nn.Sequential(nn.Linear(5, 5), nn.Tanh(), nn.Linear(5, NUM_INPUTS))
 
 
 def test_layers_that_are_read_in_their_forward_alone_wait_for_their_own_messages() -> None:

@@ -189,6 +189,15 @@ def test_pixels_whose_white_is_unknown_are_refused(value: float, tmp_path: Path)
     assert "white is not known" in image.reason
 
 
+def test_16_bit_grey_is_turned_upright(tmp_path: Path) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    Image.fromarray(GREY16).save(tmp_path / "x.png", exif=exif)
+    image = read_image(tmp_path / "x.png")
+    assert isinstance(image, Image.Image)
+    assert np.array_equal(np.asarray(image)[..., 0], np.rot90(np.arange(256).reshape(16, 16), -1))
+
+
 def test_a_photo_is_turned_upright(tmp_path: Path) -> None:
     save_as("L", tmp_path / "plain.png")
     exif = Image.Exif()
