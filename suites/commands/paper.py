@@ -30,7 +30,7 @@ from suites.api import Options, Suite
 from suites.catalogue import all_suites
 from suites.commands.claims import PAGE
 from suites.commands.report import publish
-from suites.commands.run import run_suite
+from suites.commands.run import TOO_BUSY, run_suite
 from suites.expected import expected_each_s
 from suites.folders import FolderError, held, prepare_folder, write_page
 from suites.repeats import parse_budget
@@ -54,7 +54,8 @@ class PlannedSuite:
 
 
 def make_paper(arguments: argparse.Namespace, runs: Path, parse: Parse) -> int:
-    """Print the plan and carry it out. Returns 0, 1 if a trial failed, 130 if interrupted.
+    """Print the plan and carry it out. Returns 0, 1 if a trial failed, 75 if the machine was too busy, 130 if
+    interrupted.
 
     Raises: TrialError, FolderError for a wrong request.
     """
@@ -75,7 +76,7 @@ def make_paper(arguments: argparse.Namespace, runs: Path, parse: Parse) -> int:
             words = ["run", own.suite.name, "--resume", "--out", str(folder / own.suite.name)]
             words += ["--budget", arguments.budget] if arguments.budget is not None else []
             code = run_suite(parse(words), runs, reports=False)
-            if code == INTERRUPTED:
+            if code in (INTERRUPTED, TOO_BUSY):
                 console = Console(stderr=True)
                 console.print(_how_to_go_on(arguments, folder), soft_wrap=True, highlight=False, markup=False)
                 return code

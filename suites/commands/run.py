@@ -40,11 +40,13 @@ from suites.runner import Effort, RunResult, check_all, run_trials, select
 
 MOST_REPEATS, MOST_STEPS = 1_000, 1_000_000
 MOST_SEED = 2**31 - 1  # with repeats counted on it still fits every generator
+TOO_BUSY = 75  # the exit code that sysexits.h has for "try again later"
 NUM_ATTEMPTS = 3  # at a trial in each repeat: load that lasts longer is better waited for
 
 
 def run_suite(arguments: argparse.Namespace, runs: Path, *, reports: bool = True) -> int:
-    """Check, run, report (unless somebody else `reports`). Returns 0, 1 if a trial failed, 130 if interrupted.
+    """Check, run, report unless the caller `reports`. Returns 0, 1 if a trial failed, 75 if the machine was too busy
+    for any to count, 130 if interrupted.
 
     Of ranks that a launcher started, rank 0 does this and the others follow it.
     """
@@ -83,7 +85,7 @@ def run_suite(arguments: argparse.Namespace, runs: Path, *, reports: bool = True
             return 1
         if bench.calibration.entries:
             write_calibration(bench.calibration, folder / CALIBRATION / "measured.json")
-        return _conclude(outcome, folder, console, as_json=arguments.json, reports=reports)
+        return conclude(outcome, folder, console, as_json=arguments.json, reports=reports)
 
 
 def _follow(placed: Placement) -> int:
@@ -122,7 +124,7 @@ def _how_to_go_on(folder: Path) -> str:
     )
 
 
-def _conclude(outcome: RunResult, folder: Path, console: Console, *, as_json: bool, reports: bool) -> int:
+def conclude(outcome: RunResult, folder: Path, console: Console, *, as_json: bool, reports: bool) -> int:
     """Report, or say how to go on; returns the exit code."""
     if outcome.interrupted:
         counts = f"interrupted after {len(outcome.records)} of {outcome.num_asked} trials"
@@ -130,15 +132,23 @@ def _conclude(outcome: RunResult, folder: Path, console: Console, *, as_json: bo
         hint = f"\n{_how_to_go_on(folder)}" if reports else ""
         console.print(f"{counts}{hint}", soft_wrap=True, highlight=False, markup=False)
         return 130
-    for line in _what_does_not_count(outcome):
+    for line in _what_does_not_count(outcome, folder):
         console.print(line, soft_wrap=True, highlight=False, markup=False)
     if reports:
         publish(outcome.records, folder, console, as_json=as_json)
-    return 1 if outcome.num_failed else 0
+    if outcome.num_failed:
+        return 1
+    return TOO_BUSY if outcome.is_disturbed else 0
 
 
-def _what_does_not_count(outcome: RunResult) -> Iterator[str]:
-    if outcome.num_invalid:
+def _what_does_not_count(outcome: RunResult, folder: Path) -> Iterator[str]:
+    if outcome.is_disturbed:
+        yield f"this machine is too busy to measure on: all {outcome.num_invalid} attempts were invalid"
+        yield from (f"  {line}" for line in outcome.disturbances())
+        yield "end what else runs here (`top` names it), then"
+        yield _how_to_go_on(folder)
+        yield "or, to see that it runs, add --any-machine: every trial counts, and no time can be trusted"
+    elif outcome.num_invalid:
         yield (
             f"{outcome.num_invalid} of {len(outcome.records)} attempts were invalid and do not count: the machine was "
             "busy or not the same, or another user disturbed them; the records say how, docs/guide/measuring.md with "

@@ -17,6 +17,7 @@ from suites.api import Options
 from suites.catalogue import suite_of
 from suites.commands import paper
 from suites.commands.paper import chosen, expected_run_s
+from suites.commands.run import TOO_BUSY
 
 TWO = ("--only", "consistency", "--only", "convergence")
 
@@ -102,6 +103,15 @@ def test_an_interrupted_run_says_how_it_goes_on(command: Command, asked: list[ar
     ended = command("paper", *TWO, "--out", "all")
     assert ended.code == 130
     assert "crossover-bench paper --only consistency --only convergence --out all" in ended.words
+
+
+def test_a_machine_that_is_too_busy_ends_the_run_of_all_suites(
+    command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(paper, "run_suite", lambda arguments, runs, *, reports: TOO_BUSY)
+    ended = command("paper", *TWO, "--out", "all")
+    assert ended.code == TOO_BUSY
+    assert "go on with: crossover-bench paper" in ended.words
 
 
 def test_an_unknown_suite_is_refused_with_those_there_are(command: Command) -> None:

@@ -21,12 +21,12 @@ from harness.lab.labs import OnEvent
 from harness.trial import Job, Trial, TrialError
 from models.workload import Device, WorkloadSpec
 from results.codec import to_jsonable
-from results.facts import MachineFacts, ProbeFacts, Role
+from results.facts import CheckFacts, MachineFacts, ProbeFacts, Role
 from results.record import FabricFacts, JobResult, RankTimes, Record, Status, read_records
 from suites.api import FEWEST, Options, interleave
 from suites.catalogue import suite_of
 from suites.cli import command_parser
-from suites.commands.run import NUM_ATTEMPTS, effort_from
+from suites.commands.run import NUM_ATTEMPTS, TOO_BUSY, conclude, effort_from
 from suites.order import in_random_order
 from suites.progress import RunProgress
 from suites.repeats import (
@@ -95,7 +95,7 @@ SPREADS = {"dense": 0.0, "steady": 0.004, "wild": 0.03}
 def step_s(trial: Trial) -> float:
     """A time that depends on cell and repeat alone, as far from 1 as the cell's spread."""
     label = trial.cell.rpartition("/")[2]
-    return 1.0 + SPREADS[label] * (Random(trial.id).random() - 0.5)
+    return 1.0 + SPREADS.get(label, 0.0) * (Random(trial.id).random() - 0.5)
 
 
 class Scripted(Bench):
@@ -182,10 +182,58 @@ def test_an_invalid_trial_is_kept_not_counted_and_run_again_at_the_end_of_its_re
 
 
 def test_attempts_at_a_trial_are_limited_and_a_busy_machine_fails_nothing(tmp_path: Path) -> None:
-    bench = Scripted(lambda trial, attempt: Status.INVALID)
+    bench = Scripted(lambda trial, attempt: Status.OK if "dense" in trial.cell else Status.INVALID)
     ended = ran(bench, tmp_path, Effort(num_attempts=NUM_ATTEMPTS), repeats=2)
-    assert set(Counter(bench.ran).values()) == {NUM_ATTEMPTS}
-    assert (ended.num_failed, ended.num_invalid) == (0, 2 * len(CELLS) * NUM_ATTEMPTS)
+    assert {count for (label, _), count in Counter(bench.ran).items() if label != "dense"} == {NUM_ATTEMPTS}
+    assert (ended.num_failed, ended.num_invalid) == (0, 2 * (len(CELLS) - 1) * NUM_ATTEMPTS)
+    assert not ended.is_disturbed
+
+
+def busy(trial: Trial, attempt: int) -> Status:
+    return Status.INVALID
+
+
+@pytest.mark.parametrize(("num_cells", "num_attempts"), [(len(CELLS), NUM_ATTEMPTS), (FEWEST, 1)])
+def test_a_run_stops_where_a_whole_round_is_invalid_and_says_what_disturbs(
+    tmp_path: Path, num_cells: int, num_attempts: int
+) -> None:
+    """A round of many trials stops at once, a small one after all its attempts."""
+    asked = interleave([cell(f"c{number}") for number in range(num_cells)], FEWEST)
+    bench, effort = Scripted(busy), replace(ADAPTIVE, num_attempts=NUM_ATTEMPTS)
+    ended = run_trials(asked, bench, tmp_path, Console(file=StringIO()), resume=False, effort=effort)
+    assert len(bench.ran) == num_cells * num_attempts
+    assert (ended.is_disturbed, ended.num_failed) == (True, 0)
+    disturbed = replace(ended.records[0], checks=(CheckFacts(quantity="others", found=0.48, most=0.05),))
+    assert list(replace(ended, records=(disturbed,)).disturbances()) == [
+        "others: 48% in the median, at most 5% allowed"
+    ]
+
+
+def test_a_run_that_was_stopped_by_a_busy_machine_goes_on_when_it_is_quiet(tmp_path: Path) -> None:
+    assert ran(Scripted(busy), tmp_path, ADAPTIVE).is_disturbed
+    again = Scripted(busy)
+    assert ran(again, tmp_path, ADAPTIVE, resume=True).is_disturbed
+    assert len(again.ran) == len(CELLS) * NUM_ATTEMPTS  # attempts of the run before are not counted
+    quiet = ran(Scripted(), tmp_path, ADAPTIVE, resume=True)
+    assert not quiet.is_disturbed
+    assert sum(record.status is Status.OK for record in quiet.records) >= FEWEST * len(CELLS)
+
+
+def test_a_round_that_is_disturbed_later_does_not_end_the_run(tmp_path: Path) -> None:
+    bench = Scripted(lambda trial, attempt: Status.INVALID if trial.repeat == 2 else Status.OK)
+    ended = ran(bench, tmp_path, ADAPTIVE)
+    assert max(repeat for _, repeat in bench.ran) > FEWEST
+    assert not ended.is_disturbed
+
+
+@pytest.mark.parametrize(("status", "code"), [(Status.INVALID, TOO_BUSY), (Status.OK, 0), (Status.ERROR, 1)])
+def test_a_run_without_a_valid_trial_ends_with_its_own_code_and_the_remedy(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], status: Status, code: int
+) -> None:
+    outcome = RunResult((measured(CELLS[0], 1.0, status),), 1)
+    assert conclude(outcome, tmp_path, Console(stderr=True), as_json=False, reports=False) == code
+    told = " ".join(capsys.readouterr().err.split())
+    assert ("too busy" in told and "--any-machine" in told and "--resume" in told) is (code == TOO_BUSY)
 
 
 def test_a_cell_that_fails_is_not_repeated_and_its_neighbours_find_another_reference(tmp_path: Path) -> None:
