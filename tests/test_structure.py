@@ -77,7 +77,7 @@ BUDGETS = {  # lines of Python per package, docstrings and comments included
     "analysis": 9_900,
     "baselines": 10_650,
     "benchmarks": 2_150,
-    "crossover": 11_050,
+    "crossover": 11_100,
     "fabric": 6_850,
     "harness": 23_700,
     "models": 4_150,
