@@ -23,12 +23,12 @@ from models.workload import Device, WorkloadSpec, open_workload
 from results.facts import CheckFacts
 from results.record import Record, Status, write_record
 from suites.api import FEWEST
-from suites.at_once import run_each
+from suites.at_once import num_at_once, run_each
 from suites.earlier import earlier, invalid_id
 from suites.folders import FolderError
 from suites.order import in_random_order
 from suites.progress import ProgressBar, ProgressLines, RunProgress, shown_on
-from suites.repeats import affordable, next_repeat, place_of, timed_cells, took_s
+from suites.repeats import affordable, lasted_s, next_repeat, place_of, timed_cells, took_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,9 +117,10 @@ def check_data(spec: WorkloadSpec, world: int, seed: int) -> None:
 class Effort:
     """How long a run tries: so many attempts at each trial, until it is valid; with `more`, repeats beyond those asked
     for until every cell is known (`suites.repeats`), in an order that `seed` decides; and no timed trial is begun when
-    timed trials have taken `budget_s`."""
+    timed trials have taken `budget_s`. With `limits_exact`, trials without a clock count too, and none begins then."""
 
     budget_s: float = math.inf
+    limits_exact: bool = False
     num_attempts: int = 1
     more: bool = False
     seed: int = 1
@@ -172,7 +173,7 @@ class _SuiteRun:
         self._trials, self._bench, self._folder, self._console = trials, bench, folder, console
         self._resume, self._effort, self._progress = resume, effort, progress
         self._records: list[Record] = []
-        self._spent_s, self._num_ran = 0.0, 0
+        self._spent_s, self._num_ran, self._num_beside = 0.0, 0, 1
         self._num_asked, self._num_left = len(trials), 0
         self._left: set[str] = set()  # places for which the budget did not suffice
 
@@ -253,9 +254,12 @@ class _SuiteRun:
                 self._took(record)
                 yield trial, record
         timed = bool(left) and left[0].fabric.kind.has_processes
-        for alike in [[trial] for trial in left] if timed else [left]:
-            if timed and self._is_spent():
-                self._num_left += 1
+        # Those side by side begin together where the budget may end between them.
+        size = 1 if timed else num_at_once(left) if self._effort.limits_exact else max(1, len(left))
+        self._num_beside = 1 if timed else size
+        for alike in [left[place : place + size] for place in range(0, len(left), size)]:
+            if (timed or self._effort.limits_exact) and self._is_spent():
+                self._num_left += len(alike)
                 continue
             ended = run_each(alike, lambda trial: self._bench.run(trial, self._bar.on_event(trial)), self._bench.close)
             with closing(ended):
@@ -278,6 +282,8 @@ class _SuiteRun:
     def _took(self, record: Record) -> None:
         self._records.append(record)
         seconds = took_s(record)
+        if not seconds and self._effort.limits_exact:
+            seconds = lasted_s(record) / self._num_beside
         self._spent_s += seconds
         self._progress.spend(seconds)
 

@@ -8,7 +8,6 @@ old reference records beside those of other days and puts the new ones in their 
 from __future__ import annotations
 
 import argparse
-import os
 import shlex
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,7 +21,7 @@ from rich.console import Console
 
 from analysis.terminal import Column, output_console, table
 from harness.environment import describe_environment
-from harness.trial import Trial, TrialError
+from harness.trial import TrialError
 from results.codec import CodecError
 from results.files import read_json, write_json
 from results.record import CALIBRATION, STARTED, read_records
@@ -31,7 +30,7 @@ from suites.catalogue import all_suites
 from suites.commands.claims import PAGE
 from suites.commands.report import publish
 from suites.commands.run import TOO_BUSY, run_suite
-from suites.expected import expected_each_s
+from suites.expected import expected_run_s
 from suites.folders import FolderError, held, prepare_folder, write_page
 from suites.repeats import parse_budget
 from suites.reports import records_of, sheet_of
@@ -112,16 +111,6 @@ def _planned(suite: Suite, folder: Path, budget: str | None) -> PlannedSuite:
         expected_s=expected_run_s(trials, foresees=suite.predicted is not None),
         budget_s=parse_budget(budget) if budget is not None else suite.budget_s,
         num_recorded=len(list((folder / suite.name).glob("*.json"))),
-    )
-
-
-def expected_run_s(trials: Sequence[Trial], *, foresees: bool) -> float:
-    """Seconds that a run takes; what has no clock is run one a core."""
-    each_s = expected_each_s(trials, foresees=foresees)
-    at_once = os.cpu_count() or 1
-    return sum(
-        seconds / (1 if trial.fabric.kind.has_processes else at_once)
-        for trial, seconds in zip(trials, each_s, strict=True)
     )
 
 

@@ -32,7 +32,7 @@ from suites.catalogue import suite_of
 from suites.commands.network_options import network_from
 from suites.commands.report import publish
 from suites.earlier import check_finished
-from suites.expected import expected_each_s, expected_s
+from suites.expected import expected_run_s, expected_s
 from suites.folders import FolderError, held, new_folder, prepare_folder, set_latest
 from suites.order import in_random_order
 from suites.repeats import parse_budget
@@ -100,11 +100,14 @@ def effort_from(arguments: argparse.Namespace, suite: Suite) -> Effort:
     """Repeats until cells are known, within the suite's budget; as many as are asked for, with --repeats; a run that
     only shows that it runs takes any machine as it is. Raises: TrialError for a bad budget."""
     given_s = parse_budget(arguments.budget) if arguments.budget is not None else None
-    if arguments.smoke or arguments.any_machine:
-        return Effort(budget_s=given_s or math.inf, seed=arguments.seed)
-    if arguments.repeats is not None:
-        return Effort(budget_s=given_s or math.inf, num_attempts=NUM_ATTEMPTS, seed=arguments.seed)
-    return Effort(budget_s=given_s or suite.budget_s, num_attempts=NUM_ATTEMPTS, more=True, seed=arguments.seed)
+    is_open = arguments.smoke or arguments.any_machine or arguments.repeats is not None
+    return Effort(
+        budget_s=given_s or (math.inf if is_open else suite.budget_s),
+        limits_exact=given_s is not None,
+        num_attempts=1 if arguments.smoke or arguments.any_machine else NUM_ATTEMPTS,
+        more=not is_open,
+        seed=arguments.seed,
+    )
 
 
 def _bench(placed: Placement | None, folder: Path, *, foresees: bool, judges: bool) -> Bench:
@@ -307,7 +310,7 @@ def _check_without_records(folder: Path) -> None:
 
 
 def _minutes(trials: Sequence[Trial], foresees: bool) -> str:
-    seconds = sum(expected_each_s(trials, foresees=foresees))
+    seconds = expected_run_s(trials, foresees=foresees)
     return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"
 
 

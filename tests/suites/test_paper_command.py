@@ -16,8 +16,9 @@ from results.record import STARTED, Environment, FabricFacts, Record, Status, re
 from suites.api import Options
 from suites.catalogue import suite_of
 from suites.commands import paper
-from suites.commands.paper import chosen, expected_run_s
+from suites.commands.paper import chosen
 from suites.commands.run import TOO_BUSY
+from suites.expected import expected_run_s
 
 TWO = ("--only", "consistency", "--only", "convergence")
 
@@ -57,6 +58,19 @@ def test_the_plan_says_how_long_each_suite_takes_and_runs_nothing(command: Comma
     assert "2 suites" in ended.out
     assert "consistency" in ended.out
     assert not list(tmp_path.iterdir())
+
+
+def test_the_plan_expects_of_a_suite_what_its_own_run_expects(
+    command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of trials in lockstep, which run one a core."""
+    monkeypatch.setattr("os.cpu_count", lambda: 4)
+    among = re.search(r"^consistency +\d+ +([\d.]+) ", command("paper", *TWO, "--dry-run").out, re.MULTILINE)
+    alone = re.search(r"about (\d+) min", command("run", "consistency", "--dry-run").out)
+    assert among is not None
+    assert alone is not None
+    assert round(float(among[1])) == pytest.approx(int(alone[1]), abs=1)
+    assert int(alone[1]) > 4
 
 
 def test_suites_are_resumed_each_in_its_own_folder_and_an_interrupt_ends_the_run(

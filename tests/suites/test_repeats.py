@@ -308,6 +308,19 @@ def test_an_interrupted_run_with_a_small_budget_leaves_the_same_places(tmp_path:
     assert {record.id for record in ended.records} == {record.id for record in wanted.records}
 
 
+def test_a_budget_that_was_asked_for_ends_trials_without_a_clock_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two at once, ten seconds each: 15 s are over after four of six."""
+    monkeypatch.setattr("suites.runner.num_at_once", lambda trials: 2)
+    lockstep = FabricSpec(kind=FabricKind.LOCKSTEP, num_hosts=2)
+    exact = [replace(one, fabric=lockstep) for one in interleave(CELLS, 2)]
+    effort = Effort(budget_s=1.5 * TRIAL_S, limits_exact=True)
+    for resume in (False, True):  # what an earlier run took counts
+        ended = run_trials(exact, Scripted(), tmp_path, Console(file=StringIO()), resume=resume, effort=effort)
+        assert (len(ended.records), ended.num_left) == (4, 2)
+
+
 def test_what_is_exact_is_neither_repeated_nor_held_to_the_budget(tmp_path: Path) -> None:
     exact = [replace(one, fabric=FabricSpec(kind=FabricKind.LOCKSTEP, num_hosts=2)) for one in interleave(CELLS, 1)]
     assert timed_cells(exact) == []
@@ -363,10 +376,10 @@ def test_what_is_no_time_is_refused_with_the_remedy(text: str) -> None:
     ("words", "effort"),
     [
         ((), Effort(budget_s=suite_of("quick").budget_s, num_attempts=NUM_ATTEMPTS, more=True)),
-        (("--budget", "2h"), Effort(budget_s=7200.0, num_attempts=NUM_ATTEMPTS, more=True)),
+        (("--budget", "2h"), Effort(budget_s=7200.0, limits_exact=True, num_attempts=NUM_ATTEMPTS, more=True)),
         (("--repeats", "3", "--seed", "7"), Effort(num_attempts=NUM_ATTEMPTS, seed=7)),
         (("--smoke",), Effort()),
-        (("--any-machine", "--budget", "90s"), Effort(budget_s=90.0)),
+        (("--any-machine", "--budget", "90s"), Effort(budget_s=90.0, limits_exact=True)),
     ],
 )
 def test_the_command_line_decides_how_long_a_run_tries(words: tuple[str, ...], effort: Effort) -> None:
