@@ -82,8 +82,8 @@ BUDGETS = {  # lines of Python per package, docstrings and comments included
     "harness": 23_700,
     "models": 4_150,
     "results": 1_570,
-    "scripts": 2_350,
-    "suites": 10_700,
+    "scripts": 2_440,
+    "suites": 10_800,
     "tests": 48_000,
 }
 

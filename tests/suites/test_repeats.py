@@ -18,11 +18,13 @@ from crossover import Sharing
 from fabric.api import FabricKind, FabricSpec
 from harness.bench import Bench
 from harness.lab.labs import OnEvent
+from harness.machine import MachineWatch
 from harness.trial import Job, Trial, TrialError
 from models.workload import Device, WorkloadSpec
 from results.codec import to_jsonable
 from results.facts import CheckFacts, MachineFacts, ProbeFacts, Role
 from results.record import FabricFacts, JobResult, RankTimes, Record, Status, read_records
+from scripts.hot_paths import repeated
 from suites.api import FEWEST, Options, interleave
 from suites.catalogue import suite_of
 from suites.cli import command_parser
@@ -385,6 +387,28 @@ def test_what_is_no_time_is_refused_with_the_remedy(text: str) -> None:
 def test_the_command_line_decides_how_long_a_run_tries(words: tuple[str, ...], effort: Effort) -> None:
     arguments = command_parser().parse_args(["run", "quick", *words])
     assert effort_from(arguments, suite_of("quick")) == effort
+
+
+@pytest.mark.parametrize(("busy_processes", "code"), [((), 0), ((2,), 0), ((2, 3, 4), TOO_BUSY)])
+def test_times_of_hot_paths_count_from_processes_that_nothing_disturbed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, busy_processes: tuple[int, ...], code: int
+) -> None:
+    ran: list[Path] = []
+
+    def once(path: Path) -> int:
+        ran.append(path)
+        path.write_text(str(len(ran)))
+        return 0
+
+    def facts(watch: MachineWatch, *_: object) -> MachineFacts:
+        return replace(MACHINE, other_share=0.4 if len(ran) in busy_processes else 0.0)
+
+    monkeypatch.setattr(MachineWatch, "facts", facts)
+    assert repeated(tmp_path, once, MachineWatch(), any_machine=False) == code
+    kept = {int(path.read_text()) for path in tmp_path.glob("*.json")}
+    assert kept.isdisjoint(busy_processes)
+    assert len(kept) == (FEWEST if not code else 1)
+    assert repeated(tmp_path, once, MachineWatch(), any_machine=True) == 0
 
 
 def test_the_progress_line_says_what_is_left_of_the_budget() -> None:
