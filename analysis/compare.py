@@ -168,12 +168,12 @@ def _time_s(record: Record) -> float:
 
 
 def _bytes_ratio(old: Sequence[Record], new: Sequence[Record]) -> float | None:
-    sent_before, sent_after = (float(np.median(list(map(_sent_bytes, side)))) for side in (old, new))
-    return sent_after / sent_before if sent_before > 0 else None
-
-
-def _sent_bytes(record: Record) -> float:
-    return sum(counted_a_step(job) or 0.0 for job in record.jobs)
+    """None where some job's bytes were not counted."""
+    counted = [[[counted_a_step(job) for job in record.jobs] for record in side] for side in (old, new)]
+    if any(each is None for side in counted for jobs in side for each in jobs):
+        return None
+    before, after = (float(np.median([sum(filter(None, jobs)) for jobs in side])) for side in counted)
+    return after / before if before > 0 else None
 
 
 def _check_same_machine(old: Sequence[Record], new: Sequence[Record]) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import shlex
 import shutil
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -65,6 +66,9 @@ def make_paper(arguments: argparse.Namespace, runs: Path, parse: Parse) -> int:
         return _archive(folder, is_dry=arguments.dry_run)
     planned = [_planned(suite, folder, arguments.budget) for suite in chosen(arguments.only)]
     _show(planned)
+    if left := [name for name in all_suites() if name not in {own.suite.name for own in planned}]:
+        why = "not named with --only" if arguments.only else "torch sees no GPU"
+        print(f"left out ({why}): {', '.join(left)}", file=sys.stderr)
     if arguments.dry_run:
         return 0
     prepare_folder(folder)

@@ -32,6 +32,13 @@ def test_the_same_records_are_within_noise() -> None:
     assert found.bytes_ratio == 1.0
 
 
+def test_bytes_that_one_side_did_not_count_have_no_ratio() -> None:
+    bare = [replace(r, jobs=(replace(r.jobs[0], wire_bytes={}, interface_bytes=None),)) for r in side()]
+    for before, after in ((side(), bare), (bare, side())):
+        (found,) = compare(before, after)
+        assert (found.bytes_ratio, found.change) == (None, Change.SAME)
+
+
 @pytest.mark.parametrize(("factor", "change"), [(1.5, Change.SLOWER), (0.6, Change.FASTER)])
 def test_a_large_change_is_named(factor: float, change: Change) -> None:
     (found,) = compare(side(), side(factor, seed=2))

@@ -144,6 +144,17 @@ def test_a_suite_for_a_gpu_is_left_out_where_there_is_none(monkeypatch: pytest.M
     assert [suite.name for suite in chosen(("gpu",))] == ["gpu"]
 
 
+def test_the_plan_names_the_suites_that_it_leaves_out(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    monkeypatch.setattr(
+        paper,
+        "_planned",
+        lambda suite, *_: paper.PlannedSuite(suite=suite, num_trials=1, expected_s=1.0, budget_s=1.0, num_recorded=0),
+    )
+    assert "left out (torch sees no GPU): gpu" in command("paper", "--dry-run").err
+    assert "left out (not named with --only): " in command("paper", *TWO, "--dry-run").err
+
+
 def test_what_has_no_clock_is_expected_to_run_one_a_core(monkeypatch: pytest.MonkeyPatch) -> None:
     trials = suite_of("convergence").grid(Options(smoke=True))
     monkeypatch.setattr("os.cpu_count", lambda: 1)
