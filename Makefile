@@ -59,13 +59,13 @@ report: $(READY) ## report.html from the records of the last runs
 figures: $(READY) ## the figures alone, PNG and PDF
 	$(BENCH) report --figures $(ARGS)
 
-regress: $(READY) ## compare the last runs of SUITE with its reference records
+regress: $(READY) ## compare the last runs of SUITE with its reference records (of another machine: ARGS=--allow-different)
 	$(BENCH) compare results/reference/$(SUITE) runs/$(SUITE)/latest $(ARGS)
 
 fuzz: $(READY)     ## bad input, 20,000 of each kind: no traceback, nothing over 10 s
 	$(BIN)/python -m scripts.fuzz $(ARGS)
 
-benchmark: $(READY) ## hot paths of the engine, pytest-benchmark
+benchmark: $(READY) ## hot paths and compressors once; docs/guide/regressions.md compares
 	$(BIN)/python -m pytest benchmarks --benchmark-enable --benchmark-autosave $(ARGS)
 
 oracle-networks: $(READY) ## the flow engine beside SimGrid (Debian: python3-simgrid), TCP beside ns-3 (NS3=program)
@@ -76,5 +76,5 @@ profile: $(READY) ## record the layer times of NET on DEVICE
 	$(BIN)/python -m models.profile $(NET) --device $(DEVICE) $(ARGS)
 
 clean:           ## remove the environment and caches; records stay
-	rm -rf .venv build ./*.egg-info .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis .benchmarks
+	rm -rf .venv build ./*.egg-info .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -298,10 +298,12 @@ def _spread(cells: Sequence[JudgedCell], unit: str) -> str:
 def _tally(claim: Level, cells: Sequence[JudgedCell], values: Sequence[Interval]) -> Iterable[str]:
     """How many cells are on which side, and what stands in the way of the rest."""
     by_outcome = {outcome: [cell for cell in cells if cell.outcome is outcome] for outcome in Outcome}
-    yield f"{len(by_outcome[Outcome.MET])} of {plural(len(cells), 'cell')} as claimed."
+    num_met, enough = len(by_outcome[Outcome.MET]), ", and one is enough" if claim.some else ""
+    yield f"{num_met} of {plural(len(cells), 'cell')} as claimed{enough}."
     for outcome in (Outcome.MISSED, Outcome.UNDECIDED):
         if found := by_outcome[outcome]:
-            yield f"{outcome.value.capitalize()} in {_named(found)}."
+            told = "Not" if claim.some and outcome is Outcome.MISSED else outcome.value.capitalize()
+            yield f"{told} in {_named(found)}."
     thin = sum(value.is_range for value in values)
     if thin:
         yield f"{plural(thin, 'cell')} with fewer than {fewest_for(LEVEL)} repeats: a range decides nothing."

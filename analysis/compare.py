@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
 
 import numpy as np
 
@@ -14,6 +16,8 @@ from analysis.steps.wire_bytes import counted_a_step
 from results.record import Record
 
 TOLERANCE = 0.02
+PATH_TOLERANCE = 0.10  # of hot paths: where a process puts its memory alone moves one by some per cent
+HOT_PATHS = "hot paths"
 Cell = tuple[str, str]  # its suite and its name
 Machine = tuple[str, int, str]  # its name, cores and device
 
@@ -73,6 +77,47 @@ def compare(
     )
 
 
+def read_hot_paths(folder: Path) -> tuple[dict[Cell, list[float]], set[Machine]]:
+    """Median seconds of every benchmark in each file that pytest-benchmark wrote to `folder`, and their machines; none
+    where it holds other files. Raises: CompareError for a run of benchmarks that lacks something."""
+    found: dict[Cell, list[float]] = {}
+    machines = set[Machine]()
+    for path in sorted(folder.glob("*.json")):
+        try:
+            run = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError, RecursionError):
+            return {}, set()  # who reads records says what is wrong with it
+        if not isinstance(run, dict) or "benchmarks" not in run:
+            return {}, set()
+        try:
+            own = run["machine_info"]
+            machines.add((f"{own['cpu'].get('brand_raw')}, {own['release']}", own["cpu"].get("count", 0), "cpu"))
+            for one in run["benchmarks"]:
+                found.setdefault((HOT_PATHS, one["name"]), []).append(float(one["stats"]["median"]))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise CompareError(
+                f"{path} is no whole run of benchmarks ({error!r}); delete it, and time again"
+            ) from error
+    return found, machines
+
+
+def compare_hot_paths(before: Path, after: Path, *, allow_different: bool = False) -> tuple[Comparison, ...]:
+    """As `compare`, of folders that `scripts.hot_paths` wrote; empty where neither is one."""
+    (old, one), (new, other) = read_hot_paths(before), read_hot_paths(after)
+    if old and new and one != other and not allow_different:
+        raise _different_machines(one, other)
+    found = []
+    for cell in sorted(old.keys() | new.keys()):
+        sides = old.get(cell), new.get(cell)
+        if sides[0] is None or sides[1] is None:
+            change, ratio = Change.ONLY_BEFORE if sides[0] else Change.ONLY_AFTER, None
+        else:
+            ratio = unpaired_ratio(sides[1], sides[0])
+            change = _change(ratio, PATH_TOLERANCE)
+        found.append(Comparison(suite=cell[0], cell=cell[1], change=change, time_ratio=ratio))
+    return tuple(found)
+
+
 def check_one_machine(records: Iterable[Record]) -> None:
     """Raises: CompareError if repeats of one cell were timed on different machines."""
     for (suite, cell), own in _by_cell(records).items():
@@ -124,21 +169,25 @@ def _time_s(record: Record) -> float:
 
 
 def _bytes_ratio(old: Sequence[Record], new: Sequence[Record]) -> float | None:
-    sent_before, sent_after = (float(np.median(list(map(_sent_bytes, side)))) for side in (old, new))
-    return sent_after / sent_before if sent_before > 0 else None
-
-
-def _sent_bytes(record: Record) -> float:
-    return sum(counted_a_step(job) or 0.0 for job in record.jobs)
+    """None where some job's bytes were not counted."""
+    counted = [[[counted_a_step(job) for job in record.jobs] for record in side] for side in (old, new)]
+    if any(each is None for side in counted for jobs in side for each in jobs):
+        return None
+    before, after = (float(np.median([sum(filter(None, jobs)) for jobs in side])) for side in counted)
+    return after / before if before > 0 else None
 
 
 def _check_same_machine(old: Sequence[Record], new: Sequence[Record]) -> None:
     machines = [set(map(_machine, side)) for side in (old, new)]
     if old and new and machines[0] != machines[1]:
-        raise CompareError(
-            f"records of different machines: {_named(machines[0])} before, {_named(machines[1])} after; "
-            "run both sides on one machine, or allow different machines if that is the question"
-        )
+        raise _different_machines(*machines)
+
+
+def _different_machines(before: Iterable[Machine], after: Iterable[Machine]) -> CompareError:
+    return CompareError(
+        f"different machines: {_named(before)} before, {_named(after)} after; run both sides on one machine, or add "
+        "--allow-different to compare machines too"
+    )
 
 
 def _is_timed(record: Record) -> bool:
@@ -163,7 +212,7 @@ def _check_same_fabrics(old: Sequence[Record], new: Sequence[Record]) -> None:
             names = [" and ".join(sorted(f"{key.label}, {key.describe()}" for key in side)) for side in fabrics]
             raise CompareError(
                 f"{cell[1]}: different fabrics, {names[0]} before, {names[1]} after; "
-                "run both sides on one fabric, or allow different fabrics if that is the question"
+                "run both sides on one fabric, or add --allow-different to compare fabrics too"
             )
 
 

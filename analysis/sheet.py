@@ -20,12 +20,14 @@ NOT_RECOMPUTED = "not recomputed"  # the script counts what says so
 REPEAT = re.compile(r"(?P<stem>.*)\.r(?P<repeat>\d+)")
 INTRODUCTION = f"""# Claims
 
-Every hypothesis of every suite, and what the records in `results/reference` say of it. `crossover-bench claims` writes
-this page; `scripts/recompute_claims.py` works out every number on it again from the raw JSON, without this code. A
+Every hypothesis of every suite, and what the records in `results/reference` say of it. `crossover-bench claims --out
+docs/claims.md` writes this page; `scripts/recompute_claims.py` works out every number on it again from the raw JSON,
+without this code. A
 claim whose figures it cannot work out says *{NOT_RECOMPUTED}*.
 
 A claim is **met** where in every cell the whole 95 % interval over repeats lies beyond the level, **missed** where in
-one it lies wholly on the other side at a level corrected for the number of cells, else **undecided**. Fewer than
+one it lies wholly on the other side at a level corrected for the number of cells, else **undecided**. A rule for
+*some cell* asks for one: met where it surely holds in one, missed where it surely fails in all. Fewer than
 {FEWEST_FOR_LEVEL} repeats are a *range* and decide nothing. **Out of reach** needs what is not to be had here; **not
 measured** has no record. Counted bytes and what a simulated network does are *exact*: they are no sample. A
 *predicted* ratio is taken to be within ±{percent(PREDICTION_ERROR)}, as 95 % of predicted steps are that were measured

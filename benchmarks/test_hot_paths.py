@@ -1,7 +1,7 @@
 """Hot paths of the engine, timed by pytest-benchmark: `make benchmark`.
 
-Absolute times belong to one machine; compare runs of the same one with
-`make benchmark ARGS='--benchmark-compare'`. Nothing here fails for being slow.
+Absolute times belong to one machine; `python -m scripts.hot_paths` keeps them and `crossover-bench compare` compares
+two of its folders (docs/guide/regressions.md). Nothing here fails for being slow.
 """
 
 from __future__ import annotations

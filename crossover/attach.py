@@ -207,6 +207,7 @@ def attach(
         rest_limit_s=None if team.strict else _rest_limit_s(rest_limit_s),
         is_sole=team.agree is None,
     )
+    _say_threads(models, team)
     team = team if device is None else replace(team, device=device)
     turns = _seat(path if path is not None else default_path(), name, settings, team)
     bond = _bound(integration, models, inner, turns, manner)
@@ -319,6 +320,14 @@ def _integration_of(models: tuple[Any, ...], optimizers: tuple[Any, ...]) -> Int
         f"cannot attach {', '.join(type(one).__name__ for one in (*models, *optimizers)) or 'nothing'}: give a torch "
         "module and a torch optimizer (or a tuple of each), or a DeepSpeed engine"
     )
+
+
+def _say_threads(models: tuple[Any, ...], team: Team) -> None:
+    """By a job's first rank only."""
+    from crossover.integrations.workers import device_of, thread_warning
+
+    if not rank_of_environment() and (warning := thread_warning(device_of(models[0]), team.num_local)):
+        print(f"crossover: {warning}", file=sys.stderr, flush=True)
 
 
 @cache

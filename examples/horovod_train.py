@@ -2,10 +2,11 @@ r"""Handwritten digits with Horovod: an ordinary script, but for one line.
 
 Alone, on two workers:
 
-    horovodrun --gloo -np 2 python examples/horovod_train.py
+    OMP_NUM_THREADS=1 horovodrun --gloo -np 2 python examples/horovod_train.py
 
 In turns with a second job on the same devices:
 
+    export OMP_NUM_THREADS=1
     crossover run a="horovodrun --gloo -np 2 python examples/horovod_train.py --seed 1" \
                   b="horovodrun --gloo -np 2 python examples/horovod_train.py --seed 2"
 """

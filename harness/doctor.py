@@ -204,9 +204,10 @@ def control_group_room(group: Path) -> float:
 
 
 def first_line(command: list[str | None]) -> str:
-    """What a program says about itself, or why it does not."""
+    """The first line with a number of what a program says about itself, or why it says nothing."""
     try:
         said = subprocess.run([str(part) for part in command], capture_output=True, text=True, timeout=10, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"does not answer: {error}"
-    return (said.stdout or said.stderr).partition("\n")[0].strip()
+    lines = [" ".join(line.split()) for line in (said.stdout or said.stderr).splitlines()]
+    return next((line for line in lines if any(map(str.isdigit, line))), next(iter(lines), ""))

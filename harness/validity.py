@@ -83,8 +83,15 @@ def checks_of(record: Record, limits: Mapping[EvidenceKind, Limits] = LIMITS) ->
     # Records of older versions do not say what the machine did, and are not judged by what they lack.
     if evidence is None or record.machine is None:
         return
-    most = limits[evidence]
-    found = {**_disturbances(record.machine), CODEC: codec_overrun(record)}
+    yield from _checks({**_disturbances(record.machine), CODEC: codec_overrun(record)}, limits[evidence])
+
+
+def disturbances_beyond(machine: MachineFacts, most: Limits) -> Iterator[CheckFacts]:
+    """What disturbed something that is timed without a record, beyond its limits."""
+    return (check for check in _checks(_disturbances(machine), most) if not check.passes)
+
+
+def _checks(found: Mapping[str, float], most: Limits) -> Iterator[CheckFacts]:
     allowed = {SLOWER: most.slower, STOLEN: most.stolen, OTHERS: most.others, BUSY: most.busy, CODEC: most.codec}
     for quantity, limit in allowed.items():
         if math.isfinite(limit) and quantity in found:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import platform
 import statistics
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -32,6 +33,7 @@ from models.outside import is_outside
 from models.values import Batch, Device, WorkloadError, WorkloadSpec
 from models.workload import Workload, open_workload
 
+PROGRESS_S = 5.0
 Mark = Any  # a moment: float on the CPU, torch.cuda.Event on a GPU
 
 
@@ -51,8 +53,15 @@ class _Clock:
     elapsed_s: Callable[[Mark, Mark], float]
 
 
-def record_profile(spec: WorkloadSpec, *, num_steps: int = 20, num_warmup: int = 5) -> Profile:
-    """Time `spec`'s network layer by layer on its device (cpu or cuda) with synthetic data.
+def record_profile(
+    spec: WorkloadSpec,
+    *,
+    num_steps: int = 20,
+    num_warmup: int = 5,
+    on_step: Callable[[int, int], None] = lambda done, of: None,
+) -> Profile:
+    """Time `spec`'s network layer by layer on its device (cpu or cuda) with synthetic data; `on_step` is called after
+    each step with the number that are done and that of all.
 
     Raises: WorkloadError for an unknown network, a missing GPU, replay, or fewer than 2 steps.
     """
@@ -62,7 +71,11 @@ def record_profile(spec: WorkloadSpec, *, num_steps: int = 20, num_warmup: int =
     workload = open_workload(spec)
     model = workload.build_model(seed=0)
     clock = _cuda_clock() if spec.device is Device.CUDA else _cpu_clock()
-    steps = list(_timed_steps(workload, model, clock, num_steps + num_warmup))[num_warmup:]
+    steps, num_all = [], num_steps + num_warmup
+    for step in _timed_steps(workload, model, clock, num_all):
+        steps.append(step)
+        on_step(len(steps), num_all)
+    del steps[:num_warmup]
     order = tuple(steps[0].started)
     forward = [_forward_s(step, clock) for step in steps]
     backward = [_backward_s(step, clock) for step in steps]
@@ -220,7 +233,22 @@ def _record(arguments: argparse.Namespace) -> Profile:
         image_size=arguments.image_size,
         sequence_length=arguments.sequence_length,
     )
-    return record_profile(spec, num_steps=arguments.steps)
+    return record_profile(spec, num_steps=arguments.steps, on_step=_progress())
+
+
+def _progress() -> Callable[[int, int], None]:
+    """A line on the standard error every few seconds, with the time left."""
+    began_s = said_s = time.monotonic()
+
+    def say(done: int, of: int) -> None:
+        nonlocal said_s
+        now_s = time.monotonic()
+        if done == 1 or now_s - said_s >= PROGRESS_S:
+            said_s = now_s
+            left_s = (now_s - began_s) / done * (of - done)
+            print(f"step {done} of {of}, about {left_s:.0f} s left", file=sys.stderr, flush=True)
+
+    return say
 
 
 def _derive(arguments: argparse.Namespace) -> Profile:

@@ -1,10 +1,12 @@
-"""Fill README.md's results from reference records, so that no number there is typed by hand.
+"""README.md's results from reference records, so that no number there is typed by hand.
 
-    .venv/bin/python -m scripts.readme_table                      # from results/reference/quick
+    .venv/bin/python -m scripts.readme_table                      # print those of results/reference/quick
     .venv/bin/python -m scripts.readme_table RECORDS --figure throughput-resnet20-digits
+    .venv/bin/python -m scripts.readme_table --write              # into README.md
 
-It copies one figure to docs/images/quick.png and writes the block `quick` of README.md: the figure, one table with
-the throughput of every system over the baseline in every setting, one sentence for each pair of jobs, provenance.
+With `--write` it copies one figure to docs/images/quick.png and writes the block `quick` of README.md: the figure, one
+table with the throughput of every system over the baseline in every setting, one sentence for each pair of jobs,
+provenance.
 """
 
 from __future__ import annotations
@@ -41,9 +43,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("records", nargs="?", type=Path, default=RECORDS, help="folder of records")
     parser.add_argument("--figure", default=FIGURE, help=f"name of the figure (default {FIGURE})")
     parser.add_argument("--root", type=Path, default=ROOT, help="the checkout that is written to")
+    parser.add_argument("--write", action="store_true", help="write README.md and the image (default: print the block)")
     chosen = parser.parse_args(argv)
     try:
-        fill(chosen.root, summary_of(read_records([chosen.records])), chosen.figure)
+        summary = summary_of(read_records([chosen.records]))
+        if chosen.write:
+            fill(chosen.root, summary, chosen.figure)
+        else:
+            print(block(summary, pick(summary, chosen.figure)))
     except ValueError as error:
         print(f"readme_table: {error}", file=sys.stderr)
         return 2

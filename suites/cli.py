@@ -1,7 +1,7 @@
 """The command line: crossover-bench and one of the commands below.
 
 Exit codes: 0 done; 1 a trial failed or something regressed; 2 the request was wrong, with the
-value and the remedy in the message; 130 interrupted.
+value and the remedy in the message; 75 the machine was too busy for any trial to count; 130 interrupted.
 """
 
 from __future__ import annotations

@@ -130,6 +130,16 @@ def expected_each_s(trials: Iterable[Trial], *, foresees: bool = False) -> list[
     return found
 
 
+def expected_run_s(trials: Sequence[Trial], *, foresees: bool) -> float:
+    """Seconds that a run takes; what has no clock is run one a core."""
+    each_s = expected_each_s(trials, foresees=foresees)
+    at_once = os.cpu_count() or 1
+    return sum(
+        seconds / (1 if trial.fabric.kind.has_processes else at_once)
+        for trial, seconds in zip(trials, each_s, strict=True)
+    )
+
+
 def calibration_s(fabric: FabricSpec, *, foresees: bool) -> float:
     """Seconds until a fabric's hosts are up and its α and β known."""
     if not fabric.kind.has_processes:

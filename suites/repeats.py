@@ -109,7 +109,14 @@ def _need(place: Sequence[Trial], records: Sequence[Record]) -> tuple[bool, floa
 
 def took_s(record: Record) -> float:
     """Seconds from the start to the end of a timed trial, 0 of any other."""
-    if not record.started_at or record.machine is None or not FabricKind(record.fabric.kind).has_processes:
+    if record.machine is None or not FabricKind(record.fabric.kind).has_processes:
+        return 0.0
+    return lasted_s(record)
+
+
+def lasted_s(record: Record) -> float:
+    """Seconds from the start to the end of any trial, beside whatever ran at the same time."""
+    if not record.started_at:
         return 0.0
     return (datetime.fromisoformat(record.ended_at) - datetime.fromisoformat(record.started_at)).total_seconds()
 

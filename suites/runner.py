@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import statistics
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -12,20 +13,22 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
+from fabric.api import FabricKind
 from harness.bench import Bench
 from harness.checks.trial import check
 from harness.memory import check_memory
 from harness.trial import Trial, TrialError
 from harness.validity import is_worth_again
 from models.workload import Device, WorkloadSpec, open_workload
+from results.facts import CheckFacts
 from results.record import Record, Status, write_record
 from suites.api import FEWEST
-from suites.at_once import run_each
+from suites.at_once import num_at_once, run_each
 from suites.earlier import earlier, invalid_id
 from suites.folders import FolderError
 from suites.order import in_random_order
 from suites.progress import ProgressBar, ProgressLines, RunProgress, shown_on
-from suites.repeats import affordable, next_repeat, place_of, timed_cells, took_s
+from suites.repeats import affordable, lasted_s, next_repeat, place_of, timed_cells, took_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +39,24 @@ class RunResult:
     num_asked: int
     interrupted: bool = False
     num_left: int = 0  # for which the budget did not suffice
+
+    @property
+    def is_disturbed(self) -> bool:
+        """Whether the machine disturbed timed trials and none of them counts."""
+        timed = [record for record in self.records if FabricKind(record.fabric.kind).has_processes]
+        invalid = any(record.status is Status.INVALID and is_worth_again(record) for record in timed)
+        return invalid and all(record.status is not Status.OK for record in timed)
+
+    def disturbances(self) -> Iterator[str]:
+        """`processor time of other processes: 48% in the median, at most 5% allowed`, the most frequent first."""
+        failed: dict[str, list[CheckFacts]] = {}
+        for record in self.records:
+            for one in record.checks if record.status is Status.INVALID else ():
+                if not one.passes:
+                    failed.setdefault(one.quantity, []).append(one)
+        for quantity, checks in sorted(failed.items(), key=lambda item: -len(item[1])):
+            found = statistics.median(one.found for one in checks)
+            yield f"{quantity}: {found:.0%} in the median, at most {checks[0].most:.0%} allowed"
 
     @property
     def num_failed(self) -> int:
@@ -96,9 +117,10 @@ def check_data(spec: WorkloadSpec, world: int, seed: int) -> None:
 class Effort:
     """How long a run tries: so many attempts at each trial, until it is valid; with `more`, repeats beyond those asked
     for until every cell is known (`suites.repeats`), in an order that `seed` decides; and no timed trial is begun when
-    timed trials have taken `budget_s`."""
+    timed trials have taken `budget_s`. With `limits_exact`, trials without a clock count too, and none begins then."""
 
     budget_s: float = math.inf
+    limits_exact: bool = False
     num_attempts: int = 1
     more: bool = False
     seed: int = 1
@@ -151,7 +173,7 @@ class _SuiteRun:
         self._trials, self._bench, self._folder, self._console = trials, bench, folder, console
         self._resume, self._effort, self._progress = resume, effort, progress
         self._records: list[Record] = []
-        self._spent_s = 0.0
+        self._spent_s, self._num_ran, self._num_beside = 0.0, 0, 1
         self._num_asked, self._num_left = len(trials), 0
         self._left: set[str] = set()  # places for which the budget did not suffice
 
@@ -160,7 +182,8 @@ class _SuiteRun:
         self._bar = bar
         by_repeat = itertools.groupby(self._trials, key=lambda t: t.repeat if t.fabric.kind.has_processes else None)
         for _, alike in by_repeat:
-            self._valid(self._affordable(list(alike)))
+            if not self._valid(self._affordable(list(alike))):
+                return
         cells = timed_cells(self._trials) if self._effort.more else []
         for repeat in itertools.count(1 + max((cell.repeat for cell in self._trials), default=0)):
             further = next_repeat(cells, self._records, repeat)
@@ -194,16 +217,29 @@ class _SuiteRun:
     def _is_spent(self) -> bool:
         return self._spent_s >= self._effort.budget_s
 
-    def _valid(self, trials: Sequence[Trial]) -> None:
-        """Each once; then those that were invalid again, as often as is tried."""
-        left = trials
-        for attempt in range(1, self._effort.num_attempts + 1):
+    def _valid(self, trials: Sequence[Trial]) -> bool:
+        """Each once; then those that were invalid again, as often as is tried. False once a round of trials (a small
+        one with all its attempts) has left nothing valid in the whole run: the machine is too busy.
+
+        Where an earlier run stopped for that, its attempts are not counted here.
+        """
+        left, last = trials, self._effort.num_attempts
+        for attempt in itertools.count(1):
             if attempt > 1:
                 self._progress.added(left)
+            num_ran = self._num_ran
             tried = list(self._attempt(left, attempt))
             left = [one for one, record in tried if record.status is Status.INVALID and is_worth_again(record)]
             if not left:
-                return
+                return True
+            if self.result().is_disturbed:
+                if self._num_ran == num_ran:
+                    last = attempt + self._effort.num_attempts
+                elif len(left) >= FEWEST or attempt == last:
+                    return False
+            if attempt == last:
+                return True
+        return True
 
     def _attempt(self, trials: Sequence[Trial], attempt: int) -> Iterator[tuple[Trial, Record]]:
         """Every trial with its record, of this run or of an earlier one."""
@@ -218,9 +254,12 @@ class _SuiteRun:
                 self._took(record)
                 yield trial, record
         timed = bool(left) and left[0].fabric.kind.has_processes
-        for alike in [[trial] for trial in left] if timed else [left]:
-            if timed and self._is_spent():
-                self._num_left += 1
+        # Those side by side begin together where the budget may end between them.
+        size = 1 if timed else num_at_once(left) if self._effort.limits_exact else max(1, len(left))
+        self._num_beside = 1 if timed else size
+        for alike in [left[place : place + size] for place in range(0, len(left), size)]:
+            if (timed or self._effort.limits_exact) and self._is_spent():
+                self._num_left += len(alike)
                 continue
             ended = run_each(alike, lambda trial: self._bench.run(trial, self._bar.on_event(trial)), self._bench.close)
             with closing(ended):
@@ -232,6 +271,7 @@ class _SuiteRun:
         if record.status is Status.INVALID:
             record = replace(record, id=invalid_id(trial, record.attempt))
         _write(record, self._folder)
+        self._num_ran += 1
         if record.status not in (Status.OK, Status.SKIPPED):
             told = Text.assemble((record.status, "yellow"), f" {trial.cell}: {record.reason}")
             self._console.print(told, soft_wrap=True)
@@ -242,6 +282,8 @@ class _SuiteRun:
     def _took(self, record: Record) -> None:
         self._records.append(record)
         seconds = took_s(record)
+        if not seconds and self._effort.limits_exact:
+            seconds = lasted_s(record) / self._num_beside
         self._spent_s += seconds
         self._progress.spend(seconds)
 

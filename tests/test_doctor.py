@@ -172,3 +172,6 @@ def test_a_cache_folder_that_is_a_file_is_a_finding(monkeypatch: pytest.MonkeyPa
 def test_a_program_that_does_not_start_is_told(tmp_path: Path) -> None:
     assert "does not answer" in first_line([os.fspath(tmp_path / "absent"), "--version"])
     assert first_line([sys.executable, "--version"]).startswith("Python 3")
+    hydra = "print('HYDRA build details:'); print('    Version:          4.3.2'); print('    Release Date: 2025')"
+    assert first_line([sys.executable, "-c", hydra]) == "Version: 4.3.2"
+    assert first_line([sys.executable, "-c", "print('no number')"]) == "no number"

@@ -69,6 +69,30 @@ def test_what_is_installed_imports_and_runs_without_any_other_package(wheel: zip
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.parametrize(
+    ("words", "extra"),
+    [
+        (("plan", *(str(ROOT / "examples" / "profiles" / f"{name}.json") for name in ("resnet50", "vgg16"))), "plan"),
+        (("top",), "top"),
+    ],
+)
+def test_a_command_without_its_packages_names_what_to_install(
+    wheel: zipfile.ZipFile, words: tuple[str, ...], extra: str
+) -> None:
+    installed = Path(str(wheel.filename)).with_name("installed")
+    code = f"import sys; sys.path.insert(0, {str(installed)!r}); from crossover.commands.main import main; "
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", f"{code}sys.exit(main(sys.argv[1:]))", *words],
+        capture_output=True,
+        text=True,
+        timeout=patience_s(60),
+        check=False,
+    )
+    assert done.returncode == 2
+    assert f"pip install 'crossover-bench[{extra}]'" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_the_suites_command_of_an_environment_runs_from_the_checkout(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

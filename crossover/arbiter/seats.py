@@ -12,6 +12,8 @@ from crossover.protocol import MAGIC, REPLY_HEADER, ReplyKind, Resource
 from crossover.status import SeatStatus, TokenStatus
 from crossover.tokens import Grant, Phase, Policy, Seat, Token
 
+PATIENCE_S = 3.0  # a wait that lasts longer is reported
+
 
 @dataclass(slots=True, eq=False)
 class SeatTally:
@@ -69,6 +71,7 @@ class Table:
     # infinity is “never” for all of these, so that a minimum needs no cases
     wake_s: float = inf
     stall_deadline_s: float = inf
+    report_s: float = inf  # when it is reported who has not come
     holder: Connection | None = None
     # forgotten whenever anything else happens to the token
     foresight: "Foresight | None" = None
@@ -85,7 +88,7 @@ class Table:
     def next_deadline_s(self) -> float:
         """The first moment at which something here may be due, leases apart."""
         ends_s = (awaited.deadline_s for awaited in self.awaited.values())
-        return min(self.gather_deadline_s, self.wake_s, self.stall_deadline_s, *ends_s)
+        return min(self.gather_deadline_s, self.wake_s, self.stall_deadline_s, self.report_s, *ends_s)
 
     @property
     def token(self) -> Token:

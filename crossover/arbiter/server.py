@@ -19,7 +19,7 @@ from crossover.arbiter.acceptor import MAX_PENDING, Acceptor
 from crossover.arbiter.event_loop import Loop
 from crossover.arbiter.lending import Lender
 from crossover.arbiter.roster import Roster, RosterFile, birth_ticks, open_process
-from crossover.arbiter.seats import Awaited, Connection, SeatTally, Table
+from crossover.arbiter.seats import PATIENCE_S, Awaited, Connection, SeatTally, Table
 from crossover.arbiter.token_cache import TokenCache
 from crossover.errors import Refused
 from crossover.policies import Timeless
@@ -190,12 +190,13 @@ class Arbiter:
                 policy,
                 isinstance(policy, Timeless),
                 deadline_s,
+                report_s=time.monotonic() + PATIENCE_S,
             )
             complete = [job for job in self._num_workers if kind is Resource.DEVICE and self._have_all_come(job)]
             self._tables[kind, device] = table
             for job in complete:
                 self._excuse_at(table, job)
-            self.loop.wake_by(deadline_s)
+            self.loop.wake_by(min(deadline_s, self._tables[kind, device].report_s))
         return self._tables[kind, device]
 
     def _see_off(self, connection: Connection) -> None:
@@ -276,6 +277,8 @@ class Arbiter:
             for job, awaited in tuple(table.awaited.items()):
                 if awaited.deadline_s <= now_s:
                     self._stop_awaiting(table, job)
+            if table.report_s <= now_s:
+                self._report_absent(table)
             if table.gather_deadline_s <= now_s:
                 self._give_up_on_absent(table)
             # a policy of beats has somebody due
@@ -291,6 +294,15 @@ class Arbiter:
         looks_s = [table.next_deadline_s for table in self._tables.values()]
         end_s = self._end_s if self._end_s > now_s or not is_awaiting else now_s + self._linger_s
         return min([*ends_s, *looks_s, self._acceptor.next_deadline_s, end_s])
+
+    def _report_absent(self, table: Table) -> None:
+        table.report_s = inf
+        absent = [job for job in table.token.absent if job not in table.awaited]
+        if absent and table.seated:
+            _say(
+                f"{', '.join(table.seated)} waits at {table.name}: no process has joined as {', '.join(absent)} yet; "
+                f"start it, or lower gather_limit_s ({self._settings.gather_limit_s:g} s) to go on without it"
+            )
 
     def _give_up_on_absent(self, table: Table) -> None:
         table.gather_deadline_s = inf

@@ -38,6 +38,8 @@ _COMMANDS: tuple[tuple[str, ModuleType, str], ...] = (
     ("status", status, "one look at an arbiter, for scripts"),
 )
 
+_EXTRAS = {"plan": ("rich", "numpy", "scipy", "networkx"), "top": ("rich",)}  # what pyproject.toml lists for each
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Parse and run one command; returns the exit code."""
@@ -52,6 +54,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         return int(arguments.command(arguments))
     except CrossoverError as error:
         print(f"crossover: {error}", file=sys.stderr)
+        return 2
+    except ModuleNotFoundError as error:
+        if arguments.name not in _EXTRAS or str(error.name).partition(".")[0] not in _EXTRAS[arguments.name]:
+            raise
+        extra = f"pip install 'crossover-bench[{arguments.name}]'"
+        print(
+            f"crossover: `crossover {arguments.name}` needs {error.name}, which is not installed: {extra}",
+            file=sys.stderr,
+        )
         return 2
     except KeyboardInterrupt:
         return 130
@@ -83,7 +94,7 @@ def _parser() -> argparse.ArgumentParser:
             name, help=text, description=module.__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
         )
         module.add_arguments(command)
-        command.set_defaults(command=module.run)
+        command.set_defaults(command=module.run, name=name)
     return parser
 
 

@@ -8,7 +8,8 @@ optimizer). The first worker on a host starts that host's arbiter. The order of
 the jobs is the order of their turns.
 
 examples:
-  crossover run resnet="horovodrun -np 2 python resnet.py" \
+  OMP_NUM_THREADS=1 crossover run \
+                resnet="horovodrun -np 2 python resnet.py" \
                 bert="horovodrun -np 2 python bert.py"
   crossover run a="torchrun --standalone --nproc-per-node 2 a.py" \
                 b="torchrun --standalone --nproc-per-node 2 b.py"

@@ -4,13 +4,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from crossover.arbiter.roster import process_state
+from crossover.arbiter.seats import PATIENCE_S
 from crossover.commands.texts import seconds
 from crossover.policies import Sharing
 from crossover.settings import Settings
 from crossover.status import HostStatus, SeatStatus, TokenStatus
 from crossover.tokens import Phase
 
-PATIENCE_S = 3.0
 _LONG_WAITS = (Sharing.EXCLUSIVE, Sharing.MURI)  # one job, or group, waits for another's whole life by design
 
 

@@ -48,6 +48,17 @@ def num_local_workers(world: int | None = None) -> int | None:
     return int(given) if world is None else min(int(given), world)
 
 
+def thread_warning(device: torch.device, num_local: int | None) -> str:
+    """What to say where the job's workers on this host have more threads than processors; empty otherwise."""
+    num_threads, num_cores = torch.get_num_threads(), len(os.sched_getaffinity(0))
+    if device.type != "cpu" or (num_local or 1) * num_threads <= max(num_cores, num_local or 1):
+        return ""
+    return (
+        f"{num_local or 1} workers of this job with {num_threads} threads each share {num_cores} processors, which can "
+        f"make a step many times longer: start it with OMP_NUM_THREADS={max(1, num_cores // (num_local or 1))}"
+    )
+
+
 def synchronizing(device: torch.device) -> Callable[[], None]:
     """What waits until the device has done everything in the current stream, with the messages that it waits for."""
     if device.type == "cpu":

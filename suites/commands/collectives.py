@@ -24,6 +24,8 @@ def add_collectives(commands: argparse._SubParsersAction[argparse.ArgumentParser
 
 def measure_collectives(arguments: argparse.Namespace) -> int:
     """Measure and print; exit code 0, or 1 if no library could be measured. Raises: FabricError, TrialError."""
+    from rich.console import Console
+
     from analysis.cells import cells as by_cell
     from analysis.collectives.rows import collective_rows
     from analysis.collectives.tables import collective_tables
@@ -35,6 +37,7 @@ def measure_collectives(arguments: argparse.Namespace) -> int:
     from suites.api import Options
     from suites.collectives.grid import cells
     from suites.folders import prepare_folder
+    from suites.progress import RunProgress, shown_on
 
     options = Options(num_hosts=arguments.hosts, rate_bps=parse_rate(arguments.rate), rate_given=True)
     trials = list(cells(options, arguments.seconds, tuple(arguments.library or ())))
@@ -43,8 +46,11 @@ def measure_collectives(arguments: argparse.Namespace) -> int:
     if arguments.out:
         prepare_folder(arguments.out)
     console = output_console()
-    with Bench() as bench:
-        records = [bench.run(trial) for trial in trials]
+    records = []
+    with Bench() as bench, shown_on(Console(stderr=True), RunProgress(trials, foresees=False)) as bar:
+        for trial in trials:
+            records.append(bench.run(trial, bar.on_event(trial)))
+            bar.done(trial)
     for record in (own for own in records if own.status is not Status.OK):
         console.print(f"{record.cell}: {record.status}: {record.reason}", markup=False, soft_wrap=True)
     for listing in collective_tables(collective_rows(by_cell(records))):

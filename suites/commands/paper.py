@@ -8,9 +8,9 @@ old reference records beside those of other days and puts the new ones in their 
 from __future__ import annotations
 
 import argparse
-import os
 import shlex
 import shutil
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -22,7 +22,7 @@ from rich.console import Console
 
 from analysis.terminal import Column, output_console, table
 from harness.environment import describe_environment
-from harness.trial import Trial, TrialError
+from harness.trial import TrialError
 from results.codec import CodecError
 from results.files import read_json, write_json
 from results.record import CALIBRATION, STARTED, read_records
@@ -30,8 +30,8 @@ from suites.api import Options, Suite
 from suites.catalogue import all_suites
 from suites.commands.claims import PAGE
 from suites.commands.report import publish
-from suites.commands.run import run_suite
-from suites.expected import expected_each_s
+from suites.commands.run import TOO_BUSY, run_suite
+from suites.expected import expected_run_s
 from suites.folders import FolderError, held, prepare_folder, write_page
 from suites.repeats import parse_budget
 from suites.reports import records_of, sheet_of
@@ -54,7 +54,8 @@ class PlannedSuite:
 
 
 def make_paper(arguments: argparse.Namespace, runs: Path, parse: Parse) -> int:
-    """Print the plan and carry it out. Returns 0, 1 if a trial failed, 130 if interrupted.
+    """Print the plan and carry it out. Returns 0, 1 if a trial failed, 75 if the machine was too busy, 130 if
+    interrupted.
 
     Raises: TrialError, FolderError for a wrong request.
     """
@@ -65,6 +66,9 @@ def make_paper(arguments: argparse.Namespace, runs: Path, parse: Parse) -> int:
         return _archive(folder, is_dry=arguments.dry_run)
     planned = [_planned(suite, folder, arguments.budget) for suite in chosen(arguments.only)]
     _show(planned)
+    if left := [name for name in all_suites() if name not in {own.suite.name for own in planned}]:
+        why = "not named with --only" if arguments.only else "torch sees no GPU"
+        print(f"left out ({why}): {', '.join(left)}", file=sys.stderr)
     if arguments.dry_run:
         return 0
     prepare_folder(folder)
@@ -75,7 +79,7 @@ def make_paper(arguments: argparse.Namespace, runs: Path, parse: Parse) -> int:
             words = ["run", own.suite.name, "--resume", "--out", str(folder / own.suite.name)]
             words += ["--budget", arguments.budget] if arguments.budget is not None else []
             code = run_suite(parse(words), runs, reports=False)
-            if code == INTERRUPTED:
+            if code in (INTERRUPTED, TOO_BUSY):
                 console = Console(stderr=True)
                 console.print(_how_to_go_on(arguments, folder), soft_wrap=True, highlight=False, markup=False)
                 return code
@@ -111,16 +115,6 @@ def _planned(suite: Suite, folder: Path, budget: str | None) -> PlannedSuite:
         expected_s=expected_run_s(trials, foresees=suite.predicted is not None),
         budget_s=parse_budget(budget) if budget is not None else suite.budget_s,
         num_recorded=len(list((folder / suite.name).glob("*.json"))),
-    )
-
-
-def expected_run_s(trials: Sequence[Trial], *, foresees: bool) -> float:
-    """Seconds that a run takes; what has no clock is run one a core."""
-    each_s = expected_each_s(trials, foresees=foresees)
-    at_once = os.cpu_count() or 1
-    return sum(
-        seconds / (1 if trial.fabric.kind.has_processes else at_once)
-        for trial, seconds in zip(trials, each_s, strict=True)
     )
 
 

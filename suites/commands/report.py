@@ -11,7 +11,7 @@ from pathlib import Path
 from rich.console import Console
 
 from analysis.cells import is_measured, is_shared
-from analysis.compare import Change, CompareError, check_one_machine, compare
+from analysis.compare import Change, CompareError, check_one_machine, compare, compare_hot_paths
 from analysis.summary import NoRecordsError
 from analysis.tables import comparison_table, comparisons_as_json, render, rows_as_json, write_csv
 from analysis.targets.training import Baseline
@@ -90,14 +90,14 @@ def _named(system: str, records: Sequence[Record]) -> Baseline:
 
 def compare_folders(arguments: argparse.Namespace) -> int:
     """0 if nothing got slower beyond noise, else 1. Raises: CompareError if no cell can be compared."""
-    before, after = (
-        records_of([folder], of_several_runs=arguments.allow_different)
-        for folder in (arguments.before, arguments.after)
-    )
-    for folder, records in ((arguments.before, before), (arguments.after, after)):
-        if not records:
-            raise NoRecordsError(f"no records in {folder}; name a folder of `crossover-bench run`")
-    comparisons = compare(before, after, allow_different=arguments.allow_different)
+    folders = (arguments.before, arguments.after)
+    comparisons = compare_hot_paths(*folders, allow_different=arguments.allow_different)
+    if not comparisons:
+        before, after = (records_of([folder], of_several_runs=arguments.allow_different) for folder in folders)
+        for folder, records in zip(folders, (before, after), strict=True):
+            if not records:
+                raise NoRecordsError(f"no records in {folder}; name a folder of `crossover-bench run`")
+        comparisons = compare(before, after, allow_different=arguments.allow_different)
     if arguments.json:
         json.dump(comparisons_as_json(comparisons), sys.stdout, indent=1)
         print()

@@ -32,7 +32,7 @@ from suites.catalogue import suite_of
 from suites.commands.network_options import network_from
 from suites.commands.report import publish
 from suites.earlier import check_finished
-from suites.expected import expected_each_s, expected_s
+from suites.expected import expected_run_s, expected_s
 from suites.folders import FolderError, held, new_folder, prepare_folder, set_latest
 from suites.order import in_random_order
 from suites.repeats import parse_budget
@@ -40,11 +40,13 @@ from suites.runner import Effort, RunResult, check_all, run_trials, select
 
 MOST_REPEATS, MOST_STEPS = 1_000, 1_000_000
 MOST_SEED = 2**31 - 1  # with repeats counted on it still fits every generator
+TOO_BUSY = 75  # the exit code that sysexits.h has for "try again later"
 NUM_ATTEMPTS = 3  # at a trial in each repeat: load that lasts longer is better waited for
 
 
 def run_suite(arguments: argparse.Namespace, runs: Path, *, reports: bool = True) -> int:
-    """Check, run, report (unless somebody else `reports`). Returns 0, 1 if a trial failed, 130 if interrupted.
+    """Check, run, report unless the caller `reports`. Returns 0, 1 if a trial failed, 75 if the machine was too busy
+    for any to count, 130 if interrupted.
 
     Of ranks that a launcher started, rank 0 does this and the others follow it.
     """
@@ -83,7 +85,7 @@ def run_suite(arguments: argparse.Namespace, runs: Path, *, reports: bool = True
             return 1
         if bench.calibration.entries:
             write_calibration(bench.calibration, folder / CALIBRATION / "measured.json")
-        return _conclude(outcome, folder, console, as_json=arguments.json, reports=reports)
+        return conclude(outcome, folder, console, as_json=arguments.json, reports=reports)
 
 
 def _follow(placed: Placement) -> int:
@@ -98,11 +100,14 @@ def effort_from(arguments: argparse.Namespace, suite: Suite) -> Effort:
     """Repeats until cells are known, within the suite's budget; as many as are asked for, with --repeats; a run that
     only shows that it runs takes any machine as it is. Raises: TrialError for a bad budget."""
     given_s = parse_budget(arguments.budget) if arguments.budget is not None else None
-    if arguments.smoke or arguments.any_machine:
-        return Effort(budget_s=given_s or math.inf, seed=arguments.seed)
-    if arguments.repeats is not None:
-        return Effort(budget_s=given_s or math.inf, num_attempts=NUM_ATTEMPTS, seed=arguments.seed)
-    return Effort(budget_s=given_s or suite.budget_s, num_attempts=NUM_ATTEMPTS, more=True, seed=arguments.seed)
+    is_open = arguments.smoke or arguments.any_machine or arguments.repeats is not None
+    return Effort(
+        budget_s=given_s or (math.inf if is_open else suite.budget_s),
+        limits_exact=given_s is not None,
+        num_attempts=1 if arguments.smoke or arguments.any_machine else NUM_ATTEMPTS,
+        more=not is_open,
+        seed=arguments.seed,
+    )
 
 
 def _bench(placed: Placement | None, folder: Path, *, foresees: bool, judges: bool) -> Bench:
@@ -122,7 +127,7 @@ def _how_to_go_on(folder: Path) -> str:
     )
 
 
-def _conclude(outcome: RunResult, folder: Path, console: Console, *, as_json: bool, reports: bool) -> int:
+def conclude(outcome: RunResult, folder: Path, console: Console, *, as_json: bool, reports: bool) -> int:
     """Report, or say how to go on; returns the exit code."""
     if outcome.interrupted:
         counts = f"interrupted after {len(outcome.records)} of {outcome.num_asked} trials"
@@ -130,15 +135,23 @@ def _conclude(outcome: RunResult, folder: Path, console: Console, *, as_json: bo
         hint = f"\n{_how_to_go_on(folder)}" if reports else ""
         console.print(f"{counts}{hint}", soft_wrap=True, highlight=False, markup=False)
         return 130
-    for line in _what_does_not_count(outcome):
+    for line in _what_does_not_count(outcome, folder):
         console.print(line, soft_wrap=True, highlight=False, markup=False)
     if reports:
         publish(outcome.records, folder, console, as_json=as_json)
-    return 1 if outcome.num_failed else 0
+    if outcome.num_failed:
+        return 1
+    return TOO_BUSY if outcome.is_disturbed else 0
 
 
-def _what_does_not_count(outcome: RunResult) -> Iterator[str]:
-    if outcome.num_invalid:
+def _what_does_not_count(outcome: RunResult, folder: Path) -> Iterator[str]:
+    if outcome.is_disturbed:
+        yield f"this machine is too busy to measure on: all {outcome.num_invalid} attempts were invalid"
+        yield from (f"  {line}" for line in outcome.disturbances())
+        yield "end what else runs here (`top` names it), then"
+        yield _how_to_go_on(folder)
+        yield "or, to see that it runs, add --any-machine: every trial counts, and no time can be trusted"
+    elif outcome.num_invalid:
         yield (
             f"{outcome.num_invalid} of {len(outcome.records)} attempts were invalid and do not count: the machine was "
             "busy or not the same, or another user disturbed them; the records say how, docs/guide/measuring.md with "
@@ -297,7 +310,7 @@ def _check_without_records(folder: Path) -> None:
 
 
 def _minutes(trials: Sequence[Trial], foresees: bool) -> str:
-    seconds = sum(expected_each_s(trials, foresees=foresees))
+    seconds = expected_run_s(trials, foresees=foresees)
     return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"
 
 

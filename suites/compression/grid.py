@@ -272,7 +272,9 @@ def _real(
 
 def _smoke(options: Options) -> list[Trial]:
     """A few methods, briefly: trained at 200 Mbit/s, on another link, and replayed."""
-    few = Course(DIGITS, 8, ("dense", "fp16", "top-k 1 %", "1-bit SGD", "gTop-k 1 %"), ("torch DDP fp16 hook",))
+    few = Course(
+        DIGITS, 8, ("dense", "fp16", "top-k 1 %", "1-bit SGD", "gTop-k 1 %"), ("torch DDP", "torch DDP fp16 hook")
+    )
     scene = Replay(network="resnet50", batch_size=32, num_workers=2, gbit=25.0, methods=(*HALF, "QSGD 4 bit"))
     rates = (
         cell for cell in _rates(replace(few, methods=few.methods[:3], systems=()), options) if cell.at in (1.0, None)

@@ -1,5 +1,8 @@
 import io
+import json
+from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -7,7 +10,7 @@ import pytest
 from rich.console import Console
 from synthetic_records import EMULATED, shared, single
 
-from analysis.compare import Change, CompareError, check_one_machine, compare
+from analysis.compare import Change, CompareError, check_one_machine, compare, compare_hot_paths
 from analysis.tables import comparison_table, comparisons_as_json
 from results.record import FabricFacts, RankTimes, Record
 
@@ -28,6 +31,13 @@ def test_the_same_records_are_within_noise() -> None:
     (found,) = compare(side(), side())
     assert found.change is Change.SAME
     assert found.bytes_ratio == 1.0
+
+
+def test_bytes_that_one_side_did_not_count_have_no_ratio() -> None:
+    bare = [replace(r, jobs=(replace(r.jobs[0], wire_bytes={}, interface_bytes=None),)) for r in side()]
+    for before, after in ((side(), bare), (bare, side())):
+        (found,) = compare(before, after)
+        assert (found.bytes_ratio, found.change) == (None, Change.SAME)
 
 
 @pytest.mark.parametrize(("factor", "change"), [(1.5, Change.SLOWER), (0.6, Change.FASTER)])
@@ -80,6 +90,52 @@ def test_repeats_of_one_cell_on_two_machines_are_refused_where_a_clock_timed_the
     with pytest.raises(CompareError, match="another machine"):
         check_one_machine([*side(), *other])
     check_one_machine([replace(r, jobs=(replace(r.jobs[0], clock="virtual"),)) for r in (*side(), *other)])
+
+
+# Medians of six processes, in µs: of a path that hardly varies, of one that does, and of one beside other work.
+STEADY, VARIED, DISTURBED = (
+    (412.1, 409.8, 415.0, 411.3, 418.9, 410.2),
+    (96.4, 103.9, 99.1, 94.7, 101.8, 97.5),
+    (51.0, 68.3, 49.9, 66.1, 50.4, 67.7),
+)
+
+
+def hot_paths(folder: Path, times: dict[str, Sequence[float]], cpu: str = "a processor") -> Path:
+    """What pytest-benchmark writes, as far as it is read: a file for each process."""
+    folder.mkdir()
+    for number in range(max(map(len, times.values()))):
+        run = {
+            "machine_info": {"cpu": {"brand_raw": cpu, "count": 2}, "release": "6.18"},
+            "benchmarks": [{"name": name, "stats": {"median": own[number] / 1e6}} for name, own in times.items()],
+        }
+        (folder / f"{number}.json").write_text(json.dumps(run))
+    return folder
+
+
+@pytest.mark.parametrize("slowed", ["steady", "varied"])
+def test_a_hot_path_that_takes_30_percent_longer_is_slower_and_the_others_are_within_noise(
+    tmp_path: Path, slowed: str
+) -> None:
+    times = {"steady": STEADY, "varied": VARIED, "disturbed": DISTURBED}
+    again = {name: [1.3 * own if name == slowed else own for own in reversed(values)] for name, values in times.items()}
+    again["disturbed"] = [66.0, 67.5, 50.2, 49.8, 68.0, 65.1]  # the median moves by 10 % of itself and more
+    found = compare_hot_paths(hot_paths(tmp_path / "before", times), hot_paths(tmp_path / "after", again))
+    assert {row.cell for row in found if row.change is Change.SLOWER} == {slowed}
+    assert {row.cell for row in found if row.change is Change.SAME} == times.keys() - {slowed}
+
+
+def test_hot_paths_of_few_processes_of_another_machine_or_damaged_decide_nothing(tmp_path: Path) -> None:
+    before = hot_paths(tmp_path / "before", {"steady": STEADY, "gone": STEADY})
+    few = hot_paths(tmp_path / "few", {"steady": [2 * own for own in STEADY[:5]], "new": STEADY[:5]})
+    changes = {row.cell: row.change for row in compare_hot_paths(before, few)}
+    assert changes == {"steady": Change.OPEN, "gone": Change.ONLY_BEFORE, "new": Change.ONLY_AFTER}
+    other = hot_paths(tmp_path / "other", {"steady": STEADY}, cpu="another processor")
+    with pytest.raises(CompareError, match=r"another processor.*--allow-different"):
+        compare_hot_paths(before, other)
+    assert compare_hot_paths(before, other, allow_different=True)
+    (before / "0.json").write_text('{"benchmarks": [{}], "machine_info": {}}')
+    with pytest.raises(CompareError, match="no whole run of benchmarks"):
+        compare_hot_paths(before, few)
 
 
 def test_different_fabrics_are_refused_unless_allowed() -> None:

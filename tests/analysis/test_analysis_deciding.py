@@ -69,6 +69,12 @@ def test_of_some_cell_it_is_the_other_way_round() -> None:
     assert decide(bad, low=1.0, some=True) is Outcome.MISSED
     assert decide([*bad, spread(1.1)], low=1.0, some=True) is Outcome.UNDECIDED
     assert decide([*bad, spread(1.1, n=10)], low=1.0, some=True) is Outcome.MET
+    told = judge(
+        Level(claim="c", quantity="q", low=1.0, some=True),
+        [CellValue("a", exactly(0.9, 1)), CellValue("b", exactly(2.0, 1))],
+    )
+    assert told.outcome is Outcome.MET
+    assert told.sentence.endswith("1 of 2 cells as claimed, and one is enough. Not in a.")
 
 
 def test_six_repeats_decide_in_the_order_that_was_fixed_before_any_was_measured() -> None:

@@ -49,7 +49,7 @@ def raw() -> dict[str, Any]:
 
 
 def test_the_committed_page_is_what_the_command_writes(page: str) -> None:
-    assert sheet_of(records_of([RECORDS])) == page, "run crossover-bench claims"
+    assert sheet_of(records_of([RECORDS])) == page, "run crossover-bench claims --out docs/claims.md"
 
 
 def test_the_script_counts_a_copy_once_and_refuses_two_records_of_one_id(tmp_path: Path) -> None:
@@ -83,6 +83,19 @@ def test_a_link_leads_to_the_page_and_what_is_no_file_stays(tmp_path: Path, caps
     with pytest.raises(FolderError, match="no regular file"):
         write_page(pipe, "new")
     assert pipe.is_fifo()
+
+
+def test_claims_are_printed_and_no_file_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "claims.md").write_text("old")
+    monkeypatch.chdir(tmp_path)
+    assert command_line(["claims", str(RECORDS / "parity")]) == 0
+    assert capsys.readouterr().out.startswith("# Claims\n")
+    assert (tmp_path / "docs" / "claims.md").read_text() == "old"
+    assert command_line(["claims", str(RECORDS / "parity"), "--out", "docs/claims.md"]) == 0
+    assert (tmp_path / "docs" / "claims.md").read_text().startswith("# Claims\n")
 
 
 def full(fd: int) -> None:

@@ -163,6 +163,18 @@ def test_a_late_job_enters_at_the_round_that_its_workers_agree_on(tmp_path: Path
             assert b.acquire().round == 8
 
 
+def test_after_some_seconds_it_is_said_which_job_is_missing(path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    with (
+        start(path.with_name("all.sock")) as whole,
+        Participant(whole.path, "a"),
+        Participant(whole.path, "b"),
+        Participant(path, "a", settings=SETTINGS),
+    ):
+        eventually(lambda: "no process has joined as b yet" in path.with_name("host.sock.log").read_text())
+        assert "a waits at device 0" in path.with_name("host.sock.log").read_text()
+    assert "waits" not in capfd.readouterr().err  # where all have come nothing is said
+
+
 def test_the_first_jobs_agree_on_round_zero(path: Path) -> None:
     with Participant(path, "a", settings=SETTINGS, agree=lambda entry: entry) as a:
         assert a.next_round == 0

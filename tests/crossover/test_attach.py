@@ -66,6 +66,41 @@ def test_without_anything_to_share_the_script_runs_alone_and_is_told_once(capsys
     assert capsys.readouterr().err.count("runs alone") == 1
 
 
+@pytest.mark.parametrize(
+    ("workers", "threads", "cores", "advice"),
+    [
+        (2, 2, 2, "OMP_NUM_THREADS=1"),  # horovodrun -np 2 on two cores
+        (2, 8, 8, "OMP_NUM_THREADS=4"),
+        (4, 2, 2, "OMP_NUM_THREADS=1"),
+        (2, 1, 2, ""),
+        (None, 8, 8, ""),
+        (4, 1, 2, ""),  # more workers than cores: no number of threads helps
+    ],
+)
+def test_a_job_with_more_threads_than_processors_says_what_to_set(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    workers: int | None,
+    threads: int,
+    cores: int,
+    advice: str,
+) -> None:
+    monkeypatch.setattr("torch.get_num_threads", lambda: threads)
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: set(range(cores)))
+    if workers:
+        monkeypatch.setenv("HOROVOD_LOCAL_SIZE", str(workers))
+    script = Script()
+    with pytest.raises(ArbiterAbsent):  # it is said before the job waits for its turn
+        attach(script.model, script.optimizer, job="a", path=tmp_path / "none.sock")
+    told = capsys.readouterr().err
+    assert (advice in told) if advice else not told
+    monkeypatch.setenv("HOROVOD_RANK", "1")  # by the first worker alone
+    with pytest.raises(ArbiterAbsent):
+        attach(script.model, script.optimizer, job="a", path=tmp_path / "none.sock")
+    assert not capsys.readouterr().err
+
+
 def test_the_starter_names_job_socket_and_settings(arbiter: ArbiterProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(JOB, "b")
     monkeypatch.setenv(SOCKET, str(arbiter.path))

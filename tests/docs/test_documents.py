@@ -30,6 +30,15 @@ def test_relative_links_lead_somewhere(page: Path) -> None:
         assert (page.parent / target).exists(), f"{name_of(page)}: {target}"
 
 
+@pytest.mark.parametrize("name", ["paced", "parallelism"])
+def test_snippets_of_plain_values_run_as_they_stand(name: str) -> None:
+    page = (ROOT / "docs" / "guide" / f"{name}.md").read_text()
+    snippets = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    assert snippets
+    for snippet in snippets:
+        exec(snippet, {})
+
+
 @EVERY_PAGE
 def test_make_targets_exist(page: Path) -> None:
     targets = set(re.findall(r"^([a-z%-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))

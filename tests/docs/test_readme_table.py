@@ -107,13 +107,20 @@ def test_what_t_star_predicts_is_of_the_repeats_that_are_held_against_it() -> No
     assert f"{number(exclusive.bound.median)}×" not in sharing_line(pair)
 
 
-def test_the_script_fills_page_and_image_and_can_do_so_again(records: list[Record], tmp_path: Path) -> None:
+def test_the_script_fills_page_and_image_and_can_do_so_again(
+    records: list[Record], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     for record in records:
         if "bert" not in record.cell and "replay" not in record.cell:
             write_record(record, tmp_path / "records")
     (tmp_path / "README.md").write_text(PAGE)
     command = [str(tmp_path / "records"), "--root", str(tmp_path)]
+    assert main(command) == 0  # prints, and changes nothing
+    printed = capsys.readouterr().out
+    assert ((tmp_path / "README.md").read_text(), (tmp_path / "docs").exists()) == (PAGE, False)
+    command += ["--write"]
     assert main(command) == 0
+    assert printed.strip() in (tmp_path / "README.md").read_text()
     first = (tmp_path / "README.md").read_text()
     assert main([*command, "--figure", "throughput-resnet20-digits"]) == 0
     second = (tmp_path / "README.md").read_text()
@@ -140,4 +147,6 @@ def test_the_readme_shows_what_the_reference_records_say() -> None:
     if not any(RECORDS.rglob("*.json")):
         pytest.skip("there are no reference records of the suite quick yet")
     page = (ROOT / "README.md").read_text()
-    assert "\n".join(table(summary_of(read_records([RECORDS])).settings)) in page, "run python -m scripts.readme_table"
+    assert "\n".join(table(summary_of(read_records([RECORDS])).settings)) in page, (
+        "run python -m scripts.readme_table --write"
+    )

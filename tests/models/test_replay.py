@@ -167,7 +167,9 @@ def test_torch_ddp_trains_a_replay_as_it_is() -> None:
 
 def test_a_recorded_profile_covers_the_step_and_replays(tmp_path: Path) -> None:
     spec = WorkloadSpec(network="resnet20", data="synthetic", batch_size=2, image_size=8)
-    profile = record_profile(spec, num_steps=4, num_warmup=1)
+    told: list[tuple[int, int]] = []
+    profile = record_profile(spec, num_steps=4, num_warmup=1, on_step=lambda done, of: told.append((done, of)))
+    assert told == [(done, 5) for done in range(1, 6)]
     assert (profile.provenance, profile.num_steps) == (Provenance.RECORDED, 4)
     assert profile.num_parameters == NETWORKS["resnet20"].num_parameters
     assert all(layer.forward_s > 0 and layer.backward_s > 0 for layer in profile.layers)

@@ -28,7 +28,7 @@ from harness.collectives.libraries import Run, TorchLibrary
 from harness.trial import TimedCollective, Trial, TrialError
 from harness.validity import EvidenceKind, evidence_of
 from results.collectives import LARGE_BYTES, CollectiveFacts, Operation, SizeTimes, bus_factor
-from results.record import Record, Status, read_record, write_record
+from results.record import FabricFacts, Record, Status, read_record, write_record
 from suites.api import Options
 from suites.cli import main
 from suites.collectives.grid import NAME, cells, grid
@@ -272,6 +272,29 @@ def test_the_figure_has_a_line_for_each_library_and_the_page_a_row(records: Sequ
 def test_an_unknown_library_is_refused_by_the_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["collectives", "--library", "ucc"]) == 2
     assert "use gloo, mpi, horovod" in capsys.readouterr().err
+
+
+def test_the_command_says_how_far_it_is(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def skipped(bench: Bench, trial: Trial, on_event: object) -> Record:
+        fabric = FabricFacts(kind="emulated", label="emulated", num_hosts=2)
+        return Record(
+            id=trial.id,
+            suite=trial.suite,
+            cell=trial.cell,
+            repeat=0,
+            seed=1,
+            status=Status.SKIPPED,
+            reason="a test",
+            fabric=fabric,
+        )
+
+    monkeypatch.setattr(Bench, "run", skipped)
+    assert main(["collectives", "--library", "gloo"]) == 1
+    told = capsys.readouterr().err
+    num_operations = len(Operation)
+    assert [f"{done}/{num_operations} trials" in told for done in range(1, num_operations + 1)] == [
+        True
+    ] * num_operations
 
 
 @pytest.mark.parametrize("seconds", ["nan", "-1", "0", "inf"])

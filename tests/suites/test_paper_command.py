@@ -16,7 +16,9 @@ from results.record import STARTED, Environment, FabricFacts, Record, Status, re
 from suites.api import Options
 from suites.catalogue import suite_of
 from suites.commands import paper
-from suites.commands.paper import chosen, expected_run_s
+from suites.commands.paper import chosen
+from suites.commands.run import TOO_BUSY
+from suites.expected import expected_run_s
 
 TWO = ("--only", "consistency", "--only", "convergence")
 
@@ -56,6 +58,19 @@ def test_the_plan_says_how_long_each_suite_takes_and_runs_nothing(command: Comma
     assert "2 suites" in ended.out
     assert "consistency" in ended.out
     assert not list(tmp_path.iterdir())
+
+
+def test_the_plan_expects_of_a_suite_what_its_own_run_expects(
+    command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of trials in lockstep, which run one a core."""
+    monkeypatch.setattr("os.cpu_count", lambda: 4)
+    among = re.search(r"^consistency +\d+ +([\d.]+) ", command("paper", *TWO, "--dry-run").out, re.MULTILINE)
+    alone = re.search(r"about (\d+) min", command("run", "consistency", "--dry-run").out)
+    assert among is not None
+    assert alone is not None
+    assert round(float(among[1])) == pytest.approx(int(alone[1]), abs=1)
+    assert int(alone[1]) > 4
 
 
 def test_suites_are_resumed_each_in_its_own_folder_and_an_interrupt_ends_the_run(
@@ -104,6 +119,15 @@ def test_an_interrupted_run_says_how_it_goes_on(command: Command, asked: list[ar
     assert "crossover-bench paper --only consistency --only convergence --out all" in ended.words
 
 
+def test_a_machine_that_is_too_busy_ends_the_run_of_all_suites(
+    command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(paper, "run_suite", lambda arguments, runs, *, reports: TOO_BUSY)
+    ended = command("paper", *TWO, "--out", "all")
+    assert ended.code == TOO_BUSY
+    assert "go on with: crossover-bench paper" in ended.words
+
+
 def test_an_unknown_suite_is_refused_with_those_there_are(command: Command) -> None:
     ended = command("paper", "--only", "quik")
     assert ended.code == 2
@@ -118,6 +142,17 @@ def test_a_suite_for_a_gpu_is_left_out_where_there_is_none(monkeypatch: pytest.M
         assert ("gpu" in names) is there
         assert {"quick", "crossover", "fusion", "ordering", "compression", "convergence"} < set(names)
     assert [suite.name for suite in chosen(("gpu",))] == ["gpu"]
+
+
+def test_the_plan_names_the_suites_that_it_leaves_out(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    monkeypatch.setattr(
+        paper,
+        "_planned",
+        lambda suite, *_: paper.PlannedSuite(suite=suite, num_trials=1, expected_s=1.0, budget_s=1.0, num_recorded=0),
+    )
+    assert "left out (torch sees no GPU): gpu" in command("paper", "--dry-run").err
+    assert "left out (not named with --only): " in command("paper", *TWO, "--dry-run").err
 
 
 def test_what_has_no_clock_is_expected_to_run_one_a_core(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,15 +18,17 @@ from crossover import Sharing
 from fabric.api import FabricKind, FabricSpec
 from harness.bench import Bench
 from harness.lab.labs import OnEvent
+from harness.machine import MachineWatch
 from harness.trial import Job, Trial, TrialError
 from models.workload import Device, WorkloadSpec
 from results.codec import to_jsonable
-from results.facts import MachineFacts, ProbeFacts, Role
+from results.facts import CheckFacts, MachineFacts, ProbeFacts, Role
 from results.record import FabricFacts, JobResult, RankTimes, Record, Status, read_records
+from scripts.hot_paths import repeated
 from suites.api import FEWEST, Options, interleave
 from suites.catalogue import suite_of
 from suites.cli import command_parser
-from suites.commands.run import NUM_ATTEMPTS, effort_from
+from suites.commands.run import NUM_ATTEMPTS, TOO_BUSY, conclude, effort_from
 from suites.order import in_random_order
 from suites.progress import RunProgress
 from suites.repeats import (
@@ -95,7 +97,7 @@ SPREADS = {"dense": 0.0, "steady": 0.004, "wild": 0.03}
 def step_s(trial: Trial) -> float:
     """A time that depends on cell and repeat alone, as far from 1 as the cell's spread."""
     label = trial.cell.rpartition("/")[2]
-    return 1.0 + SPREADS[label] * (Random(trial.id).random() - 0.5)
+    return 1.0 + SPREADS.get(label, 0.0) * (Random(trial.id).random() - 0.5)
 
 
 class Scripted(Bench):
@@ -182,10 +184,58 @@ def test_an_invalid_trial_is_kept_not_counted_and_run_again_at_the_end_of_its_re
 
 
 def test_attempts_at_a_trial_are_limited_and_a_busy_machine_fails_nothing(tmp_path: Path) -> None:
-    bench = Scripted(lambda trial, attempt: Status.INVALID)
+    bench = Scripted(lambda trial, attempt: Status.OK if "dense" in trial.cell else Status.INVALID)
     ended = ran(bench, tmp_path, Effort(num_attempts=NUM_ATTEMPTS), repeats=2)
-    assert set(Counter(bench.ran).values()) == {NUM_ATTEMPTS}
-    assert (ended.num_failed, ended.num_invalid) == (0, 2 * len(CELLS) * NUM_ATTEMPTS)
+    assert {count for (label, _), count in Counter(bench.ran).items() if label != "dense"} == {NUM_ATTEMPTS}
+    assert (ended.num_failed, ended.num_invalid) == (0, 2 * (len(CELLS) - 1) * NUM_ATTEMPTS)
+    assert not ended.is_disturbed
+
+
+def busy(trial: Trial, attempt: int) -> Status:
+    return Status.INVALID
+
+
+@pytest.mark.parametrize(("num_cells", "num_attempts"), [(len(CELLS), NUM_ATTEMPTS), (FEWEST, 1)])
+def test_a_run_stops_where_a_whole_round_is_invalid_and_says_what_disturbs(
+    tmp_path: Path, num_cells: int, num_attempts: int
+) -> None:
+    """A round of many trials stops at once, a small one after all its attempts."""
+    asked = interleave([cell(f"c{number}") for number in range(num_cells)], FEWEST)
+    bench, effort = Scripted(busy), replace(ADAPTIVE, num_attempts=NUM_ATTEMPTS)
+    ended = run_trials(asked, bench, tmp_path, Console(file=StringIO()), resume=False, effort=effort)
+    assert len(bench.ran) == num_cells * num_attempts
+    assert (ended.is_disturbed, ended.num_failed) == (True, 0)
+    disturbed = replace(ended.records[0], checks=(CheckFacts(quantity="others", found=0.48, most=0.05),))
+    assert list(replace(ended, records=(disturbed,)).disturbances()) == [
+        "others: 48% in the median, at most 5% allowed"
+    ]
+
+
+def test_a_run_that_was_stopped_by_a_busy_machine_goes_on_when_it_is_quiet(tmp_path: Path) -> None:
+    assert ran(Scripted(busy), tmp_path, ADAPTIVE).is_disturbed
+    again = Scripted(busy)
+    assert ran(again, tmp_path, ADAPTIVE, resume=True).is_disturbed
+    assert len(again.ran) == len(CELLS) * NUM_ATTEMPTS  # attempts of the run before are not counted
+    quiet = ran(Scripted(), tmp_path, ADAPTIVE, resume=True)
+    assert not quiet.is_disturbed
+    assert sum(record.status is Status.OK for record in quiet.records) >= FEWEST * len(CELLS)
+
+
+def test_a_round_that_is_disturbed_later_does_not_end_the_run(tmp_path: Path) -> None:
+    bench = Scripted(lambda trial, attempt: Status.INVALID if trial.repeat == 2 else Status.OK)
+    ended = ran(bench, tmp_path, ADAPTIVE)
+    assert max(repeat for _, repeat in bench.ran) > FEWEST
+    assert not ended.is_disturbed
+
+
+@pytest.mark.parametrize(("status", "code"), [(Status.INVALID, TOO_BUSY), (Status.OK, 0), (Status.ERROR, 1)])
+def test_a_run_without_a_valid_trial_ends_with_its_own_code_and_the_remedy(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], status: Status, code: int
+) -> None:
+    outcome = RunResult((measured(CELLS[0], 1.0, status),), 1)
+    assert conclude(outcome, tmp_path, Console(stderr=True), as_json=False, reports=False) == code
+    told = " ".join(capsys.readouterr().err.split())
+    assert ("too busy" in told and "--any-machine" in told and "--resume" in told) is (code == TOO_BUSY)
 
 
 def test_a_cell_that_fails_is_not_repeated_and_its_neighbours_find_another_reference(tmp_path: Path) -> None:
@@ -260,6 +310,19 @@ def test_an_interrupted_run_with_a_small_budget_leaves_the_same_places(tmp_path:
     assert {record.id for record in ended.records} == {record.id for record in wanted.records}
 
 
+def test_a_budget_that_was_asked_for_ends_trials_without_a_clock_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two at once, ten seconds each: 15 s are over after four of six."""
+    monkeypatch.setattr("suites.runner.num_at_once", lambda trials: 2)
+    lockstep = FabricSpec(kind=FabricKind.LOCKSTEP, num_hosts=2)
+    exact = [replace(one, fabric=lockstep) for one in interleave(CELLS, 2)]
+    effort = Effort(budget_s=1.5 * TRIAL_S, limits_exact=True)
+    for resume in (False, True):  # what an earlier run took counts
+        ended = run_trials(exact, Scripted(), tmp_path, Console(file=StringIO()), resume=resume, effort=effort)
+        assert (len(ended.records), ended.num_left) == (4, 2)
+
+
 def test_what_is_exact_is_neither_repeated_nor_held_to_the_budget(tmp_path: Path) -> None:
     exact = [replace(one, fabric=FabricSpec(kind=FabricKind.LOCKSTEP, num_hosts=2)) for one in interleave(CELLS, 1)]
     assert timed_cells(exact) == []
@@ -315,15 +378,37 @@ def test_what_is_no_time_is_refused_with_the_remedy(text: str) -> None:
     ("words", "effort"),
     [
         ((), Effort(budget_s=suite_of("quick").budget_s, num_attempts=NUM_ATTEMPTS, more=True)),
-        (("--budget", "2h"), Effort(budget_s=7200.0, num_attempts=NUM_ATTEMPTS, more=True)),
+        (("--budget", "2h"), Effort(budget_s=7200.0, limits_exact=True, num_attempts=NUM_ATTEMPTS, more=True)),
         (("--repeats", "3", "--seed", "7"), Effort(num_attempts=NUM_ATTEMPTS, seed=7)),
         (("--smoke",), Effort()),
-        (("--any-machine", "--budget", "90s"), Effort(budget_s=90.0)),
+        (("--any-machine", "--budget", "90s"), Effort(budget_s=90.0, limits_exact=True)),
     ],
 )
 def test_the_command_line_decides_how_long_a_run_tries(words: tuple[str, ...], effort: Effort) -> None:
     arguments = command_parser().parse_args(["run", "quick", *words])
     assert effort_from(arguments, suite_of("quick")) == effort
+
+
+@pytest.mark.parametrize(("busy_processes", "code"), [((), 0), ((2,), 0), ((2, 3, 4), TOO_BUSY)])
+def test_times_of_hot_paths_count_from_processes_that_nothing_disturbed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, busy_processes: tuple[int, ...], code: int
+) -> None:
+    ran: list[Path] = []
+
+    def once(path: Path) -> int:
+        ran.append(path)
+        path.write_text(str(len(ran)))
+        return 0
+
+    def facts(watch: MachineWatch, *_: object) -> MachineFacts:
+        return replace(MACHINE, other_share=0.4 if len(ran) in busy_processes else 0.0)
+
+    monkeypatch.setattr(MachineWatch, "facts", facts)
+    assert repeated(tmp_path, once, MachineWatch(), any_machine=False) == code
+    kept = {int(path.read_text()) for path in tmp_path.glob("*.json")}
+    assert kept.isdisjoint(busy_processes)
+    assert len(kept) == (FEWEST if not code else 1)
+    assert repeated(tmp_path, once, MachineWatch(), any_machine=True) == 0
 
 
 def test_the_progress_line_says_what_is_left_of_the_budget() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 from dataclasses import replace
 from functools import cache
 
@@ -57,6 +57,20 @@ def test_every_cell_of_a_smoke_grid_can_run(suite: str) -> None:
     assert trials
     for trial in trials:
         check(trial)
+
+
+@pytest.mark.parametrize("suite", all_suites())
+def test_a_smoke_keeps_every_size_of_the_baseline_that_ratios_are_taken_against(suite: str) -> None:
+    """With the untuned size alone, everything would look faster than it is."""
+
+    def baselines(trials: Iterable[Trial]) -> set[str]:
+        sizes = {trial.cell: trial.jobs[0].system for trial in trials if len(trial.jobs) == 1}
+        return {cell for cell, system in sizes.items() if system.startswith("torch-ddp(bucket_mb=")}
+
+    kept = baselines(smoke_of(suite))
+    places = {cell.rpartition("/")[0] for cell in kept}
+    left_out = baselines(all_suites()[suite].grid(Options())) - kept
+    assert {cell for cell in left_out if cell.rpartition("/")[0] in places} == set()
 
 
 @pytest.mark.slow
