@@ -4,36 +4,31 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
-import re
 import sys
 from collections.abc import Sequence
 
 from analysis.terminal import Column, output_console, paragraph, table, titled
 from baselines.parallelism.api import ParallelismError
 from baselines.parallelism.plans import LayerSplit, Machine, ParallelPlan, Workshare
-from fabric.api import format_rate, parse_rate
+from fabric.rates import format_rate, parse_rate, parse_seconds, parse_size
 from harness.parallel.planning import PlanForecast, choose, forecasts
 from models.graph import LayerGraph
 from models.graph_building import graph_from_flops, graph_of
 from results.codec import to_jsonable
 
 MOST_HOSTS, MOST_MICRO_BATCHES, MOST_SAMPLES = 256, 256, 1 << 16  # searches grow with each of them
-_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 
 
 def plan_parallel_command(arguments: argparse.Namespace) -> int:
     """Plan and print. Raises: ValueError about the request, a plan that fits no memory included."""
-    memory_bytes = parse_size(arguments.memory) if arguments.memory is not None else 0
+    memory_bytes = parse_size(arguments.memory, "--memory") if arguments.memory is not None else 0
     for name, most in (("hosts", MOST_HOSTS), ("micro_batches", MOST_MICRO_BATCHES), ("batch_size", MOST_SAMPLES)):
         if (value := getattr(arguments, name)) > most:
             raise ParallelismError(f"--{name.replace('_', '-')} {value:,}: plans are found for up to {most:,}")
-    if not 0 <= arguments.alpha < math.inf:
-        raise ParallelismError(f"--alpha {arguments.alpha:g}: give a finite number of seconds, 0 or more, e.g. 50e-6")
     rate_bps = parse_rate(arguments.rate)
     machine = Machine(
         num_devices=arguments.hosts,
-        alpha_s=arguments.alpha,
+        alpha_s=parse_seconds(arguments.alpha, "--alpha"),
         beta_s_per_byte=8 / rate_bps if rate_bps else 0.0,
         memory_bytes=memory_bytes,
     )
@@ -51,15 +46,6 @@ def plan_parallel_command(arguments: argparse.Namespace) -> int:
         return 0
     _show(graph, machine, work, found, chosen)
     return 0
-
-
-def parse_size(text: str) -> int:
-    """`16GB` → bytes, with the decimal units kB, MB, GB and TB. Raises: ParallelismError."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]?)b?", text.strip().lower())
-    num_bytes = float(match[1]) * _UNITS[match[2]] if match else 0.0
-    if not 1 <= num_bytes < math.inf:
-        raise ParallelismError(f"memory {text[:40]!r} is no size of a byte or more; write it as 16GB or 800MB")
-    return round(num_bytes)
 
 
 def _show(

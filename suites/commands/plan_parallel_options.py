@@ -18,7 +18,7 @@ def add_plan_parallel(commands: argparse._SubParsersAction[argparse.ArgumentPars
     plan.add_argument("--memory", metavar="SIZE", help="of a device, such as 16GB (default: no limit)")
     plan.add_argument("--batch-size", type=int, default=256, metavar="N", help="samples per step over all hosts")
     plan.add_argument("--micro-batches", type=int, default=8, metavar="M", help="of a step (default 8)")
-    plan.add_argument("--alpha", type=float, default=50e-6, metavar="S", help="start-up of a message (default 50e-6)")
+    plan.add_argument("--alpha", default="50us", metavar="TIME", help="start-up of a message (default 50us)")
     plan.add_argument(
         "--planner",
         action="append",

@@ -16,6 +16,7 @@ from rich.console import Console
 from analysis import terminal
 from analysis.terminal import Column, output_console
 from fabric.api import FabricKind, FabricSpec, format_rate, parse_rate
+from fabric.rates import parse_seconds
 from fabric.simulated.placed import place_network
 from harness.environment import describe_environment
 from harness.predict.calibration import Calibration, measure, read_calibration, refitted, write_calibration
@@ -43,6 +44,7 @@ from suites.folders import prepare_folder
 from suites.runner import select
 
 MOST_HOSTS = 1 << 16
+MOST_S_PER_BYTE = 1e-2  # of a line at 800 bit/s
 IMAGINED = "predict"  # the suite of cells that no fabric here can run
 
 
@@ -65,12 +67,12 @@ def predict_command(arguments: argparse.Namespace) -> int:
     own = arguments.workload or arguments.profile
     if bool(arguments.suite) == bool(own):
         raise PredictError("name a SUITE, or a network with --workload or --profile (and not both)")
-    for name in ("alpha", "beta", "slowdown"):
-        value = getattr(arguments, name)
-        if value is not None and not 0 <= value < math.inf:
-            raise PredictError(f"--{name} {value:g}: give a finite number, 0 or more")
-    if arguments.beta is not None and arguments.alpha is None:
-        raise PredictError(f"--beta {arguments.beta:g} without --alpha; give both, or a calibration")
+    if not 0 <= arguments.slowdown < math.inf:
+        raise PredictError(f"--slowdown {arguments.slowdown:g}: give a finite number, 0 or more")
+    if arguments.alpha is not None:
+        arguments.alpha = parse_seconds(arguments.alpha, "--alpha")
+    if arguments.beta is not None:
+        arguments.beta = _seconds_per_byte(arguments)
     network = network_from(arguments)
     if network is not None and (arguments.alpha is not None or arguments.rates is not None):
         raise PredictError(
@@ -137,7 +139,10 @@ def _suite_cells(arguments: argparse.Namespace, calibration: Calibration) -> Ite
 def _grid_cells(arguments: argparse.Namespace, calibration: Calibration) -> Iterator[Cell]:
     workload = _workload(arguments)
     network = network_from(arguments)
-    for rate in [None] if network is not None else _rates(_given(arguments.rates, RATES)):
+    rates = [None] if network is not None else _rates(_given(arguments.rates, RATES))
+    if arguments.beta is not None:
+        rates = [8 / arguments.beta if arguments.beta else None]
+    for rate in rates:
         for strategy in arguments.strategies or STRATEGIES:
             for world in _hosts(_given(arguments.hosts, HOSTS)):
                 job = Job(name="job", workload=workload, strategy=strategy)
@@ -233,6 +238,16 @@ def _hosts(text: str) -> list[int]:
             f"--hosts {text!r}: give whole numbers from 1 to {MOST_HOSTS} with commas between, e.g. {HOSTS}"
         )
     return [int(part) for part in parts]
+
+
+def _seconds_per_byte(arguments: argparse.Namespace) -> float:
+    """`--beta`, which is the rate already. Raises: PredictError, FabricError."""
+    if arguments.alpha is None:
+        raise PredictError(f"--beta {arguments.beta} without --alpha; give both, or --rates alone")
+    if arguments.rates is not None or arguments.suite:
+        other = f"--rates {arguments.rates}" if arguments.rates is not None else f"the cells of {arguments.suite}"
+        raise PredictError(f"--beta {arguments.beta} and {other} both say the rate; leave --beta or the other out")
+    return parse_seconds(arguments.beta, "--beta", most_s=MOST_S_PER_BYTE, such_as="0.8ns or 8e-10")
 
 
 def _rates(text: str) -> list[float | None]:

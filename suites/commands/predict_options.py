@@ -46,12 +46,8 @@ def add_predict(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     predict.add_argument("--calibration", type=named_path, default=CALIBRATION, metavar="FILE", help="measured costs")
     predict.add_argument("--calibrate", action="store_true", help="measure --hosts at --rates and write --calibration")
     predict.add_argument("--refit", action="store_true", help="fit the costs of --calibration anew from its own rows")
-    predict.add_argument(
-        "--alpha", type=float, metavar="S", help="seconds of start-up a ring step, instead of measured"
-    )
-    predict.add_argument(
-        "--beta", type=float, metavar="S", help="with --alpha: seconds per byte (default: from the rate)"
-    )
+    predict.add_argument("--alpha", metavar="TIME", help="start-up of a ring step, such as 20us, instead of measured")
+    predict.add_argument("--beta", metavar="TIME", help="with --alpha: of a byte, such as 0.8ns, instead of --rates")
     predict.add_argument("--slowdown", type=float, default=0.0, metavar="X", help="of computation beside messages")
     predict.add_argument("--out", type=named_path, metavar="DIR", help="also write records, labelled simulated")
     predict.add_argument("--json", action="store_true", help="as JSON")

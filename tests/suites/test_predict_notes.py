@@ -20,7 +20,7 @@ def test_the_table_says_whose_alpha_it_uses_and_what_it_does_not_charge(capsys: 
 
 
 def test_given_costs_are_told_too(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([*CELL, "--strategies", "fixed-buckets", "--alpha", "0.0005", "--json"]) == 0
+    assert main([*CELL, "--strategies", "fixed-buckets", "--alpha", "500us", "--json"]) == 0
     cells = json.loads(capsys.readouterr().out)
     assert {cell["source"] for cell in cells} == {"α 0.0005 s per ring step, β 8e-10 s per byte, as given"}
     assert {cell["charge"] for cell in cells} == {"nothing is compressed"}
