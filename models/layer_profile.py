@@ -60,6 +60,11 @@ class Profile:
     layers: tuple[LayerProfile, ...]
 
     @property
+    def conditions(self) -> str:
+        """Device, precision and batch in a phrase."""
+        return f"{self.device} in {self.precision}, {self.provenance} for {self.batch_size} samples"
+
+    @property
     def forward_s(self) -> float:
         """Seconds of forward of all layers."""
         return math.fsum(layer.forward_s for layer in self.layers)
