@@ -144,11 +144,15 @@ def forecasts(
     asked = [planner_of(text) for text in texts or planners()]
     found = [forecast(planner, graph, machine, work) for planner in asked]
     nulls = [forecast(null, graph, machine, work) for null in (OneDevice(), DataParallel())]
-    for place, planner in enumerate(asked):
-        if planner.card.paper == "null" and not isinstance(planner, OneDevice | DataParallel):
-            candidates = [found[place], *(dataclasses.replace(null, planner=found[place].planner) for null in nulls)]
-            found[place] = min(candidates, key=lambda entry: (_is_too_much(entry, machine.memory_bytes), *entry.rank))
-    return tuple(sorted(found, key=lambda entry: entry.rank))
+    names = {null.planner for null in nulls}
+    for place, (planner, own) in enumerate(zip(asked, found, strict=True)):
+        if planner.card.paper == "null" and own.planner not in names and not own.refused:
+            candidates = [own, *(dataclasses.replace(null, planner=own.planner) for null in nulls if not null.refused)]
+            found[place] = min(
+                candidates, key=lambda entry: (_is_too_much(entry, machine.memory_bytes), entry.rank[2:])
+            )
+    # Of equal plans the null's name is the simplest.
+    return tuple(sorted(found, key=lambda entry: (*entry.rank, entry.planner not in names)))
 
 
 def choose(found: Sequence[PlanForecast], memory_bytes: int) -> PlanForecast:

@@ -94,7 +94,7 @@ def test_bad_requests_are_refused_with_value_and_remedy(
 NULLS = ("--planner", "data-parallel", "--planner", "one-device", "--planner", "bottleneck-planner")
 
 
-@pytest.mark.parametrize(("network", "rate"), [("resnet50", "100gbit"), ("bert_base", "10gbit"), ("vgg16", "25gbit")])
+@pytest.mark.parametrize(("network", "rate"), [("resnet50", "100gbit"), ("bert_base", "100mbit"), ("vgg16", "25gbit")])
 def test_data_parallelism_takes_what_predict_says_and_no_planner_of_ours_is_slower(
     network: str, rate: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -105,8 +105,8 @@ def test_data_parallelism_takes_what_predict_says_and_no_planner_of_ours_is_slow
     alone, spread = json.loads(capsys.readouterr().out)
     assert plans["data-parallel"]["step_s"] == spread["step_s"]
     assert plans["one-device"]["step_s"] == pytest.approx(8 * alone["step_s"])
-    own = plans["bottleneck-planner"]
-    assert own["stale"] or own["step_s"] <= min(plans[name]["step_s"] for name in ("data-parallel", "one-device"))
+    own_s = plans["bottleneck-planner"]["step_s"]
+    assert own_s <= min(plans[name]["step_s"] for name in ("data-parallel", "one-device"))
 
 
 def test_both_commands_say_first_that_the_batch_grows_with_the_hosts(capsys: pytest.CaptureFixture[str]) -> None:
