@@ -22,8 +22,7 @@ It knows no tensors and no library, so a simulated network may take its flows fr
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
@@ -127,21 +126,29 @@ def _reversed(rounds: Iterator[Round]) -> Iterator[Round]:
 
 @cache
 def load_of(collective: Collective, world: int) -> Load:
-    """The load of `collective` among `world` ranks per byte of n, from its flows. Raises: ValueError as `flows_of`."""
-    num_bytes = float(max(1, world * (world - 1)))  # every part is then a whole number, so that sums are exact
-    num_rounds, num_sent, sent_bytes, link_bytes = 0, 0, 0.0, 0.0
-    for own in flows_of(collective, world, num_bytes):
-        num_rounds += own.times
-        num_sent += own.times * len(own.flows)
-        sent_bytes += own.times * sum(flow.num_bytes for flow in own.flows)
-        link_bytes += own.times * _busiest(own.flows)
-    return Load(num_rounds, num_sent / world, sent_bytes / (world * num_bytes), link_bytes / num_bytes)
+    """The load of `collective` among `world` ranks per byte of n, of the flows of `flows_of`.
 
-
-def _busiest(flows: Iterable[RankFlow]) -> float:
-    """Bytes of the fullest direction of any host's link: links carry both ways at once."""
-    ways = Counter[tuple[bool, int]]()
-    for source, destination, num_bytes in flows:
-        ways[True, source] += num_bytes  # type: ignore[assignment]  # a counter of floats
-        ways[False, destination] += num_bytes  # type: ignore[assignment]
-    return max(ways.values())
+    In closed form, since the flows grow with the square of the number of ranks. Raises: ValueError as `flows_of`.
+    """
+    if world < 1:
+        raise ValueError(f"a collective among {world} ranks; there is at least 1")
+    others, levels = world - 1, (world - 1).bit_length()
+    if world == 1:
+        return Load(0, 0.0, 0.0, 0.0)
+    match collective:
+        case Collective.ALL_REDUCE:
+            return Load(2 * others, float(2 * others), 2 * others / world, 2 * others / world)
+        case Collective.ALL_GATHER:
+            return Load(others, float(others), float(others), float(others))
+        case Collective.ALL_TO_ALL:
+            return Load(others, float(others), 1.0, 1.0)
+        case Collective.GATHER | Collective.SCATTER:
+            return Load(1, others / world, others / world, float(others))
+        case Collective.BROADCAST | Collective.REDUCE:
+            return Load(levels, others / world, others / world, float(levels))
+        case Collective.TRANSFER:
+            return Load(1, 1.0, 1.0, 1.0)
+        case Collective.REDUCE_SCATTER:
+            return Load(others, float(others), others / world, others / world)
+        case Collective.BARRIER:
+            return Load(levels, float(levels), 0.0, 0.0)

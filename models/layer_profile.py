@@ -60,6 +60,11 @@ class Profile:
     layers: tuple[LayerProfile, ...]
 
     @property
+    def conditions(self) -> str:
+        """Device, precision and batch in a phrase."""
+        return f"{self.device} in {self.precision}, {self.provenance} for {self.batch_size} samples"
+
+    @property
     def forward_s(self) -> float:
         """Seconds of forward of all layers."""
         return math.fsum(layer.forward_s for layer in self.layers)
@@ -73,6 +78,16 @@ class Profile:
     def num_parameters(self) -> int:
         """Elements of all parameters; tied weights once."""
         return sum(math.prod(parameter.shape) for layer in self.layers for parameter in layer.parameters)
+
+
+# Bytes by what a profile's device is called. NVIDIA's data sheets: V100 16 or 32 GB, H100 SXM 80 GB; Amazon EC2's page
+# of P3 instances: 16 GB per V100.
+DEVICE_MEMORY = {"V100 32 GB": 32e9, "V100-SXM2-16GB": 16e9, "V100 (Amazon p3)": 16e9, "H100 80GB": 80e9}
+
+
+def device_memory(device: str) -> int:
+    """Bytes of a device by its name in a profile; 0 where they are not known."""
+    return int(next((size for part, size in DEVICE_MEMORY.items() if part in device), 0))
 
 
 def scaled_shape(shape: tuple[int, ...], size_scale: int) -> tuple[int, ...]:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -22,6 +21,7 @@ from analysis.cells import LOCAL, step_time_s
 from analysis.stats import Interval, paired_ratio
 from crossover import Sharing
 from fabric.api import FabricKind
+from fabric.rates import parse_seconds
 from harness.trial import Trial, TrialError
 from results.facts import Role
 from results.record import Record, Status
@@ -31,17 +31,16 @@ FIRST_LOOK = 2  # repeats after which it is known what one takes
 MOST = 40  # ±3 % of cells that vary by 9 % from repeat to repeat; beyond that time is better spent elsewhere
 TARGET, PACED_TARGET = 0.03, 0.01
 REFERENCE = "torch-ddp"  # where it runs; what reports compare with too
-SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0}
+MOST_BUDGET_S = 1e6
 
 Values = Mapping[int, float]  # seconds by repeat
 
 
 def parse_budget(text: str) -> float:
-    """Seconds of `90s`, `10m` or `2h`. Raises: TrialError."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh])", text.strip())
-    seconds = float(found[1]) * SECONDS[found[2]] if found else 0.0
-    if not 0 < seconds <= 1e6:
-        raise TrialError(f"--budget {text!r} is no time; give seconds, minutes or hours, such as 90s, 10m or 2h")
+    """Seconds of `90s`, `10m` or `2h`. Raises: FabricError, TrialError."""
+    seconds = parse_seconds(text, "--budget", most_s=MOST_BUDGET_S, such_as="90s, 10m or 2h")
+    if not seconds:
+        raise TrialError(f"--budget {text!r} leaves no time; write one such as 90s, 10m or 2h")
     return seconds
 
 

@@ -79,7 +79,7 @@ BUDGETS = {  # lines of Python per package, docstrings and comments included
     "benchmarks": 2_150,
     "crossover": 11_100,
     "fabric": 6_850,
-    "harness": 23_700,
+    "harness": 23_750,
     "models": 4_150,
     "results": 1_570,
     "scripts": 2_440,

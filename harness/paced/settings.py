@@ -46,6 +46,6 @@ def parse_pace(text: str) -> ScriptPace:
         num_hosts=1,
         num_virtual=num_ranks,
         rate_bps=parse_rate(given["rate"]),
-        alpha_s=parse_seconds(given["alpha"]),
+        alpha_s=parse_seconds(given["alpha"], "alpha"),
     )
     return ScriptPace(spec, Path(report) if report else None)

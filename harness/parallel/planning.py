@@ -1,70 +1,20 @@
-"""The planners side by side: each one's plan for a workload, its predicted step and its memory per device."""
+"""What a plan comes to: a pipeline on the virtual clock, and the memory of partitioned operators."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from baselines.parallelism.api import Backward, Forward, ParallelismError, PipelineSchedule, Recompute
-from baselines.parallelism.catalogue import planner_of, planners
-from baselines.parallelism.dapple import Dapple
-from baselines.parallelism.operator_costs import OperatorConfig, total_s
-from baselines.parallelism.pipedream import PipeDream
-from baselines.parallelism.plans import Machine, ParallelPlan, PlannedStage, Planner, Workshare
+from baselines.parallelism.api import Backward, Forward, PipelineSchedule, Recompute
+from baselines.parallelism.operator_costs import OperatorConfig
+from baselines.parallelism.plans import Machine, PlannedStage, Workshare
 from baselines.parallelism.programs import program_of
 from harness.parallel.clock import PipelineTimeline, StageCosts, costs_of, run_on_clock
 from models.graph import LayerGraph
 
 _COPIES = 3  # a weight, its gradient, its momentum
-_SCHEDULES: dict[str, PipelineSchedule] = dict.fromkeys(("pipedream-planner", "bottleneck-planner"), PipeDream())
 _ROUNDS = 4  # steps that an asynchronous schedule runs for, to see its steady state
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlanForecast:
-    """A planner's plan and what it comes to; `refused` instead says why there is none.
-
-    `step_s` is of one batch; `memory_bytes` of the device that holds most; `bubble` of pipelines, their idle share.
-    """
-
-    planner: str
-    schedule: str = ""
-    plan: ParallelPlan | None = None
-    step_s: float = 0.0
-    memory_bytes: int = 0
-    bubble: float = 0.0
-    refused: str = ""
-
-
-def forecast(planner: Planner, graph: LayerGraph, machine: Machine, work: Workshare) -> PlanForecast:
-    """Plan, then predict: pipelines on the virtual clock, partitioned operators by their costs.
-
-    Where steps overlap, a whole batch goes through the pipeline as one mini-batch, for it is applied by itself.
-    """
-    name = planner.card.name
-    schedule = _SCHEDULES.get(name, Dapple())
-    if not schedule.synchronous:
-        work = Workshare(batch_size=work.batch_size)
-    try:
-        plan = planner.plan(graph.layers, machine, work)
-    except ParallelismError as error:
-        return PlanForecast(planner=name, refused=str(error))
-    if plan.splits:
-        configs = [config_of(splits) for splits in plan.splits]
-        step_s = total_s(graph.layers, configs, machine, work, graph.input_bytes)
-        memory = operator_memory_bytes(graph, configs, work)
-        return PlanForecast(planner=name, schedule="none", plan=plan, step_s=step_s, memory_bytes=memory)
-    timeline, step_s = pipeline_step(plan.stages, schedule, graph, machine, work)
-    return PlanForecast(
-        planner=name,
-        schedule=schedule.card.name,
-        plan=plan,
-        step_s=step_s,
-        memory_bytes=max(timeline.peak_bytes),
-        bubble=timeline.bubble,
-    )
 
 
 def pipeline_step(
@@ -133,34 +83,3 @@ def operator_memory_bytes(graph: LayerGraph, configs: Sequence[OperatorConfig], 
         for layer, config in zip(graph.layers, configs, strict=True)
     )
     return round(_COPIES * weights + activations)
-
-
-def forecasts(
-    graph: LayerGraph, machine: Machine, work: Workshare, texts: Sequence[str] = ()
-) -> tuple[PlanForecast, ...]:
-    """Of the planners that `texts` name, by default of every one with its defaults: fastest first, refusals last.
-
-    Raises: ParallelismError or TextError for a text that names none.
-    """
-    asked = [planner_of(text) for text in texts or planners()]
-    found = [forecast(planner, graph, machine, work) for planner in asked]
-    return tuple(sorted(found, key=lambda entry: (bool(entry.refused), entry.step_s)))
-
-
-def choose(found: Sequence[PlanForecast], memory_bytes: int) -> PlanForecast:
-    """The fastest plan that fits. `memory_bytes` 0: all do.
-
-    Raises: ParallelismError saying how much the smallest one lacks, or that every planner refused.
-    """
-    planned = [entry for entry in found if entry.plan is not None]
-    if not planned:
-        raise ParallelismError("; ".join(f"{entry.planner}: {entry.refused}" for entry in found))
-    fitting = [entry for entry in planned if not memory_bytes or entry.memory_bytes <= memory_bytes]
-    if not fitting:
-        least = min(planned, key=lambda entry: entry.memory_bytes)
-        lacking = least.memory_bytes - memory_bytes
-        raise ParallelismError(
-            f"no plan fits into {memory_bytes / 1e9:.3g} GB per device: the smallest, {least.planner}'s, lacks "
-            f"{lacking / 1e9:.3g} GB; use at least {least.memory_bytes / 1e9:.3g} GB, a smaller batch or more hosts"
-        )
-    return min(fitting, key=lambda entry: entry.step_s)

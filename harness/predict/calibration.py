@@ -71,6 +71,7 @@ PLAUSIBLE_S = (1e-7, 1e-1)
 MOST_OF_LINE = 1.1  # β over what the line needs
 UNSHAPED_S_PER_BYTE = (1e-12, 1e-5)  # limits of β of a ring where no line is known
 NUM_REPEATS = 7
+FARTHEST = 2.0  # times the hosts and the rates measured, to which costs are extrapolated
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,9 +102,9 @@ class Calibration:
     environment: Environment = field(default_factory=Environment)
 
     def costs(self, kind: FabricKind, world: int, rate_bps: float | None) -> LinkCosts:
-        """Costs among `world` workers: as measured where they were, else extrapolated.
+        """Costs among `world` workers: as measured where they were, else extrapolated from those near by.
 
-        Raises: PredictError where nothing is known of such a fabric.
+        Raises: PredictError where nothing is known of such a fabric, or only of far fewer hosts or other rates.
         """
         if world == 1:
             return self._alone(kind)
@@ -121,6 +122,7 @@ class Calibration:
                 f"no costs are known of the {kind} fabric at {format_rate(rate_bps)}; measured is {known}. "
                 "Measure it with `crossover-bench predict --calibrate`, or give --alpha"
             )
+        _check_near(alike, world, rate_bps)
         return extrapolated(alike, world, rate_bps)
 
     def _alone(self, kind: FabricKind) -> LinkCosts:
@@ -128,6 +130,19 @@ class Calibration:
         entries = [entry for entry in self.entries if entry.kind is kind] or list(self.entries)
         engine = min(entries, key=lambda e: e.num_hosts).costs.engine if entries else EngineCosts()
         return LinkCosts(world=1, primitives={RING_STEPS: Cost(0.0, 0.0)}, engine=engine, source="one worker")
+
+
+def _check_near(entries: Sequence[Calibrated], world: int, rate_bps: float | None) -> None:
+    """α of 8 emulated hosts on one machine says nothing of 512 hosts. Raises: PredictError."""
+    worlds = sorted({entry.num_hosts for entry in entries})
+    rates = sorted({entry.rate_bps for entry in entries if entry.rate_bps})
+    is_near = not (rate_bps and rates) or rates[0] / FARTHEST <= rate_bps <= FARTHEST * rates[-1]
+    if world > FARTHEST * worlds[-1] or not is_near:
+        raise PredictError(
+            f"{world} hosts at {format_rate(rate_bps)} are more than {FARTHEST:g} times beyond what was measured: "
+            f"{', '.join(map(str, worlds))} hosts at {', '.join(map(format_rate, rates)) or 'no rate'}. Measure nearer "
+            "with --calibrate, or leave the calibration out and give --alpha"
+        )
 
 
 def extrapolated(entries: Sequence[Calibrated], world: int, rate_bps: float | None) -> LinkCosts:

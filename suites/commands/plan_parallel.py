@@ -4,44 +4,44 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
-import re
 import sys
 from collections.abc import Sequence
 
 from analysis.terminal import Column, output_console, paragraph, table, titled
 from baselines.parallelism.api import ParallelismError
 from baselines.parallelism.plans import LayerSplit, Machine, ParallelPlan, Workshare
-from fabric.api import format_rate, parse_rate
-from harness.parallel.planning import PlanForecast, choose, forecasts
+from fabric.rates import format_rate, parse_rate, parse_seconds, parse_size
+from harness.parallel.plan_forecasts import PlanForecast, choose, forecasts
 from models.graph import LayerGraph
 from models.graph_building import graph_from_flops, graph_of
+from models.layer_profile import device_memory
 from results.codec import to_jsonable
 
 MOST_HOSTS, MOST_MICRO_BATCHES, MOST_SAMPLES = 256, 256, 1 << 16  # searches grow with each of them
-_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 
 
 def plan_parallel_command(arguments: argparse.Namespace) -> int:
     """Plan and print. Raises: ValueError about the request, a plan that fits no memory included."""
-    memory_bytes = parse_size(arguments.memory) if arguments.memory is not None else 0
     for name, most in (("hosts", MOST_HOSTS), ("micro_batches", MOST_MICRO_BATCHES), ("batch_size", MOST_SAMPLES)):
         if (value := getattr(arguments, name)) > most:
             raise ParallelismError(f"--{name.replace('_', '-')} {value:,}: plans are found for up to {most:,}")
-    if not 0 <= arguments.alpha < math.inf:
-        raise ParallelismError(f"--alpha {arguments.alpha:g}: give a finite number of seconds, 0 or more, e.g. 50e-6")
     rate_bps = parse_rate(arguments.rate)
-    machine = Machine(
-        num_devices=arguments.hosts,
-        alpha_s=arguments.alpha,
-        beta_s_per_byte=8 / rate_bps if rate_bps else 0.0,
-        memory_bytes=memory_bytes,
-    )
-    work = Workshare(batch_size=arguments.batch_size, num_micro_batches=arguments.micro_batches)
     graph = (
         graph_from_flops(arguments.workload, flops_per_s=arguments.flops)
         if arguments.flops is not None
         else graph_of(arguments.workload)
+    )
+    memory_bytes = device_memory(graph.device)
+    if arguments.memory is not None:
+        memory_bytes = 0 if arguments.memory == "none" else parse_size(arguments.memory, "--memory")
+    machine = Machine(
+        num_devices=arguments.hosts,
+        alpha_s=parse_seconds(arguments.alpha, "--alpha"),
+        beta_s_per_byte=8 / rate_bps if rate_bps else 0.0,
+        memory_bytes=memory_bytes,
+    )
+    work = Workshare(
+        batch_size=arguments.batch_size * max(1, arguments.hosts), num_micro_batches=arguments.micro_batches
     )
     found = forecasts(graph, machine, work, arguments.planner)
     chosen = choose(found, memory_bytes)
@@ -51,15 +51,6 @@ def plan_parallel_command(arguments: argparse.Namespace) -> int:
         return 0
     _show(graph, machine, work, found, chosen)
     return 0
-
-
-def parse_size(text: str) -> int:
-    """`16GB` → bytes, with the decimal units kB, MB, GB and TB. Raises: ParallelismError."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]?)b?", text.strip().lower())
-    num_bytes = float(match[1]) * _UNITS[match[2]] if match else 0.0
-    if not 1 <= num_bytes < math.inf:
-        raise ParallelismError(f"memory {text[:40]!r} is no size of a byte or more; write it as 16GB or 800MB")
-    return round(num_bytes)
 
 
 def _show(
@@ -72,9 +63,13 @@ def _show(
         Column("step\ns", tuple(f"{entry.step_s:.4f}" for entry in planned), 0),
         Column("memory\nGB", tuple(_memory(entry, machine.memory_bytes) for entry in planned), 1),
         Column("idle\n%", tuple(f"{entry.bubble:.0%}" if entry.bubble else "" for entry in planned), 3),
+        Column("weights", tuple("stale" if entry.stale else "" for entry in planned), 6, "left"),
         Column("schedule", tuple(entry.schedule for entry in planned), 4, "left"),
         Column("plan", tuple(summary(entry.plan, len(graph.layers)) for entry in planned if entry.plan), 2, "left"),
     ]
+    limit = f"{machine.memory_bytes / 1e9:g} GB per device at most" if machine.memory_bytes else "no limit of memory"
+    rule = f"{work.batch_size // machine.num_devices} samples per worker and step, whatever the number of hosts"
+    console.print(paragraph(f"{rule}; {machine.alpha_s * 1e6:g} µs per message or ring step; {limit}.", width))
     rate = format_rate(8 / machine.beta_s_per_byte) if machine.beta_s_per_byte else "unshaped"
     title = (
         f"{graph.network} on {machine.num_devices} hosts at {rate}, {work.batch_size} samples per step in "
@@ -86,6 +81,10 @@ def _show(
             console.print(paragraph(f"{entry.planner}: {entry.refused}", width, style="yellow"))
     console.print(paragraph(f"Times: {graph.provenance.value}, {graph.device}. {graph.source}", width, style="dim"))
     console.print(paragraph(f"The fastest that fits: {chosen.planner}", width, style="bold"))
+    stale = [entry for entry in planned if entry.stale and 0 < entry.step_s < chosen.step_s]
+    if stale and not chosen.stale:
+        note = f"{stale[0].planner} takes {stale[0].step_s:.4f} s with stale weights, so that a step may learn less"
+        console.print(paragraph(note, width, style="dim"))
     for line in placement(graph, chosen):
         console.print(line, markup=False, highlight=False)
 

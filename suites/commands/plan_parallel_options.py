@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 
+from suites.commands.predict_defaults import ALPHA, BATCH_SIZE
+
 
 def add_plan_parallel(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """The command's options."""
@@ -15,10 +17,18 @@ def add_plan_parallel(commands: argparse._SubParsersAction[argparse.ArgumentPars
     plan.add_argument("--workload", required=True, metavar="NAME", help="a network, such as bert_base")
     plan.add_argument("--hosts", type=int, default=8, metavar="N", help="hosts, one device each (default 8)")
     plan.add_argument("--rate", default="10gbit", metavar="RATE", help="line rate of a host (default 10gbit)")
-    plan.add_argument("--memory", metavar="SIZE", help="of a device, such as 16GB (default: no limit)")
-    plan.add_argument("--batch-size", type=int, default=256, metavar="N", help="samples per step over all hosts")
+    plan.add_argument(
+        "--memory", metavar="SIZE", help="of a device, such as 16GB; none for no limit (default: the profile's device)"
+    )
+    plan.add_argument(
+        "--batch-size",
+        type=int,
+        default=BATCH_SIZE,
+        metavar="N",
+        help=f"samples per host and step (default {BATCH_SIZE})",
+    )
     plan.add_argument("--micro-batches", type=int, default=8, metavar="M", help="of a step (default 8)")
-    plan.add_argument("--alpha", type=float, default=50e-6, metavar="S", help="start-up of a message (default 50e-6)")
+    plan.add_argument("--alpha", default=ALPHA, metavar="TIME", help=f"of a message or ring step (default {ALPHA})")
     plan.add_argument(
         "--planner",
         action="append",

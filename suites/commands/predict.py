@@ -16,6 +16,7 @@ from rich.console import Console
 from analysis import terminal
 from analysis.terminal import Column, output_console
 from fabric.api import FabricKind, FabricSpec, format_rate, parse_rate
+from fabric.rates import parse_seconds
 from fabric.simulated.placed import place_network
 from harness.environment import describe_environment
 from harness.predict.calibration import Calibration, measure, read_calibration, refitted, write_calibration
@@ -32,9 +33,11 @@ from suites.api import Options
 from suites.catalogue import suite_of
 from suites.commands.network_options import network_from
 from suites.commands.predict_defaults import (
+    ALPHA,
     BATCH_SIZE,
     CALIBRATED_HOSTS,
     CALIBRATED_RATES,
+    CALIBRATION,
     HOSTS,
     RATES,
     STRATEGIES,
@@ -43,6 +46,7 @@ from suites.folders import prepare_folder
 from suites.runner import select
 
 MOST_HOSTS = 1 << 16
+MOST_S_PER_BYTE = 1e-2  # of a line at 800 bit/s
 IMAGINED = "predict"  # the suite of cells that no fabric here can run
 
 
@@ -60,24 +64,16 @@ def predict_command(arguments: argparse.Namespace) -> int:
     if arguments.calibrate:
         return _calibrate(arguments)
     if arguments.refit:
-        calibration = refitted(read_calibration(arguments.calibration))
-        return _keep(calibration, arguments.calibration, Console(stderr=True))
+        path = arguments.calibration or CALIBRATION
+        return _keep(refitted(read_calibration(path)), path, Console(stderr=True))
     own = arguments.workload or arguments.profile
     if bool(arguments.suite) == bool(own):
         raise PredictError("name a SUITE, or a network with --workload or --profile (and not both)")
-    for name in ("alpha", "beta", "slowdown"):
-        value = getattr(arguments, name)
-        if value is not None and not 0 <= value < math.inf:
-            raise PredictError(f"--{name} {value:g}: give a finite number, 0 or more")
-    if arguments.beta is not None and arguments.alpha is None:
-        raise PredictError(f"--beta {arguments.beta:g} without --alpha; give both, or a calibration")
-    network = network_from(arguments)
-    if network is not None and (arguments.alpha is not None or arguments.rates is not None):
-        raise PredictError(
-            "--network has links with rates and delays of its own; leave out --alpha, --beta and --rates"
-        )
-    known = arguments.alpha is not None or network is not None
-    calibration = Calibration() if known else read_calibration(arguments.calibration)
+    if not 0 <= arguments.slowdown < math.inf:
+        raise PredictError(f"--slowdown {arguments.slowdown:g}: give a finite number, 0 or more")
+    whose = _read_link(arguments)
+    known = arguments.alpha is not None or arguments.network is not None
+    calibration = Calibration() if known else read_calibration(arguments.calibration or CALIBRATION)
     cells = list(_suite_cells(arguments, calibration) if arguments.suite else _grid_cells(arguments, calibration))
     if all(isinstance(cell.found, str) for cell in cells):
         raise PredictError(f"{'; '.join(_not_predicted(cells))}; nothing is left to show, so ask for other cells")
@@ -87,9 +83,36 @@ def predict_command(arguments: argparse.Namespace) -> int:
     if arguments.json:
         json.dump([_as_json(cell) for cell in cells], sys.stdout, indent=1)
         print()
+    elif arguments.suite:
+        _show_suite(cells)
     else:
-        (_show_suite if arguments.suite else _show_grid)(cells)
+        _show_grid(cells, whose)
     return 0
+
+
+def _read_link(arguments: argparse.Namespace) -> str:
+    """Make numbers of `--alpha` and `--beta`, and say whose costs are used. Raises: PredictError, FabricError."""
+    given = [f"--{name} {text}" for name in ("alpha", "beta") if (text := getattr(arguments, name)) is not None]
+    measured = arguments.calibration is not None or arguments.fabric is not None
+    if arguments.network is not None and (given or arguments.rates is not None):
+        raise PredictError(
+            "--network has links with rates and delays of its own; leave out --alpha, --beta and --rates"
+        )
+    if arguments.beta is not None and (arguments.rates is not None or arguments.suite):
+        other = f"--rates {arguments.rates}" if arguments.rates is not None else f"the cells of {arguments.suite}"
+        raise PredictError(f"--beta {arguments.beta} and {other} both say the rate; leave --beta or the other out")
+    if given and measured and not arguments.suite:
+        raise PredictError(f"{given[0]} is given, and --calibration and --fabric name measured costs; leave one out")
+    whose = "Costs as given." if given else "Costs of the flows on the network."
+    if not (arguments.alpha is not None or measured or arguments.network is not None or arguments.suite):
+        arguments.alpha, whose = ALPHA, f"Default cluster: one device per host, {ALPHA} per ring step, rates as asked."
+    elif measured:
+        whose = f"Costs as measured: {arguments.calibration or CALIBRATION}."
+    if arguments.alpha is not None:
+        arguments.alpha = parse_seconds(arguments.alpha, "--alpha")
+    if arguments.beta is not None:
+        arguments.beta = parse_seconds(arguments.beta, "--beta", most_s=MOST_S_PER_BYTE, such_as="0.8ns or 8e-10")
+    return whose
 
 
 def _calibrate(arguments: argparse.Namespace) -> int:
@@ -103,7 +126,7 @@ def _calibrate(arguments: argparse.Namespace) -> int:
     ]
     console = Console(stderr=True)
     calibration = measure(fabrics, describe_environment(), say=lambda text: console.print(text, highlight=False))
-    return _keep(calibration, arguments.calibration, console)
+    return _keep(calibration, arguments.calibration or CALIBRATION, console)
 
 
 def _keep(calibration: Calibration, path: Path, console: Console) -> int:
@@ -137,7 +160,10 @@ def _suite_cells(arguments: argparse.Namespace, calibration: Calibration) -> Ite
 def _grid_cells(arguments: argparse.Namespace, calibration: Calibration) -> Iterator[Cell]:
     workload = _workload(arguments)
     network = network_from(arguments)
-    for rate in [None] if network is not None else _rates(_given(arguments.rates, RATES)):
+    rates = [None] if network is not None else _rates(_given(arguments.rates, RATES))
+    if arguments.beta is not None:
+        rates = [8 / arguments.beta if arguments.beta else None]
+    for rate in rates:
         for strategy in arguments.strategies or STRATEGIES:
             for world in _hosts(_given(arguments.hosts, HOSTS)):
                 job = Job(name="job", workload=workload, strategy=strategy)
@@ -255,8 +281,11 @@ def _as_json(cell: Cell) -> dict[str, object]:
     if isinstance(cell.found, str):
         return {**known, "reason": cell.found}
     step = cell.found.step
+    workload = cell.trial.jobs[0].workload
     return {
         **known,
+        "batch_per_worker": workload.batch_size,
+        "device": load_profile(workload.profile or find_network(workload.network).profile).device,
         "step_s": step.step_s,
         "efficiency": cell.found.efficiency,
         "exposed_s": step.exposed_s,
@@ -286,9 +315,13 @@ def _show_suite(cells: Sequence[Cell]) -> None:
     console.print(terminal.titled("predicted step times", body, console.width, notes))
 
 
-def _show_grid(cells: Sequence[Cell]) -> None:
-    """A table a rate: strategies down, numbers of workers across."""
+def _show_grid(cells: Sequence[Cell], whose: str) -> None:
+    """What is assumed, then a table a rate: strategies down, numbers of workers across."""
     console = output_console()
+    workload = cells[0].trial.jobs[0].workload
+    profile = load_profile(workload.profile or find_network(workload.network).profile)
+    rule = f"{workload.batch_size} samples per worker and step, whatever the number of hosts."
+    console.print(terminal.paragraph(f"{rule} {whose} Times: {profile.conditions}.", console.width))
     for rate in dict.fromkeys(cell.trial.fabric.rate_bps for cell in cells):
         own = [cell for cell in cells if cell.trial.fabric.rate_bps == rate]
         labels = list(dict.fromkeys(cell.trial.jobs[0].label for cell in own))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from suites.commands.network_options import add_network_options
-from suites.commands.predict_defaults import BATCH_SIZE, CALIBRATION, HOSTS, RATES, STRATEGIES
+from suites.commands.predict_defaults import ALPHA, BATCH_SIZE, CALIBRATION, HOSTS, RATES, STRATEGIES
 from suites.folders import named_path
 
 
@@ -41,17 +41,18 @@ def add_predict(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     predict.add_argument(
         "--fabric",
         metavar="F",
-        help="whose costs: emulated (a workload's default), native, or for a SUITE paced (default: of each cell's own)",
+        help="whose measured costs: emulated, native, or for a SUITE paced (default: of each cell's own)",
     )
-    predict.add_argument("--calibration", type=named_path, default=CALIBRATION, metavar="FILE", help="measured costs")
+    predict.add_argument(
+        "--calibration",
+        type=named_path,
+        metavar="FILE",
+        help=f"measured costs, for a workload instead of the default cluster's (of a SUITE: default {CALIBRATION})",
+    )
     predict.add_argument("--calibrate", action="store_true", help="measure --hosts at --rates and write --calibration")
-    predict.add_argument("--refit", action="store_true", help="fit the costs of --calibration anew from its own rows")
-    predict.add_argument(
-        "--alpha", type=float, metavar="S", help="seconds of start-up a ring step, instead of measured"
-    )
-    predict.add_argument(
-        "--beta", type=float, metavar="S", help="with --alpha: seconds per byte (default: from the rate)"
-    )
+    predict.add_argument("--refit", action="store_true", help="fit the costs of --calibration again from its own rows")
+    predict.add_argument("--alpha", metavar="TIME", help=f"start-up of a ring step (default {ALPHA})")
+    predict.add_argument("--beta", metavar="TIME", help="of a byte, such as 0.8ns, instead of --rates")
     predict.add_argument("--slowdown", type=float, default=0.0, metavar="X", help="of computation beside messages")
     predict.add_argument("--out", type=named_path, metavar="DIR", help="also write records, labelled simulated")
     predict.add_argument("--json", action="store_true", help="as JSON")

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from fabric.api import FabricError, FabricKind, FabricSpec, format_rate, parse_rate
 from fabric.cluster import MAX_RATE_BPS, MIN_RATE_BPS
+from fabric.rates import parse_seconds, parse_size
 from fabric.shaping import shaping_for
 
 RATES = st.floats(MIN_RATE_BPS, MAX_RATE_BPS)
@@ -24,6 +25,11 @@ MTUS = st.integers(576, 9000)
         ("64Kbit", 64e3),
         ("9600bit", 9600.0),
         (" 1GBIT ", 1e9),
+        ("10Gbps", 10e9),
+        ("10 Gb/s", 10e9),
+        ("10 gbit/s", 10e9),
+        ("1e3mbit", 1e9),
+        ("0.1Tbps", 100e9),
         ("none", None),
         ("unshaped", None),
     ],
@@ -32,12 +38,39 @@ def test_rates_are_read_as_people_write_them(text: str, rate_bps: float | None) 
     assert parse_rate(text) == rate_bps
 
 
-@pytest.mark.parametrize("text", ["0", "0mbit", "0.0gbit", "-1mbit", "fast", "", "200", "200mbps", "1e3mbit", "mbit"])
+@pytest.mark.parametrize(
+    "text", ["0", "0mbit", "0.0gbit", "-1mbit", "fast", "", "200", "200MBps", "10GB/s", "1e30gbit", "mbit"]
+)
 def test_a_bad_rate_is_refused_by_value_and_with_a_remedy(text: str) -> None:
     with pytest.raises(FabricError) as caught:
         parse_rate(text)
     assert repr(text) in str(caught.value)
     assert "200mbit" in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["20us", "20 µs", "2e-5", "0.02ms", "20000ns", "2e-5 s"])
+def test_one_start_up_is_one_number_however_it_is_written(text: str) -> None:
+    assert parse_seconds(text, "--alpha") == 2e-5
+
+
+@pytest.mark.parametrize("text", ["20", "2", "0.5", "20s", "2m", "1e-30s", "-1us", "nan", "inf", "soon", ""])
+def test_a_time_that_no_start_up_takes_is_refused_by_value_and_with_a_remedy(text: str) -> None:
+    with pytest.raises(FabricError, match=r"--alpha .*such as 20us") as caught:
+        parse_seconds(text, "--alpha")
+    assert repr(text) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "num_bytes"), [("16GB", 16e9), ("16g", 16e9), ("0.5 mb", 5e5), ("16GiB", 2**34), ("64 KiB", 2**16)]
+)
+def test_sizes_are_read_with_decimal_and_with_binary_units(text: str, num_bytes: float) -> None:
+    assert parse_size(text) == num_bytes
+
+
+@pytest.mark.parametrize("text", ["", "plenty", "0.4B", "1iB", "-1GB", "9" * 400 + "GB"])
+def test_what_is_no_size_is_refused(text: str) -> None:
+    with pytest.raises(FabricError, match=r"--memory .* is no size of a byte or more; write it as 16GB"):
+        parse_size(text, "--memory")
 
 
 @given(st.integers(1, 30_000_000))

@@ -27,6 +27,7 @@ from harness.predict.calibration import (
     Calibrated,
     Calibration,
     RowTime,
+    extrapolated,
     fit,
     read_calibration,
     row_s,
@@ -140,8 +141,11 @@ def test_rows_of_noise_make_no_primitive_faster_than_the_line_when_costs_are_fit
 
 
 @pytest.mark.parametrize("exchange", ["all-reduce", *OTHER_EXCHANGES])
-def test_no_committed_calibration_predicts_a_transfer_faster_than_its_line(exchange: str) -> None:
+def test_no_committed_calibration_predicts_a_transfer_faster_than_its_line(
+    exchange: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As measured, and for numbers of workers and rates that were not."""
+    monkeypatch.setattr("harness.predict.calibration.FARTHEST", 16.0)
     paths = sorted((ROOT / "results").glob("**/calibration/*.json"))
     assert paths
     message = Message(0, plain_layers([0.0], [0.0], [2_500_000]).segments)
@@ -246,10 +250,13 @@ def calibrated(num_hosts: int, rate_bps: float, alpha_s: float, extra_s: float =
 def test_costs_for_more_workers_and_other_rates_follow_the_ring_and_say_so() -> None:
     calibration = Calibration(entries=tuple(calibrated(num, 1e9, 1e-4, 5e-4) for num in (2, 4, 8)))
     assert calibration.costs(FabricKind.EMULATED, 4, 1e9) is calibration.entries[1].costs
-    far = calibration.costs(FabricKind.EMULATED, 1024, 2e9)
+    assert calibration.costs(FabricKind.EMULATED, 16, 2e9).source == "extrapolated from P = 2, 4, 8 at 1 Gbit/s"
+    for world, rate_bps in ((17, 1e9), (8, 2.1e9), (8, 0.4e9)):
+        with pytest.raises(PredictError, match="more than 2 times beyond what was measured: 2, 4, 8 hosts at 1 Gbit/s"):
+            calibration.costs(FabricKind.EMULATED, world, rate_bps)
+    far = extrapolated(calibration.entries, 1024, 2e9)
     assert far.primitives["AllReduce"].alpha_s == pytest.approx(2 * 1023 * 1e-4 + 5e-4)
     assert far.primitives["AllReduce"].beta_s_per_byte == pytest.approx(2 * 1023 / 1024 * 8 / 2e9)
-    assert far.source == "extrapolated from P = 2, 4, 8 at 1 Gbit/s"
     with pytest.raises(PredictError, match="--calibrate"):
         calibration.costs(FabricKind.NATIVE, 2, None)
 

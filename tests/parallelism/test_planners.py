@@ -362,7 +362,7 @@ def test_groups_of_layers_are_about_equal() -> None:
     [
         (HyPar(), 3, 24, "3 devices are no power of two"),
         (HyPar(), 4, 3, "fewer devices or a larger batch"),
-        (DataParallel(), 5, 24, "5 devices do not divide a micro-batch of 24"),
+        (DataParallel(), 25, 24, "25 devices for a batch of 24 samples; use at most 24"),
         (BottleneckPlanner(), 4, 1, "use fewer devices"),
         (PipeDreamPlanner(server_devices=3), 4, 24, "no whole number of servers of 3"),
     ],

@@ -48,7 +48,7 @@ WRONG = {
         r"batch_size 64 on 40 ranks wants 2560 samples.*use a smaller batch \(--batch-size\)",
     ),
     "a rate of nothing": ((*QUICK, "--rate", "0"), r"'0' is no line rate; write a rate such as 200mbit"),
-    "a rate of no bits": ((*QUICK, "--rate", "0mbit"), r"'0mbit' cannot carry a message; write a rate such as"),
+    "a rate of no bits": ((*QUICK, "--rate", "0mbit"), r"'0mbit' .*cannot carry a message; write a rate such as"),
     "a native rate": ((*QUICK, "--fabric", "native", "--rate", "1gbit"), r"native .*cannot be shaped.*--rate none"),
     "no such cell": ((*QUICK, "--only", "resnet21"), r"--only 'resnet21' matches no cell; parts .*resnet20-digits"),
     "absent data": ((*QUICK, "--data", "/absent/images"), r"--data '/absent/images' does not exist; give an ImageNet"),
@@ -87,7 +87,22 @@ WRONG = {
         (*QUICK, "--strategy", f"fixed-buckets+topk(density=0.{'0' * 180}1)+error-feedback"),
         r"name of its record has 2\d\d bytes, and at most 240 .*; give a shorter strategy",
     ),
-    "no start-up time": (("predict", "--workload", "resnet50", "--alpha", "nan"), r"--alpha nan: give a finite number"),
+    "no start-up time": (
+        ("predict", "--workload", "resnet50", "--alpha", "nan"),
+        r"--alpha 'nan' is no time; write one",
+    ),
+    "a start-up time without a unit": (
+        ("predict", "--workload", "resnet50", "--alpha", "20"),
+        r"--alpha '20' is no time without a unit: it would be 20 s; write one such as 20us",
+    ),
+    "two rates": (
+        ("predict", "--workload", "resnet50", "--alpha", "20us", "--beta", "0.8ns", "--rates", "1gbit,10gbit"),
+        r"--beta 0.8ns and --rates 1gbit,10gbit both say the rate",
+    ),
+    "a rate beside the cells' own": (
+        ("predict", "fusion", "--alpha", "20us", "--beta", "0.8ns"),
+        r"--beta 0.8ns and the cells of fusion both say the rate",
+    ),
     "an unknown network to predict": (
         ("predict", "--workload", "nope", "--alpha", "0"),
         r"'nope'; there are .*resnet50",

@@ -19,7 +19,7 @@ from fabric.api import FabricKind, FabricSpec
 from harness.bench import Bench
 from harness.lab.labs import OnEvent
 from harness.machine import MachineWatch
-from harness.trial import Job, Trial, TrialError
+from harness.trial import Job, Trial
 from models.workload import Device, WorkloadSpec
 from results.codec import to_jsonable
 from results.facts import CheckFacts, MachineFacts, ProbeFacts, Role
@@ -363,14 +363,16 @@ def test_no_cell_has_more_than_the_most_repeats() -> None:
     assert len(next_repeat(CELLS, [], MOST - 1)) == len(CELLS)
 
 
-@pytest.mark.parametrize(("text", "seconds"), [("90s", 90.0), ("10m", 600.0), ("2h", 7200.0), ("1.5h", 5400.0)])
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("90s", 90.0), ("10m", 600.0), ("2h", 7200.0), ("1.5h", 5400.0), ("3min", 180.0)]
+)
 def test_a_budget_is_a_time(text: str, seconds: float) -> None:
     assert parse_budget(text) == seconds
 
 
-@pytest.mark.parametrize("text", ["", "10", "m", "-3m", "0s", "10 parsecs", "1e3s", "nan", "9999999h"])
+@pytest.mark.parametrize("text", ["", "10", "m", "-3m", "0s", "10 parsecs", "1e9s", "nan", "9999999h"])
 def test_what_is_no_time_is_refused_with_the_remedy(text: str) -> None:
-    with pytest.raises(TrialError, match="such as 90s, 10m or 2h"):
+    with pytest.raises(ValueError, match="such as 90s, 10m or 2h"):
         parse_budget(text)
 
 

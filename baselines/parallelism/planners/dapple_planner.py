@@ -15,6 +15,8 @@ later stage adds to L depends on three numbers of the stages behind it (`_End`) 
 two ends of a pipeline that begin alike, one that is no better in any of them and in devices is left out.
 Differs from the paper: it searches stage by stage with a dynamic programme and three rules for which hosts a stage
 gets; all hosts are alike here. Plans with fewer devices than there are count too.
+L counts the sum of gradients after backward, so its plan may take longer than data parallelism that overlaps the two,
+or than one device on a slow network: `plan-parallel` shows those beside it.
 Not verified against the paper's text.
 """
 

@@ -11,7 +11,8 @@ for BERT's graphs (it ended above data parallelism), 120 too cold for small ones
 it ends within 0.2 % of the optimum on BERT-large and 16 devices. Only the changed layer and its two borders are
 simulated again (delta simulation).
 Differs from the paper: the growing α; the simulator is `operator_costs`, in which layers do not overlap; all devices of
-a layer are the first ones, since all are alike.
+a layer are the first ones, since all are alike. Its simulator has no overlap with backward, so its plan may take longer
+than data parallelism that overlaps: `plan-parallel` shows that beside it.
 """
 
 from __future__ import annotations

@@ -21,6 +21,8 @@ devices always fits, by this rule.
 
 Defaults: one level (`server_devices` 1). `server_speed` is the bandwidth within a server over that of the network.
 A mini-batch is one micro-batch of the step.
+The rule fills all devices and knows no start-up time, so on a slow network its plan may take longer than one device or
+data parallelism, which are not compared: `plan-parallel` shows those beside it.
 Differs from the authors' code: a chain of layers, not any graph, and what backward needs (`saved_bytes`) stands for the
 activations of a stage.
 """
