@@ -71,11 +71,15 @@ def run(arguments: argparse.Namespace) -> int:
     """Run, compare, and say the verdict in one line."""
     command = parse_job(f"{_JOBS[0]}={arguments.job_command}")
     jobs = _JOBS[:1] if arguments.alone else _JOBS
-    with _terminated_in_order(), TemporaryDirectory(prefix="crossover-verify-", dir=socket_place()) as folder:
+    with (
+        _terminated_in_order(),
+        TemporaryDirectory(prefix="crossover-verify-") as folder,  # the digests', in TMPDIR however long that is
+        TemporaryDirectory(prefix="crossover-verify-", dir=socket_place()) as sockets,
+    ):
         check_room(Path(folder), _REMEDY)
         try:
             plain = _run_plain(command.words, Path(folder, "plain"))
-            shared = _run_in_turns(command.words, jobs, Path(folder))
+            shared = _run_in_turns(command.words, jobs, Path(folder), Path(sockets))
             differing = sorted({name for digests in shared for name in differences(plain, digests)})
             if differing and differences(plain, _run_plain(command.words, Path(folder, "again"))):
                 print("crossover: two runs without turns differ: seed the script, then verify again", file=sys.stderr)
@@ -115,13 +119,13 @@ def _run_plain(words: tuple[str, ...], folder: Path) -> list[Digest]:
     return found
 
 
-def _run_in_turns(words: tuple[str, ...], jobs: tuple[str, ...], folder: Path) -> list[list[Digest]]:
+def _run_in_turns(words: tuple[str, ...], jobs: tuple[str, ...], folder: Path, sockets: Path) -> list[list[Digest]]:
     """Each job's command sets the folder for its own digests: `crossover run` gives all jobs one environment."""
     folders = [folder / f"job-{job}" for job in jobs]
     for own in folders:
         own.mkdir()
     texts = [f"{job}={shlex.join(['env', f'{DIGESTS}={own}', *words])}" for job, own in zip(jobs, folders, strict=True)]
-    command = [sys.executable, "-m", "crossover", "run", "--socket", str(folder / "arbiter.sock"), *texts]
+    command = [sys.executable, "-m", "crossover", "run", "--socket", str(sockets / "arbiter.sock"), *texts]
     _run_to_its_end(command, os.environ)
     return [_read(own) for own in folders]
 

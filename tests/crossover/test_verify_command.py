@@ -42,6 +42,17 @@ def test_a_script_is_judged_by_its_weights(
     assert told in "".join(capfd.readouterr())
 
 
+def test_digests_go_to_tmpdir_though_a_socket_could_not(scratch: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or setting TMPDIR would not help against a full disk."""
+    long, told = scratch / ("x" * 130), scratch / "told"
+    long.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(long))
+    script = f"echo $CROSSOVER_DIGESTS > {told}; exit 7"
+    assert main(["verify", "--alone", shlex.join(["sh", "-c", script])]) == 7
+    assert Path(told.read_text().strip()).is_relative_to(long)
+    assert list(long.iterdir()) == []
+
+
 def test_a_verification_that_is_terminated_leaves_nothing(scratch: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:
         raise AssertionError("nobody took the signal")
