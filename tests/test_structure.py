@@ -80,7 +80,7 @@ BUDGETS = {  # lines of Python per package, docstrings and comments included
     "crossover": 11_100,
     "fabric": 6_850,
     "harness": 23_700,
-    "models": 4_150,
+    "models": 4_160,
     "results": 1_570,
     "scripts": 2_440,
     "suites": 10_800,
