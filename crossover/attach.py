@@ -200,14 +200,13 @@ def attach(
     inner = tuple(map(unwrapped, optimizers))
     integration = _integration_of(models, inner)
     team = integration.team(models, inner)
-    _check_lead(settings, team)
+    _check_team(models, settings, team)
     manner = Manner(
         release=_release(release),
         defer=defer,
         rest_limit_s=None if team.strict else _rest_limit_s(rest_limit_s),
         is_sole=team.agree is None,
     )
-    _say_threads(models, team)
     team = team if device is None else replace(team, device=device)
     turns = _seat(path if path is not None else default_path(), name, settings, team)
     bond = _bound(integration, models, inner, turns, manner)
@@ -264,7 +263,12 @@ def _as_tuple(given: Any) -> tuple[Any, ...]:
     return tuple(given) if isinstance(given, (list, tuple)) else (given,)
 
 
-def _check_lead(settings: Settings | None, team: Team) -> None:
+def _check_team(models: tuple[Any, ...], settings: Settings | None, team: Team) -> None:
+    """Refuse settings that its messages do not allow; the job's first rank warns of too many threads."""
+    from crossover.integrations.workers import device_of, thread_warning
+
+    if not rank_of_environment() and (warning := thread_warning(device_of(models[0]), team.num_local)):
+        print(f"crossover: {warning}", file=sys.stderr, flush=True)
     if settings is not None and settings.lead_rounds and team.strict:
         raise Refused(f"lead_rounds={settings.lead_rounds} lets hosts differ in their order; {team.strict}: use 0")
 
@@ -320,14 +324,6 @@ def _integration_of(models: tuple[Any, ...], optimizers: tuple[Any, ...]) -> Int
         f"cannot attach {', '.join(type(one).__name__ for one in (*models, *optimizers)) or 'nothing'}: give a torch "
         "module and a torch optimizer (or a tuple of each), or a DeepSpeed engine"
     )
-
-
-def _say_threads(models: tuple[Any, ...], team: Team) -> None:
-    """By a job's first rank only."""
-    from crossover.integrations.workers import device_of, thread_warning
-
-    if not rank_of_environment() and (warning := thread_warning(device_of(models[0]), team.num_local)):
-        print(f"crossover: {warning}", file=sys.stderr, flush=True)
 
 
 @cache

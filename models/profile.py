@@ -33,7 +33,6 @@ from models.outside import is_outside
 from models.values import Batch, Device, WorkloadError, WorkloadSpec
 from models.workload import Workload, open_workload
 
-PROGRESS_S = 5.0
 Mark = Any  # a moment: float on the CPU, torch.cuda.Event on a GPU
 
 
@@ -58,10 +57,9 @@ def record_profile(
     *,
     num_steps: int = 20,
     num_warmup: int = 5,
-    on_step: Callable[[int, int], None] = lambda done, of: None,
+    on_step: Callable[[int, int], None] = lambda done, of: None,  # after each, with the number of all
 ) -> Profile:
-    """Time `spec`'s network layer by layer on its device (cpu or cuda) with synthetic data; `on_step` is called after
-    each step with the number that are done and that of all.
+    """Time `spec`'s network layer by layer on its device (cpu or cuda) with synthetic data.
 
     Raises: WorkloadError for an unknown network, a missing GPU, replay, or fewer than 2 steps.
     """
@@ -71,10 +69,10 @@ def record_profile(
     workload = open_workload(spec)
     model = workload.build_model(seed=0)
     clock = _cuda_clock() if spec.device is Device.CUDA else _cpu_clock()
-    steps, num_all = [], num_steps + num_warmup
-    for step in _timed_steps(workload, model, clock, num_all):
+    steps: list[_Step] = []
+    for step in _timed_steps(workload, model, clock, num_steps + num_warmup):
         steps.append(step)
-        on_step(len(steps), num_all)
+        on_step(len(steps), num_steps + num_warmup)
     del steps[:num_warmup]
     order = tuple(steps[0].started)
     forward = [_forward_s(step, clock) for step in steps]
@@ -242,11 +240,10 @@ def _progress() -> Callable[[int, int], None]:
 
     def say(done: int, of: int) -> None:
         nonlocal said_s
-        now_s = time.monotonic()
-        if done == 1 or now_s - said_s >= PROGRESS_S:
-            said_s = now_s
-            left_s = (now_s - began_s) / done * (of - done)
-            print(f"step {done} of {of}, about {left_s:.0f} s left", file=sys.stderr, flush=True)
+        if done == 1 or time.monotonic() - said_s >= 5.0:
+            said_s = time.monotonic()
+            left_s = (said_s - began_s) / done * (of - done)
+            print(f"step {done} of {of}, about {left_s:.0f} s left", file=sys.stderr)
 
     return say
 

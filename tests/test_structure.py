@@ -74,17 +74,22 @@ def test_every_public_function_of_an_interface_says_what_it_does(file: str) -> N
 
 
 BUDGETS = {  # lines of Python per package, docstrings and comments included
-    "analysis": 9_900,
+    "analysis": 9_950,
     "baselines": 10_650,
     "benchmarks": 2_150,
     "crossover": 11_100,
     "fabric": 6_850,
-    "harness": 23_750,
-    "models": 4_150,
+<<<<<<< HEAD
+    "harness": 23_800,
+    "models": 4_200,
+=======
+    "harness": 23_800,
+    "models": 4_200,
+>>>>>>> deadends
     "results": 1_570,
     "scripts": 2_440,
     "suites": 10_800,
-    "tests": 48_000,
+    "tests": 48_500,
 }
 
 
