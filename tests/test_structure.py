@@ -79,13 +79,8 @@ BUDGETS = {  # lines of Python per package, docstrings and comments included
     "benchmarks": 2_150,
     "crossover": 11_100,
     "fabric": 6_850,
-<<<<<<< HEAD
     "harness": 23_800,
     "models": 4_200,
-=======
-    "harness": 23_800,
-    "models": 4_200,
->>>>>>> deadends
     "results": 1_570,
     "scripts": 2_440,
     "suites": 10_800,
