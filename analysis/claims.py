@@ -338,7 +338,7 @@ def left_out(claims: Sequence[ClaimRow]) -> str:
     """A sentence on the claims that a report does not show; empty where it shows all."""
     count = len(claims) - len(judged_here(claims))
     said = (
-        f"Not shown: {plural(count, 'claim')} that no cell here bears on. `crossover-bench claims` lists every claim."
+        f"Not shown: {plural(count, 'claim')} that no cell here can decide. `crossover-bench claims` lists every claim."
     )
     return said if count else ""
 

@@ -133,7 +133,7 @@ class NoLine:
         return Reply(expected, round=round_).pack()
 
     def say_goodbye(self) -> bool:
-        """Nobody waits for it."""
+        """No other job waits for it."""
         return True
 
     def close(self) -> None:

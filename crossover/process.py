@@ -116,7 +116,7 @@ def ensure(path: str | os.PathLike[str], settings: Settings, *, linger_s: float 
 
 
 def clear_dead(path: Path, *, are_jobs_over: bool = False) -> None:
-    """Remove the socket that a killed arbiter has left at `path`, and its roster once nobody on it lives.
+    """Remove the socket that a killed arbiter has left at `path`, and its roster once no process on it lives.
 
     Nothing where an arbiter serves it or starts there just now, or the folder cannot be used.
     """

@@ -18,7 +18,7 @@ MOST = 1e18
 SHORTEST_S = 1e-12  # of what others are divided by
 DIVERGING = frozenset({"loss", "objectives", "loss_scale"})
 SETTINGS = frozenset({"value", "values", "tuned", "at"})
-UNCHECKED = frozenset({"trial"})  # as it was asked; whoever runs it again checks it
+UNCHECKED = frozenset({"trial"})  # as it was asked; a run of it checks it
 LEAST = {
     **dict.fromkeys(("batch_size", "accumulate", "size_scale", "ranks_per_host", "row_length"), 1),
     **dict.fromkeys(("num_hosts", "CollectiveFacts.num_ranks", "world", "num_tensors"), 1),

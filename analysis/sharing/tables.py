@@ -104,7 +104,7 @@ def optimiser_table(optimised: OptimiserRow) -> Listing:
 
 
 def claim_list(claims: Sequence[ClaimRow], width: int) -> Group:
-    """Every claim that these cells bear on, with its outcome and the sentence that the records give."""
+    """Every claim that these cells can decide, with its outcome and the sentence that the records give."""
     parts = []
     for row in judged_here(claims):
         parts.append(terminal.paragraph(f"{row.outcome.value}: {row.claim}", width, style=_OUTCOMES[row.outcome]))

@@ -11,7 +11,7 @@ Biases and the scales of normalisation layers are excluded, as in the experiment
 β = 0, which is SGD with momentum. Excluded is every tensor of one dimension or none, and those whose name holds one of
 the words of `exclude`, separated by commas. λ = 1 too where ‖w‖ or ‖g‖ is 0.
 
-Defaults η = 0.001, m = 0.9, β = 0.0005; lr may then be some units where biases bear it, as λ is small. Around it
+Defaults η = 0.001, m = 0.9, β = 0.0005; lr may then be some units where biases allow it, as λ is small. Around it
 `linear-scaling` warms lr up and `polynomial-decay` with power 2 lets it fall, as in the paper. Not verified against the
 paper's text.
 """

@@ -196,8 +196,8 @@ class RunMonitor:
         self.ended.add(end.name)
 
     def look(self) -> None:
-        """Take in the arbiter's status, if there is one on this host. The first failure is told: the jobs go on, and
-        so do the looks, since a job that has ended must be excused."""
+        """Take in the arbiter's status, if there is one on this host. The first failure is reported. The jobs go on,
+        and so do the looks, since a job that has ended must be excused."""
         try:
             status = status_at(self.path, limit_s=_GLANCE_S)
             if status is None:

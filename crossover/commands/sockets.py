@@ -26,8 +26,8 @@ def look_at(given: Sequence[Path] | None) -> list[tuple[Path, HostStatus | None]
 
 
 def status_at(path: Path, *, limit_s: float = 2.0) -> HostStatus | None:
-    """What the arbiter at `path` says; None where nobody serves it or no answer comes in time. What a killed one has
-    left there is removed.
+    """What the arbiter at `path` says; None where no process serves it or no answer comes in time. What a killed one
+    has left there is removed.
 
     Raises `Refused` with the reason where the one that serves it does not speak to us.
     """

@@ -135,7 +135,7 @@ class LinkClient:
         return told
 
     def _hear(self) -> News | None:
-        """Take one answer. If the link is gone, all who wait are told of it, once."""
+        """Take one answer. If the link is gone, every waiter gets an error, once."""
         try:
             answer = self._socket.recv(ANSWER.size)
         except OSError:
@@ -159,7 +159,7 @@ class LinkClient:
         if os.getpid() == self._process:
             self._closing.set()
             with suppress(OSError):  # the link has gone before
-                self._socket.shutdown(socket.SHUT_RDWR)  # wakes whoever listens
+                self._socket.shutdown(socket.SHUT_RDWR)  # wakes the listening thread
             for thread in self._threads:
                 thread.join(timeout=10)
         self._socket.close()

@@ -88,7 +88,7 @@ def test_a_run_of_a_few_cells_shows_only_claims_that_they_bear_on() -> None:
         assert all(
             (row.claim in html.unescape(shown)) == (row.outcome is not Outcome.NOT_MEASURED) for row in only.claims
         )
-        assert f"Not shown: {len(only.claims) - 4} claims that no cell here bears on" in shown
+        assert f"Not shown: {len(only.claims) - 4} claims that no cell here can decide" in shown
 
 
 def test_one_slow_cell_makes_a_claim_missed_and_is_named() -> None:

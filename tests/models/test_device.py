@@ -152,15 +152,16 @@ NONSENSE = [b"x", REQUEST.pack(0, float("nan"), False), REQUEST.pack(0, -1.0, Tr
     ],
 )
 def test_a_client_that_leaves_or_stops_costs_its_own_work_alone(
-    packets: list[bytes], leaves: bool, served: tuple[Path, object]
+    packets: list[bytes], leaves: bool, served: tuple[Path, "subprocess.Popen[str]"]
 ) -> None:
-    path, _ = served
+    path, process = served
     with VirtualDevice.connect(path) as device:
         client = ask(path, *packets)
         if leaves:
             client.close()
         device.run(0.02)  # raises where the server has ended
         client.close()
+    assert process.poll() is None
 
 
 def test_a_dead_server_is_an_error_with_a_remedy(tmp_path: Path) -> None:

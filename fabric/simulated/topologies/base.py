@@ -43,8 +43,8 @@ class Topology(Protocol):
 def least_cut_bps(num_hosts: int, loads: Sequence[tuple[float, float]]) -> float:
     """A bound for every cut between halves A and B, from (pairs, bit/s) of each kind of link.
 
-    Some routing leads no more than so many ordered pairs of hosts over any link of the kind. |A||B| of them cross a
-    cut of c bit/s, so c ≥ |A||B|·min(bit/s / pairs).
+    Some routing leads no more than this number of ordered pairs of hosts over any link of the kind. |A||B| of them
+    cross a cut of c bit/s, so c ≥ |A||B|·min(bit/s / pairs).
     """
     least = min(pairs_between_halves(num_hosts) * rate_bps / pairs for pairs, rate_bps in loads)
     return whole_cables(least, [rate_bps for _, rate_bps in loads])
