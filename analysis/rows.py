@@ -56,7 +56,7 @@ class CellRow:
     repeat by repeat, 0 where this one did not get there. `phases` are medians over repeats. `repeat_samples_per_s` has
     one value a repeat, `steps_s` every step of the slowest rank of all repeats. `training` is the loss on the batches
     trained on (a trailing mean), `held_out` what evaluation found; `final_loss` and `final_accuracy` are held-out ones.
-    `clock` is that of its steps, see `JobResult.clock`.
+    `clock` is that of its steps, see `JobResult.clock`. `unused` are parameters that had no gradient in some step.
     """
 
     cell: str
@@ -75,6 +75,7 @@ class CellRow:
     step_p90_s: Interval
     samples_per_s: Interval
     speedup: Interval | None = None
+    unused: str = ""
     phases: Phases
     num_messages: float | None = None
     num_control_rounds: float | None = None

@@ -124,6 +124,12 @@ def _setting_notes(setting: SettingRow) -> Iterator[str]:
         yield from _thin_note(setting.num_repeats)
     if setting.left_out:
         yield f"Parameters: {setting.left_out}."
+    for row in setting.cells:
+        if row.unused:
+            yield (
+                f"{row.name}: parameters without a gradient in some step, counted as zero, so that weight decay and "
+                f"momentum act on them: {row.unused}."
+            )
 
 
 def repeats_text(counts: Sequence[int]) -> str:

@@ -246,7 +246,7 @@ def _job_result(
         pipeline=pipeline_facts(trial, index, ranks) if job.pipelining is not None else None,
         split=split_facts(trial, tuple(ranks)) if job.splitting is not None else None,
         weights_digest=ranks[0].weights_digest,
-        notes=ranks[0].notes,
+        notes={name: text for rank in reversed(ranks) for name, text in rank.notes.items()},
         adaptation=ranks[0].adaptation,
         tuned=tuned_of(ranks[0].adaptation),
         num_skipped_steps=ranks[0].num_skipped,

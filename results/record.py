@@ -28,6 +28,7 @@ SCHEMA_VERSION = 2
 TRACES = "traces"  # the folder beside records that holds their traces, which are JSON too
 CALIBRATION = "calibration"  # likewise, for what messages cost
 STARTED = "paper.json"  # what a run of all suites was started from, beside their folders
+UNUSED = "unused_parameters"  # a key of `JobResult.notes`
 
 
 class RecordError(ValueError):
@@ -136,22 +137,23 @@ class ConsistencyFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobResult:
-    """One job of the trial. `wire_bytes` are the bytes that a rank sends per step, by tag, counted by the engine (empty
-    for systems that are not ours); `interface_bytes` those that a host sends, by its interface counters, TCP/IP headers
-    included (None where the fabric has no counters). A step is `accumulate` micro-batches of `batch_size`. `notes`
-    are what the system said of itself, `adaptation` how our engine changed the strategy while it trained, in order,
-    `num_control_rounds` in how many rounds per step, warm-up included, ranks agreed on what to send (None where nobody
-    counts), `num_rounds` how many rounds of flows a step's collectives took one after the other, by the table of
-    collectives (None where nobody counts). `ranks` train; `num_servers` more only serve. Where ranks send unequally,
-    `wire_bytes` are those of the one that sent most, servers included. `precision` is what layers computed in where
-    the job says so; with a loss scale, `num_skipped_steps` of all steps, warm-up included, were not applied because
-    gradients overflowed, and `loss_scale` is the last one. `clock` says what the curve's times are: measured,
-    virtual, predicted (a number of steps times the predicted one) or none. `plugins` are the strategy as values,
-    those of its text first and in its order; `role` is what the job is for beside others, `code` what its gradients
-    travel in, `charge` what compressing them cost in replay (None: not in replay), `tuned` the settings that a tuner
-    chose, by slot and name, `consistency` how old parameters were on the virtual clock, `pipeline` how it went
-    through its stages, if it has any; a step is then `accumulate` micro-batches of `batch_size` over all ranks
-    together; `split` how its operators were spread, where each rank had a part of them."""
+    """One job of the trial. `wire_bytes` are the bytes that a rank sends per step, by tag, counted by the engine
+    (empty for systems that are not ours); `interface_bytes` those that a host sends, by its interface counters,
+    TCP/IP headers included (None where the fabric has no counters). A step is `accumulate` micro-batches of
+    `batch_size`. `notes` are what the system said of itself (`UNUSED`: which parameters had no gradient in some
+    step), `adaptation` how our engine changed the strategy while it trained, in order, `num_control_rounds` in how
+    many rounds per step, warm-up included, ranks agreed on what to send (None where nobody counts), `num_rounds` how
+    many rounds of flows a step's collectives took one after the other, by the table of collectives (None where nobody
+    counts). `ranks` train; `num_servers` more only serve. Where ranks send unequally, `wire_bytes` are those of the
+    one that sent most, servers included. `precision` is what layers computed in where the job says so; with a loss
+    scale, `num_skipped_steps` of all steps, warm-up included, were not applied because gradients overflowed, and
+    `loss_scale` is the last one. `clock` says what the curve's times are: measured, virtual, predicted (a number of
+    steps times the predicted one) or none. `plugins` are the strategy as values, those of its text first and in its
+    order; `role` is what the job is for beside others, `code` what its gradients travel in, `charge` what compressing
+    them cost in replay (None: not in replay), `tuned` the settings that a tuner chose, by slot and name,
+    `consistency` how old parameters were on the virtual clock, `pipeline` how it went through its stages, if it has
+    any; a step is then `accumulate` micro-batches of `batch_size` over all ranks together; `split` how its operators
+    were spread, where each rank had a part of them."""
 
     name: str
     workload: str

@@ -30,7 +30,7 @@ from analysis.rows import CellRow, SettingRow
 from analysis.stats import Interval, computed, median_interval, paired_ratio
 from analysis.targets import convergence
 from results.facts import Role
-from results.record import JobResult, Phases, Record, Status
+from results.record import UNUSED, JobResult, Phases, Record, Status
 
 FULL_SIZE_SHARE = 0.75
 Cells = Sequence[Sequence[Record]]
@@ -189,6 +189,7 @@ def _cell(records: Sequence[Record], workers: int) -> CellRow:
         step_p50_s=over(lambda job: float(np.quantile(job.step_times_s(), 0.5))),
         step_p90_s=over(lambda job: float(np.quantile(job.step_times_s(), 0.9))),
         samples_per_s=over(lambda job: samples_per_s(job, counted)),
+        unused=next((job.notes[UNUSED] for job in jobs if UNUSED in job.notes), ""),
         phases=median_phases([visible_phases(job) for job in jobs]),
         num_messages=_median([job.num_messages for job in jobs]),
         num_control_rounds=_median([job.num_control_rounds for job in jobs]),

@@ -110,6 +110,7 @@ class Engine:
         self._step: int | None = None  # number of the present or last one
         self._in_backward = False
         self._seen: dict[str, None] = {}  # parameters whose gradient is announced, in order
+        self.unused: dict[str, None] = {}  # those that a backward on this rank left without a gradient
         self._late = set(self.parameters)  # announced when backward ends: not yet seen to arrive in one part
         self._parts: dict[str, int] = {}  # of the gradients of late parameters so far, the last arrival last
         self._lay_out(list(self.parameters))
@@ -172,6 +173,8 @@ class Engine:
         for name in self._parts:
             self._announce(name)
         if len(self._seen) < len(self.parameters):
+            if self._seen:  # else this rank trains nothing
+                self.unused |= dict.fromkeys(name for name in self.parameters if name not in self._seen)
             for name, parameter in self.parameters.items():
                 if name not in self._seen:
                     # Other ranks may have a gradient here. Leaving it out would leave them waiting.

@@ -20,7 +20,7 @@ from harness.engine.traffic import Traffic
 from harness.engine.transport import ProcessGroupTransport
 from harness.precision import LossScale, Precision
 from harness.systems.api import PlainSession, RankSeat, Session, SystemCard
-from results.record import Adapted
+from results.record import UNUSED, Adapted
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +90,11 @@ class EngineSession(PlainSession):
     def traffic(self) -> Traffic | None:
         """What the engine has sent so far."""
         return self._engine.traffic
+
+    @property
+    def notes(self) -> Mapping[str, str]:
+        """Parameters that got no gradient on this rank in some step, and so counted as zeros there."""
+        return {UNUSED: ", ".join(self._engine.unused)} if self._engine.unused else {}
 
     @property
     def adapted(self) -> tuple[Adapted, ...]:

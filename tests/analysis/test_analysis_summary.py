@@ -14,7 +14,7 @@ from analysis.tables import rows_as_json, setting_table
 from analysis.targets.training import Baseline, full_size
 from analysis.verdict import setting_verdict
 from results.facts import CheckFacts, Role, SplitFacts
-from results.record import CurvePoint, JobResult, RankTimes, Record, Status
+from results.record import UNUSED, CurvePoint, JobResult, RankTimes, Record, Status
 from suites.reports import summary_of
 
 HALF = "tensor-fusion(cycle_s=0.005)+half"
@@ -159,6 +159,15 @@ def test_without_the_baseline_the_fastest_uncompressed_cell_takes_its_place() ->
 def test_the_baseline_can_be_chosen() -> None:
     summary = summary_of(cells("unfused", "torch-ddp"), baseline=Baseline("ours", "unfused"))
     assert summary.settings[0].baseline == "unfused"
+
+
+def test_parameters_that_counted_as_zeros_are_named_under_the_table() -> None:
+    records = [
+        replace(record, jobs=(replace(record.jobs[0], notes={UNUSED: "extra.weight"}),))
+        for record in cells("fixed-buckets")
+    ]
+    notes = setting_table(setting([*records, *cells("torch-ddp")])).notes
+    assert [note for note in notes if note.endswith("act on them: extra.weight.")]
 
 
 def test_plans_of_one_method_are_named_as_their_cells_beside_the_dense_one_of_their_group() -> None:

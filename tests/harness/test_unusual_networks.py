@@ -23,6 +23,7 @@ from harness.engine.layout import ParametersChangedError
 from harness.lockstep.ranks import Lockstep, replicas
 from harness.systems.api import PlainSession
 from harness.systems.ours import EagerSession, EngineSession
+from results.record import UNUSED
 
 NUM_STEPS = 5
 Weights = dict[str, Tensor]
@@ -420,3 +421,31 @@ def test_a_layer_that_is_frozen_from_the_start_stays_bitwise_as_it_was(text: str
     after = train(session_of(network, text))
     check_equal({n: after[n] for n in ("0.weight", "0.bias")}, {n: before[n] for n in ("0.weight", "0.bias")})
     assert not torch.equal(after["2.weight"], before["2.weight"])
+
+
+# ---- parameters without a gradient
+
+
+class SometimesUses(nn.Module):
+    """Uses its second layer in every other forward."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(NUM_INPUTS, NUM_INPUTS), nn.Linear(NUM_INPUTS, NUM_INPUTS)
+        self.num_forwards = 0
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        self.num_forwards += 1
+        hidden: Tensor = self.first(inputs)
+        return hidden if self.num_forwards % 2 else self.second(hidden)
+
+
+@pytest.mark.parametrize("text", ["fixed-buckets+sgd(lr=0.1)", "unfused+at-pre-hook+sgd(lr=0.1)"])
+def test_parameters_without_a_gradient_in_some_step_are_noted_by_name(text: str) -> None:
+    torch.manual_seed(1)
+    session = session_of(SometimesUses(), text)
+    train(session)
+    assert session.notes == {UNUSED: "second.bias, second.weight"}
+    whole = session_of(nn.Linear(NUM_INPUTS, NUM_INPUTS), text)
+    train(whole)
+    assert whole.notes == {}
