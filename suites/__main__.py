@@ -16,15 +16,15 @@ def why_nothing_runs() -> str | None:
         os.getcwd()
     except OSError:
         return "the working folder was deleted: change to another one"
+    most_bytes = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
+    if most_bytes != resource.RLIM_INFINITY and most_bytes < LEAST_FILE_BYTES:
+        return f"a file may have {most_bytes} bytes, too few for records; raise the limit with `ulimit -f unlimited`"
     try:
         tempfile.gettempdir()
     except OSError as error:
         return f"{error.strerror}: free some of it, set TMPDIR, or raise `ulimit -f`"
     if not os.access("/proc/meminfo", os.R_OK):
         return "/proc cannot be read: mount it (mount -t proc proc /proc)"
-    most_bytes = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
-    if most_bytes != resource.RLIM_INFINITY and most_bytes < LEAST_FILE_BYTES:
-        return f"a file may have {most_bytes} bytes, too few for records; raise the limit with `ulimit -f unlimited`"
     return None
 
 

@@ -45,6 +45,7 @@ def _request_errors() -> tuple[type[ValueError], ...]:
     from fabric.simulated.graph import NetworkError
     from harness.asynchrony.cluster import VirtualClusterError
     from harness.engine.checkpoint import CheckpointError
+    from harness.engine.layout import GradientError, ParametersChangedError
     from harness.lab.spmd import LaunchError
     from harness.mpi.library import MpiError
     from harness.problems.asked import ProblemError
@@ -62,12 +63,14 @@ def _request_errors() -> tuple[type[ValueError], ...]:
         DeviceError,
         FabricError,
         FolderError,
+        GradientError,
         LaunchError,
         MpiError,
         NetworkError,
         NoRecordsError,
         OutsideError,
         ParallelismError,
+        ParametersChangedError,
         ProblemError,
         RecordError,
         SpeedError,

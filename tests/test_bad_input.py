@@ -235,6 +235,6 @@ def test_who_runs_many_command_lines_reads_them_with_one_parser(capsys: pytest.C
     """A parser keeps nothing of one line for the next, lists of options least of all."""
     parser = command_parser()
     for _ in range(2):
-        assert command_line(["predict", "quick", "--only", "no-cell", "--alpha", "1"], parser=parser) == 2
+        assert command_line(["predict", "quick", "--only", "no-cell", "--alpha", "1us"], parser=parser) == 2
         assert "'no-cell' matches no cell" in " ".join(capsys.readouterr().err.split())
     assert parser.parse_args(["predict", "quick"]).only == []

@@ -58,7 +58,7 @@ def test_a_missing_gpu_is_said() -> None:
 
 def test_the_catalogue_lists_all_with_a_line_each() -> None:
     everything = catalogue()
-    images = {"resnet20", "resnet50", "resnet101", "vgg16"}
+    images = {"resnet20", "resnet20_zero_gamma", "resnet50", "resnet101", "vgg16"}
     texts = {"bert_tiny", "bert_base", "bert_large", "gpt2_tiny", "gpt2", "transformer_lm", "lstm_lm", "elman_rnn"}
     assert set(everything.networks) == images | texts
     assert set(everything.data) == {"digits", "shifted-digits", "text", "textfile", "imagefolder", "synthetic"}

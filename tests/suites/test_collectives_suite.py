@@ -7,12 +7,12 @@ import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import pytest
 import torch.distributed as dist
 from patience import patience_s
+from torch.distributed import distributed_c10d
 
 from analysis.claims import ClaimRow, Outcome
 from analysis.figures import drawings
@@ -25,6 +25,7 @@ from harness.checks.trial import check
 from harness.collectives import launch, ranks
 from harness.collectives.launch import command_line, facts_of
 from harness.collectives.libraries import Run, TorchLibrary
+from harness.hosted import STORE
 from harness.trial import TimedCollective, Trial, TrialError
 from harness.validity import EvidenceKind, evidence_of
 from results.collectives import LARGE_BYTES, CollectiveFacts, Operation, SizeTimes, bus_factor
@@ -74,10 +75,10 @@ def test_a_rank_has_left_its_groups_when_it_ends(tmp_path: Path, monkeypatch: py
     def broken(*_: object) -> Run:
         raise OSError("no memory")
 
-    store = f"file://{tmp_path}/store"
-    monkeypatch.setattr(
-        dist, "init_process_group", partial(dist.init_process_group, init_method=store, rank=0, world_size=1)
-    )
+    for name, value in {"RANK": "0", "WORLD_SIZE": "1", STORE: f"{tmp_path}/store"}.items():
+        monkeypatch.setenv(name, value)
+    # A rank wraps it for good, and this process is not one.
+    monkeypatch.setattr(distributed_c10d, "_new_process_group_helper", distributed_c10d._new_process_group_helper)
     if fails:
         monkeypatch.setattr(TorchLibrary, "prepare", broken)
     with pytest.raises(OSError, match="no memory") if fails else nullcontext():

@@ -17,6 +17,7 @@ import suites.commands.listing
 from analysis.stats import StatsError
 from baselines.api import UpdatePoint
 from crossover import ArbiterAbsent, Refused, Sharing
+from crossover.errors import Unavailable
 from harness.precision import Precision
 from results.codec import CodecError
 from suites.cli import main as command_line
@@ -25,7 +26,7 @@ from suites.errors import is_about_the_request
 ROOT = Path(suites.__path__[0]).parent
 PACKAGES = ("suites", "harness", "baselines", "crossover", "fabric", "models", "results", "analysis")
 # A request reaches the command line as another error of ours, or as a trial's reason; so these are defects there.
-DEFECTS = {ArbiterAbsent, CodecError, Refused, StatsError}
+DEFECTS = {ArbiterAbsent, CodecError, Refused, StatsError, Unavailable}
 
 
 def own_value_errors() -> set[type[ValueError]]:
